@@ -1,0 +1,89 @@
+"""Every error holdfast raises on purpose.
+
+```
+HoldfastError                 exit code 1   something failed although the request was sound
+├── UserError                 exit code 2   the request itself has to change
+│   ├── ConfigError             a key, a value or a combination in the YAML or on the command line (lists ALL of them)
+│   ├── DataError               a data file: missing, empty, malformed, wrong columns
+│   ├── ModelError              a model or tokenizer that cannot be used as asked
+│   ├── RunFolderError          the output folder: another run, no space, not writable
+│   └── ShapeError              tensors whose shapes, dtypes or vocabularies do not fit together
+├── TrainingDiverged          exit code 1   NaN or infinite loss / gradient
+└── StorageError              exit code 1   the disk failed or filled up while writing
+```
+
+A message says three things: what was expected, what came, what to do next. `UserError`s are printed without a traceback by the command
+line (`--debug` shows it); library users catch `HoldfastError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class HoldfastError(Exception):
+    """Base of every error raised on purpose; `exit_code` is what the command line returns for it."""
+
+    exit_code: int = 1
+
+
+class UserError(HoldfastError):
+    """The request has to change: wrong option, wrong file, wrong model."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """One or more mistakes in a configuration, reported together.
+
+    Args:
+        problems: one sentence a mistake; a single string is one mistake.
+        source: where the configuration came from (a file name), for the first line.
+    """
+
+    def __init__(self, problems: str | Sequence[str], *, source: str | None = None) -> None:
+        self.problems: list[str] = [problems] if isinstance(problems, str) else list(problems)
+        self.source = source
+        where = f" in {source}" if source else ""
+        if len(self.problems) == 1 and not source:
+            text = self.problems[0]
+        else:
+            count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
+            text = "\n".join([f"{count}{where}:", *(f"  - {p}" for p in self.problems)])
+        super().__init__(text)
+
+
+class DataError(UserError):
+    """A data file is missing, empty, malformed or lacks what is needed."""
+
+
+class ModelError(UserError):
+    """A model or tokenizer cannot be used as asked."""
+
+
+class RunFolderError(UserError):
+    """The output folder cannot hold this run."""
+
+
+class ShapeError(UserError):
+    """Tensors do not fit together; the message states both sides."""
+
+
+class TrainingDiverged(HoldfastError):
+    """The loss or the gradient stopped being finite; the last good checkpoint is kept."""
+
+
+class StorageError(HoldfastError):
+    """Writing failed: the disk is full or went away. Earlier output is intact."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suffix such as `" Did you mean 'learning_rate'?"`, empty when nothing is near.
+
+    Args:
+        name: what the user wrote.
+        known: the names that exist.
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{near[0]}'?" if near else ""

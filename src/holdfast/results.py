@@ -1,0 +1,363 @@
+"""Plain records of runs, evaluations and comparisons: JSON on disk, no torch.
+
+A run is a folder:
+
+```
+run.json                              RunRecord: what was asked, what it ran on, how it ended
+metrics.jsonl                         one line a logged step
+evaluations/start/<suite>.<name>.json           Evaluation of the bare starting model
+evaluations/start/<suite>.<name>.samples.jsonl  its per-sample rows
+evaluations/result/...                          the same of the tuned model
+evaluations/comparisons.json          list of Comparison, start against result
+checkpoint-<step>/                    resumable training state
+report.html  README.md                what people read
+```
+
+Every write is atomic: a temporary file in the same folder, fsync, rename. A reader therefore sees the old content or the new, never half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import DataError, StorageError
+
+SCHEMA = 1
+
+
+# ---------------------------------------------------------------------------------------------- writing and reading
+
+
+def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Writes `content` so that `path` holds either its old content or all of the new.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written; an earlier file at `path` is intact.
+    """
+    path = Path(path)
+    name = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
+            name = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        if name is not None and os.path.exists(name):
+            os.unlink(name)
+        raise StorageError(f"Could not write {path} ({error.strerror or error}). Free some space or choose another folder; nothing was lost.") from error
+    return path
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> Path:
+    """Writes a dataclass, mapping or list as indented JSON, atomically. NaN and infinities become strings that `read_json` gives back."""
+    text = json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return write_bytes_atomic(path, (text + "\n").encode())
+
+
+def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Writes one JSON object a line, atomically."""
+    lines = [json.dumps(to_jsonable(row), ensure_ascii=False, allow_nan=False) for row in rows]
+    return write_bytes_atomic(path, "".join(line + "\n" for line in lines).encode())
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Reads what `write_json` wrote.
+
+    Raises:
+        DataError: no such file, or not JSON.
+    """
+    try:
+        return _from_jsonable(json.loads(Path(path).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise DataError(f"Expected a file at {path}, found none.") from None
+    except ValueError as error:
+        raise DataError(f"Expected JSON in {path}, but it cannot be parsed: {error}. Delete the file to have it made again.") from error
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Reads one object a line; a last line cut short by a crash is skipped, any other bad line raises `DataError`."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield _from_jsonable(json.loads(line))
+        except ValueError as error:
+            if number == len(lines):  # no newline after it: the writer died in the middle of this line
+                return
+            raise DataError(f"{path}, line {number}: expected a JSON object, got {line[:80]!r} ({error}).") from error
+
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def to_jsonable(value: Any) -> Any:
+    """Dataclasses, paths, tuples, sets and numpy-like scalars as plain JSON values; non-finite floats as `{"float": "NaN"}`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_jsonable(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_jsonable(v) for v in value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if hasattr(value, "item"):
+        return to_jsonable(value.item())
+    return str(value)
+
+
+def _from_jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"float"} and value["float"] in _NOT_FINITE:
+            return _NOT_FINITE[value["float"]]
+        return {k: _from_jsonable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_from_jsonable(v) for v in value]
+    return value
+
+
+def fingerprint(value: Any, *, length: int = 64) -> str:
+    """SHA-256 (hex, first `length` characters) of a value's canonical JSON: equal settings, equal fingerprint."""
+    text = json.dumps(to_jsonable(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+# -------------------------------------------------------------------------------------------------------- records
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One figure of one evaluation.
+
+    `interval` is the two-sided interval at `confidence` (bootstrap over samples), None where it cannot be had.
+    """
+
+    value: float
+    n: int
+    """Samples behind the figure: documents for text, questions for tasks."""
+    unit: str
+    """For example "nats/token", "bits/byte", "accuracy", "exact_match"."""
+    higher_is_better: bool
+    interval: tuple[float, float] | None = None
+    confidence: float = 0.95
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One model on one entry of a suite. Per-sample rows lie beside it in `<suite>.<name>.samples.jsonl`.
+
+    Rows of kind "perplexity": `{"doc": hash, "nats": float, "tokens": int, "bytes": int}`.
+    Rows of kind "task": `{"doc": hash, "prompt": hash, "<metric>": float, ...}`.
+    """
+
+    suite: str
+    """"source" (what must be kept) or "target" (what is learnt), or a name of the user's."""
+    name: str
+    kind: str
+    """"perplexity" or "task"."""
+    primary: str
+    """The metric that comparisons and plots lead with; a key of `metrics`."""
+    metrics: dict[str, Metric]
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    """`{"name": ..., "hash": ...}`."""
+    key: str
+    """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
+    seconds: float = 0.0
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Evaluation:
+        metrics = {k: Metric(**{**m, "interval": _pair(m.get("interval"))}) for k, m in value["metrics"].items()}
+        return Evaluation(**{**value, "metrics": metrics})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One metric of the start model against the result, paired sample by sample.
+
+    `difference` is after - before in the metric's own unit; `gain` has the sign turned so that more is better.
+    """
+
+    suite: str
+    name: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    n: int
+    before: float
+    after: float
+    difference: float
+    interval: tuple[float, float]
+    """Paired bootstrap interval of `difference` at `confidence`."""
+    p_value: float
+    test: str
+    """"McNemar (exact)" for right/wrong metrics, "paired bootstrap" otherwise."""
+    primary: bool = True
+    confidence: float = 0.95
+    flips_lost: int | None = None
+    """Samples right before and wrong after; None where the metric is not right/wrong."""
+    flips_gained: int | None = None
+
+    @property
+    def gain(self) -> float:
+        """The difference, signed so that positive is better."""
+        return self.difference if self.higher_is_better else -self.difference
+
+    @property
+    def verdict(self) -> str:
+        """"gained" or "lost" when the interval excludes 0, else "within noise"."""
+        low, high = self.interval
+        if low <= 0.0 <= high or math.isnan(low):
+            return "within noise"
+        return "gained" if self.gain > 0 else "lost"
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Comparison:
+        pair = _pair(value["interval"])
+        assert pair is not None
+        return Comparison(**{**value, "interval": pair})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerDistance:
+    """How far one layer moved from the start. L2 norms over all its parameters, in float32."""
+
+    layer: str
+    """"embed", "0", "1", ..., "head", "norm" or "other"."""
+    parameters: int
+    l2: float
+    relative: float
+    """`l2` over the L2 norm of the start's layer (infinite where that is 0 and the layer moved)."""
+    cosine: float = math.nan
+    """Cosine between the start's and the result's parameters of the layer."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class RunRecord:
+    """run.json: everything needed to say what a run was, to repeat it and to continue it."""
+
+    name: str
+    command: str = "train"
+    status: str = "running"
+    """"running", "interrupted", "failed" or "finished"."""
+    stage: str = "prepare"
+    """The last stage entered: prepare, evaluate start, train, save, evaluate result, report, done."""
+    error: str | None = None
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """As resolved: defaults, YAML and command line together, secrets left out."""
+    config_key: str = ""
+    """Fingerprint of what decides the trained weights; another key in the same folder is another run."""
+    retention: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """One `{"method": name, **parameters}` a method; empty for direct fine-tuning."""
+    model: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`."""
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`{"name", "hash", "examples", "tokens", "trained_tokens", "replay_examples", "packed", "format"}`."""
+    parents: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    seed: int = 0
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
+    created: str = ""
+    """ISO 8601, UTC."""
+    finished: str | None = None
+    training: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`{"steps", "tokens", "seconds", "tokens_per_second", "sessions", "final": {last logged metrics}}`."""
+    distance: list[LayerDistance] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could not be had."""
+    schema: int = SCHEMA
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> RunRecord:
+        known = {f.name for f in dataclasses.fields(RunRecord)}
+        fields = {k: v for k, v in value.items() if k in known}
+        fields["distance"] = [LayerDistance(**d) for d in value.get("distance", [])]
+        return RunRecord(**fields)
+
+
+def _pair(value: Any) -> tuple[float, float] | None:
+    return None if value is None else (float(value[0]), float(value[1]))
+
+
+class RunFolder:
+    """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no state but the path."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    def exists(self) -> bool:
+        """True when a run was started here."""
+        return self.run_file.is_file()
+
+    def read(self) -> RunRecord:
+        return RunRecord.from_json(read_json(self.run_file))
+
+    def write(self, record: RunRecord) -> None:
+        write_json(self.run_file, record)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Logged steps in order; empty when nothing was logged yet."""
+        return list(read_jsonl(self.metrics_file)) if self.metrics_file.is_file() else []
+
+    def write_evaluation(self, which: str, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes samples first and the evaluation last, so that an evaluation file implies its samples. `which`: "start" or "result"."""
+        stem = f"{_safe(evaluation.suite)}.{_safe(evaluation.name)}"
+        write_jsonl(self.evaluations / which / f"{stem}.samples.jsonl", samples)
+        return write_json(self.evaluations / which / f"{stem}.json", evaluation)
+
+    def find_evaluation(self, which: str, suite: str, name: str) -> Evaluation | None:
+        path = self.evaluations / which / f"{_safe(suite)}.{_safe(name)}.json"
+        return Evaluation.from_json(read_json(path)) if path.is_file() else None
+
+    def samples(self, which: str, suite: str, name: str) -> list[dict[str, Any]]:
+        return list(read_jsonl(self.evaluations / which / f"{_safe(suite)}.{_safe(name)}.samples.jsonl"))
+
+    def write_comparisons(self, comparisons: Iterable[Comparison]) -> Path:
+        return write_json(self.evaluations / "comparisons.json", list(comparisons))
+
+    def comparisons(self) -> list[Comparison]:
+        path = self.evaluations / "comparisons.json"
+        return [Comparison.from_json(c) for c in read_json(path)] if path.is_file() else []
+
+
+def _safe(name: str) -> str:
+    """A file-name-safe form of a task or text name; distinct names stay distinct."""
+    clean = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+    return clean if clean == name else f"{clean}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
