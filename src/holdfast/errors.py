@@ -9,7 +9,8 @@ HoldfastError                 exit code 1   something failed although the reques
 │   ├── RunFolderError          the output folder: another run, no space, not writable
 │   └── ShapeError              tensors whose shapes, dtypes or vocabularies do not fit together
 ├── TrainingDiverged          exit code 1   NaN or infinite loss / gradient
-└── StorageError              exit code 1   the disk failed or filled up while writing
+├── StorageError              exit code 1   the disk failed or filled up while writing
+└── Interrupted               exit code 130 Ctrl-C or SIGTERM; the same command continues
 ```
 
 A message says three things: what was expected, what came, what to do next. `UserError`s are printed without a traceback by the command
@@ -76,6 +77,12 @@ class TrainingDiverged(HoldfastError):
 
 class StorageError(HoldfastError):
     """Writing failed: the disk is full or went away. Earlier output is intact."""
+
+
+class Interrupted(HoldfastError):
+    """The user stopped the run; everything needed to continue is on disk."""
+
+    exit_code = 130
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

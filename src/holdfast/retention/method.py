@@ -1,0 +1,157 @@
+"""The protocol of a retention method: a value with up to four hooks.
+
+Memory is kept in one of four places, and a method says in which by the hook it has:
+
+| place | hook | when it acts | methods |
+|---|---|---|---|
+| the data | `transform_data` | once, before training, on tokenised examples | replay |
+| the loss | `token_loss` | every micro-batch, on every trained token | label annealing |
+| the gradient | `add_gradient` of the active method | once an optimiser step, before clipping | L2 |
+| the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation and save | SFA |
+
+A method is a frozen dataclass of plain parameters: equal parameters, equal method, usable in any number of runs. What a run needs to remember
+(anchors, counters) lives in the `ActiveMethod` that `start` returns, so no state leaks from one run to the next.
+
+A method whose coefficient is 0 is `off`: it is left out altogether, which makes it direct fine-tuning bit for bit.
+
+Methods see parameters by name, as plain tensors or DTensors, and know nothing of trainers. This module imports no torch, so that a
+command line can list the methods quickly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+
+    from holdfast.retention.anchor import Anchors
+
+NamedParams = Mapping[str, "torch.Tensor"]
+"""Trainable parameters by their name in the model."""
+
+PrepareData = Callable[[str], "Dataset"]
+"""Loads a data file or hub id and tokenises it exactly as the training data is: columns `input_ids`, `labels`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInfo:
+    """Where training stands when a hook is called."""
+
+    step: int
+    """The optimiser step being taken (in `add_gradient`) or just taken (in `after_step`), counted from 1."""
+    total_steps: int
+    """Optimiser steps of the whole run."""
+    grad_scale: float = 1.0
+    """Factor on all gradients at this moment (fp16 loss scaling); an added gradient has to carry it too."""
+    reset_optimizer: Callable[[], None] | None = None
+    """Clears the optimiser's state (moments); None where the host cannot."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLoss:
+    """A KL term at every token, for the loss op: `weight * KL` in nats per token (see `ops.annealing`)."""
+
+    weight: float
+    temperature: float
+    direction: str
+    """"forward" or "reverse"."""
+    tokens: str
+    """"trained" (the tokens with a label) or "all" (every token with a successor in its document, prompts included)."""
+    teacher: str
+    """"auto", "online" or "adapter_off"."""
+    teacher_dtype: str | None = None
+    """dtype of an online teacher's weights; None: the start model's."""
+
+
+class ActiveMethod(Protocol):
+    """What a method holds during one run. Every hook is optional in effect: the defaults of `Passive` do nothing."""
+
+    def add_gradient(self, named: NamedParams, step: StepInfo) -> None:
+        """Adds to `p.grad` in place; called once an optimiser step with all gradients accumulated and reduced, before clipping."""
+
+    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+        """Changes parameters in place; called once an optimiser step, before anything logs, evaluates or saves."""
+
+    def metrics(self, named: NamedParams) -> dict[str, float]:
+        """Figures to log, computed only when a step is logged."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What cannot be had again from the config and the start model; plain values and tensors."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+
+
+class Passive:
+    """An `ActiveMethod` that does nothing; a base for those that use one hook."""
+
+    def add_gradient(self, named: NamedParams, step: StepInfo) -> None: ...
+
+    def after_step(self, named: NamedParams, step: StepInfo) -> None: ...
+
+    def metrics(self, named: NamedParams) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, got keys {sorted(state)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetentionMethod:
+    """Base of all methods. Subclasses are frozen dataclasses whose fields carry `metadata={"help": ...}`."""
+
+    name: ClassVar[str]
+    """The key in a config's `retention:` list."""
+    summary: ClassVar[str]
+    """One line for `--help` and reports."""
+    source: ClassVar[str]
+    """Paper and section."""
+    repeatable: ClassVar[bool] = False
+    """Whether a run may hold the method twice."""
+
+    @property
+    def off(self) -> bool:
+        """True when the parameters make the method do nothing; it is then left out of the run."""
+        return False
+
+    def problems(self) -> list[str]:
+        """Sentences about parameters out of range, empty when all is well."""
+        return []
+
+    def describe(self) -> dict[str, Any]:
+        """`{"method": name, **parameters}` as plain JSON values."""
+        return {"method": self.name, **dataclasses.asdict(self)}
+
+    def label(self) -> str:
+        """A short name for tables, with the parameters that were changed: `label_annealing(weight=0.3)`."""
+        changed = [
+            f"{f.name}={getattr(self, f.name)}"
+            for f in dataclasses.fields(self)
+            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
+        ]
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+    def check_run(self, *, total_steps: int | None) -> list[str]:
+        """Sentences about parameters that do not fit this run's length, empty when they do."""
+        return []
+
+    def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
+        """Tokenised training data in, tokenised training data out, and what to record of it. The default returns `train` itself."""
+        return train, {}
+
+    def token_loss(self) -> TokenLoss | None:
+        """The method's term in the token loss, if it has one."""
+        return None
+
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        """Begins a run. Called before any checkpoint is loaded, with the start model's parameters at hand through `anchors`."""
+        return Passive()

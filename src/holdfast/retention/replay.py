@@ -1,0 +1,59 @@
+"""Replay (rehearsal): a share of old-task or pre-training-like examples mixed into the new data.
+
+All of the new data is kept and replay examples are added until they make up `fraction` of the mixture, counted in tokens (the honest
+unit where lengths differ) or in examples. Papers 000 (10 % pre-training-like data) and 002 (10 % of the old task's data) use it as the
+baseline that needs what users seldom have: old data.
+
+Replay data is loaded and tokenised like the training data, but by its own format: plain text replayed next to prompt-completion
+pairs is trained on every token, whatever the first training sample looks like.
+
+Cost: none per token; the run is longer by the replayed tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.retention.method import PrepareData, RetentionMethod
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(RetentionMethod):
+    """Mixes old data into the new; memory kept in the data.
+
+    References: paper 000, section 5 (Table 3); paper 002, section 5 (rehearsal).
+    """
+
+    name: ClassVar[str] = "replay"
+    summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
+    source: ClassVar[str] = "paper 000, section 5; paper 002, section 5"
+    repeatable: ClassVar[bool] = True
+
+    data: str = field(default="", metadata={"help": "file, folder or hub id of the data to replay (required)"})
+    fraction: float = field(default=0.1, metadata={"help": "share of the mixture that is replayed, in [0, 1); 0 is direct fine-tuning"})
+    unit: str = field(default="tokens", metadata={"help": "what the share counts: tokens or examples"})
+
+    @property
+    def off(self) -> bool:
+        return self.fraction == 0
+
+    def problems(self) -> list[str]:
+        found = []
+        if not self.data:
+            found.append("replay.data: expected a file, folder or hub id of the data to replay, got nothing")
+        if not 0 <= self.fraction < 1:
+            found.append(f"replay.fraction: expected a share in [0, 1), got {self.fraction}")
+        if self.unit not in ("tokens", "examples"):
+            found.append(f"replay.unit: expected tokens or examples, got {self.unit!r}")
+        return found
+
+    def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
+        from holdfast.data.mixing import mix_replay
+
+        mixed, info = mix_replay(train, prepare(self.data), fraction=self.fraction, seed=seed, unit=self.unit)
+        return mixed, dataclasses.asdict(info)

@@ -1,0 +1,114 @@
+"""The trainers that host retention methods.
+
+`SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks, assistant masks, packing) and nothing else of it:
+the loss, the step and the checkpoints are the mixin's. `RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
+
+All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss` attribute, and
+the model card hook.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import Trainer
+from trl import SFTTrainer
+
+from holdfast.errors import DataError
+from holdfast.retention.method import RetentionMethod
+from holdfast.training.mixin import RetentionMixin
+
+LoadRows = Callable[[str], tuple[Dataset, str]]
+"""Loads a data file or hub id as one of the standard column layouts, with its format's name."""
+
+
+class RetentionTrainer(RetentionMixin, Trainer):
+    """`transformers.Trainer` with retention methods, for data that is tokenised already (`input_ids`, `labels`)."""
+
+
+class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
+    """`trl.SFTTrainer`'s data preparation with retention methods.
+
+    Args:
+        load_rows: how replay data named in a method is read.
+        *args, **kwargs: `SFTTrainer`'s own, and `retain`.
+    """
+
+    def __init__(self, *args: Any, load_rows: LoadRows | None = None, retain: Any = (), **kwargs: Any) -> None:
+        self._load_rows = load_rows
+        self._data_methods: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
+        self.data_info: dict[str, Any] = {}
+        self.data_notes: list[str] = []
+        super().__init__(*args, retain=retain, **kwargs)
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str) -> Any:
+        if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
+            return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
+        tokenised = self._tokenise(dataset, processing_class, args, formatting_func)
+        for method in self._data_methods:
+            tokenised, info = method.transform_data(tokenised, prepare=lambda name: self._prepare_other(name, processing_class, args), seed=args.seed)
+            if info:
+                self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
+        self._note_lengths(tokenised, args, packing)
+        prepared = super()._prepare_dataset(tokenised, processing_class, args, packing, None, dataset_name)
+        if len(prepared) == 0:
+            raise DataError(
+                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills the window alone. Raise max_length or shorten the prompts."
+            )
+        return prepared
+
+    def _tokenise(self, dataset: Dataset, processing_class: Any, args: Any, formatting_func: Any) -> Dataset:
+        """TRL's tokenisation and label masks, without truncation or packing: methods mix whole examples."""
+        whole = copy.copy(args)
+        whole.max_length, whole.shuffle_dataset = None, False
+        tokenised = super()._prepare_dataset(dataset, processing_class, whole, False, formatting_func, "train")
+        return tokenised.select_columns(["input_ids", "labels"])
+
+    def _prepare_other(self, name: str, processing_class: Any, args: Any) -> Dataset:
+        """Other data (replay), tokenised by its own format: TRL decides completion-only loss from the first training sample."""
+        assert self._load_rows is not None
+        rows, _ = self._load_rows(name)
+        held = self.completion_only_loss
+        if args.completion_only_loss is None:
+            self.completion_only_loss = "prompt" in rows.column_names and "completion" in rows.column_names
+        try:
+            return self._tokenise(rows, processing_class, args, None)
+        finally:
+            self.completion_only_loss = held
+
+    def _note_lengths(self, tokenised: Dataset, args: Any, packing: bool) -> None:
+        lengths = token_lengths(tokenised)
+        trained = sum(int(np.count_nonzero(np.asarray(chunk.flatten()) != -100)) for chunk in _labels(tokenised).chunks)
+        self.data_info.update(examples=len(tokenised), tokens=int(lengths.sum()), trained_tokens=trained, packed=bool(packing))
+        if args.max_length is not None:
+            longer = int((lengths > args.max_length).sum())
+            if longer and not (packing and args.packing_strategy in ("bfd_split", "wrapped")):
+                self.data_notes.append(
+                    f"{longer} of {len(lengths)} training examples are longer than max_length={args.max_length} tokens (longest: {int(lengths.max())}) and are cut there. "
+                    "Raise max_length, or use packing with packing_strategy: bfd_split to keep their ends."
+                )
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Left to the run: its card carries the retention method and the figures, which are not known before the end."""
+
+    def _send_telemetry(self) -> None:
+        """Sent only when the user has turned it on by HF_HUB_DISABLE_TELEMETRY=0."""
+        if os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1").lower() in ("0", "false"):
+            super()._send_telemetry()
+
+
+def token_lengths(tokenised: Dataset) -> np.ndarray:
+    """Tokens of each example, `[examples]` int64, without reading them into Python."""
+    import pyarrow.compute as pc
+
+    column = tokenised.with_format("arrow")[:]["input_ids"]
+    return np.asarray(pc.list_value_length(column)).astype(np.int64)
+
+
+def _labels(tokenised: Dataset) -> Any:
+    return tokenised.with_format("arrow")[:]["labels"]

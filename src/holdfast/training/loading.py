@@ -1,0 +1,165 @@
+"""Loading models, tokenizers and training data as a config names them, with errors a user can act on.
+
+Safetensors only, no remote code unless `trust_remote_code: true`, no download unless a hub id is named.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError, DataError, ModelError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from holdfast.training.config import TrainConfig
+
+
+def load_model(config: TrainConfig) -> Any:
+    """The start model as `AutoModelForCausalLM` loads it, in the config's dtype, quantised when the config says so.
+
+    Raises:
+        ModelError: not found, not a causal LM, no safetensors.
+    """
+    from transformers import AutoModelForCausalLM
+    from trl import get_quantization_config
+
+    name = config.model.model_name_or_path
+    kwargs: dict[str, Any] = dict(
+        revision=config.model.model_revision,
+        trust_remote_code=config.training.trust_remote_code,
+        attn_implementation=config.model.attn_implementation,
+        dtype=config.model.dtype,
+        use_safetensors=True,
+    )
+    kwargs.update(config.training.model_init_kwargs or {})
+    quantization = get_quantization_config(config.model)
+    if quantization is not None:
+        kwargs["quantization_config"] = quantization
+        kwargs["device_map"] = {"": config.training.device}
+    check_causal_lm(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
+    try:
+        return AutoModelForCausalLM.from_pretrained(name, **kwargs)
+    except ImportError as error:
+        raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Could not load {name}: {_first_line(error)}") from error
+
+
+def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
+    """The model's config, if it is one of a causal LM.
+
+    Raises:
+        ModelError: no such model, or another kind of model.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    local = os.path.isdir(name)
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        where = "this folder" if local else "a local folder or, with a network, the hub"
+        raise ModelError(f"Expected a model at {name} ({where}), but its config cannot be read: {_first_line(error)}") from error
+    architectures = getattr(config, "architectures", None) or []
+    causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
+    if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or (not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        raise ModelError(
+            f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got {', '.join(architectures) or config.model_type} "
+            f"at {name}. Choose a decoder-only model."
+        )
+    return config
+
+
+def load_tokenizer(config: TrainConfig) -> Any:
+    """The model's tokenizer, with an end-of-sequence token and a padding token.
+
+    Raises:
+        ModelError: no tokenizer in the folder, or one without an end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    name = config.model.model_name_or_path
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Expected a tokenizer beside the model at {name}, but none can be loaded: {_first_line(error)}") from error
+    eos = config.training.eos_token or tokenizer.eos_token
+    if eos is None:
+        special = ", ".join(repr(t) for t in tokenizer.all_special_tokens[:8]) or "none"
+        raise ModelError(
+            f"The tokenizer of {name} has no end-of-sequence token, which ends every training example. Set eos_token to a token of its vocabulary "
+            f"(its special tokens: {special})."
+        )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = eos  # labels mask padding, so sharing the token is harmless
+    return tokenizer
+
+
+def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
+    """The training rows in one of TRL's column layouts, and the name of the format they came in.
+
+    Raises:
+        DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
+    """
+    from holdfast.data.formats import standardise
+    from holdfast.data.sources import load_rows
+
+    if config.mixture.datasets:
+        from trl import get_dataset
+
+        rows = get_dataset(config.mixture)["train"]
+    else:
+        name, script = config.script.dataset_name, config.script
+        if name is None:
+            raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")
+        rows = load_rows(name, split=script.dataset_train_split, config=script.dataset_config, streaming=script.dataset_streaming)
+    return standardise(rows, tokenizer, templates=config.templates)
+
+
+def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
+    """The rows of TRL's own `eval_strategy`, or None when it is off."""
+    if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
+        return None
+    from holdfast.data.formats import standardise
+    from holdfast.data.sources import load_rows
+
+    script = config.script
+    try:
+        rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
+    except DataError as error:
+        raise DataError(
+            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} Or turn it off and list held-out files under evaluation:."
+        ) from error
+    return standardise(rows, tokenizer, templates=config.templates)[0]
+
+
+def other_rows(tokenizer: Any) -> Any:
+    """A loader for data that methods name (replay): any source, standard columns, no templates of the training data."""
+
+    def load(name: str) -> tuple[Dataset, str]:
+        from holdfast.data.formats import standardise
+        from holdfast.data.sources import load_rows
+
+        return standardise(load_rows(name), tokenizer)
+
+    return load
+
+
+def model_folder(name: str, revision: str = "main") -> Path | None:
+    """The local folder of a model: itself, or its snapshot in the hub cache; None when it is nowhere on disk."""
+    if os.path.isdir(name):
+        return Path(name)
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except ValueError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,511 @@
+"""Retention methods inside any `transformers.Trainer`: a mixin over its hooks.
+
+```python
+class MyTrainer(RetentionMixin, Trainer): ...
+trainer = MyTrainer(model=model, args=args, train_dataset=rows, retain=[LabelAnnealing(weight=1.0), SequentialAveraging(p=0.25)])
+```
+
+What acts when (one optimiser step, G micro-batches):
+
+1. every micro-batch: teacher's hidden states, then backbone, head and loss inside the wrapped module's forward (so that DDP and FSDP hooks fire);
+   cross-entropy and KL are sums over tokens divided by the token count of the WHOLE step, over accumulation and ranks;
+2. after the last micro-batch's backward, with gradients reduced and before clipping: `add_gradient` of each method;
+3. clipping, the optimiser, the schedule;
+4. `after_step` of each method, before anything logs, evaluates or saves.
+
+Step 2 is not reachable under DeepSpeed, whose backward already steps the engine: methods that add gradients are refused there.
+
+A loss or gradient that is not finite stops training before it reaches the weights. Checkpoints are written aside and renamed, so a
+checkpoint folder is whole or absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from holdfast.errors import ConfigError, TrainingDiverged
+from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits, annealed_loss
+from holdfast.ops.heads import Head, causal_lm, check_head, describe_head, run_backbone
+from holdfast.results import write_json
+from holdfast.retention.anchor import Anchors
+from holdfast.retention.method import ActiveMethod, RetentionMethod, StepInfo, TokenLoss
+from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
+
+STATE_FILE = "retention_state.json"
+TENSOR_FILE = "retention_state.safetensors"
+
+
+@dataclass(frozen=True)
+class LossRequest:
+    """What the redirected forward needs beside the model's inputs."""
+
+    labels_BT: Tensor
+    ce_scale: float | Tensor
+    kl_scale: float | Tensor = 0.0
+    kl_mask_BS: Tensor | None = None
+    """`[B, T-1]` bool: positions whose prediction takes part in the KL."""
+    teacher_hidden_BTK: Tensor | None = None
+    teacher_head: Head | None = None
+    token_loss: TokenLoss | None = None
+
+
+class RetentionMixin:
+    """Hosts retention methods in a `transformers.Trainer` subclass; put it first among the bases.
+
+    Args:
+        retain: the methods; those that are off (coefficient 0) are left out, which is direct fine-tuning bit for bit.
+        *args, **kwargs: the trainer's own.
+
+    Raises:
+        ConfigError: methods that do not fit together, the model or the way it is trained.
+        ModelError: the model's head is not understood.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
+        self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
+        self.retention_info: list[dict[str, Any]] = []
+        terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
+        if len(terms) > 1:
+            raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
+        self._token_loss: TokenLoss | None = terms[0] if terms else None
+        self._sums: dict[str, Tensor] = {}
+        self._kl_items: Tensor | None = None
+        self._named: dict[str, Tensor] | None = None
+
+        model = kwargs.get("model", args[0] if args else None)
+        copied = None
+        if self._token_loss is not None and self._wants_copy(model, kwargs.get("peft_config")):
+            # Before the trainer wraps or changes anything: the teacher is the bare start model.
+            copied = freeze_copy(model, dtype=getattr(torch, self._token_loss.teacher_dtype) if self._token_loss.teacher_dtype else None)
+        super().__init__(*args, **kwargs)
+        # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
+        self.model_accepts_loss_kwargs = True
+        self._loss_shifts_labels = True
+        self._refuse_unsupported()
+        _install_forward(causal_lm(self.model))
+        self._teacher: Teacher | None = None
+        if self._token_loss is not None:
+            self._teacher = OnlineTeacher(copied).to(self.args.device) if copied is not None else AdapterOffTeacher(self.model)
+        named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        anchors = Anchors(named)
+        self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
+        self.callback_handler.callbacks.insert(0, _AfterStep(self))
+
+    # ------------------------------------------------------------------------------------------------------ the loss
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        """Cross-entropy (+ weight * KL), each divided by its own global token count of the step."""
+        inputs = dict(inputs)
+        labels = inputs.pop("labels")
+        inputs.pop("num_items_in_batch", None)
+        request = self._request(inputs, labels, num_items_in_batch)
+        try:
+            outputs = model(**inputs, use_cache=False, holdfast=request)
+        except NonFiniteLogits as error:
+            raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
+        result: AnnealedLoss = outputs["result"]
+        loss = result.loss
+        self._add_sums(result, labels.numel())
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            loss = loss * self.accelerator.num_processes  # DDP averages gradients; the token count was global already
+        if return_outputs:
+            return loss, {"loss": loss}
+        return loss
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None) -> Any:
+        """Loss only, without logits, unless the user wants `compute_metrics`."""
+        if self.compute_metrics is not None and not prediction_loss_only:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            return self.compute_loss(model, inputs).detach(), None, None
+
+    def _request(self, inputs: dict[str, Any], labels: Tensor, num_items: Any) -> LossRequest:
+        trained = labels[:, 1:] != IGNORE
+        ce_items = trained.sum().clamp(min=1) if num_items is None else num_items
+        if self._token_loss is None or self._teacher is None:
+            return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items)
+        mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
+        kl_items: Any = ce_items if self._token_loss.tokens == "trained" else self._kl_items
+        if num_items is None or kl_items is None:
+            kl_items = mask.sum().clamp(min=1)
+        with self.accelerator.autocast():
+            hidden, head = self._teacher.hidden(inputs)
+        return LossRequest(
+            labels_BT=labels,
+            ce_scale=1.0 / ce_items,
+            kl_scale=self._token_loss.weight / kl_items,
+            kl_mask_BS=mask,
+            teacher_hidden_BTK=hidden,
+            teacher_head=head,
+            token_loss=self._token_loss,
+        )
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
+        """Trainer's global count of trained tokens; beside it, the KL's own count where its tokens differ."""
+        items = super()._get_num_items_in_batch(batch_samples, device)
+        self._kl_items = None
+        if self._token_loss is not None and self._token_loss.tokens == "all" and batch_samples:
+            count = torch.stack([successor_mask(b).sum() for b in batch_samples]).sum().to(device)
+            if self.args.average_tokens_across_devices and self.args.world_size > 1:
+                count = self.accelerator.gather(count).sum()
+            self._kl_items = count.clamp(min=1)
+        return items.clamp(min=1) if torch.is_tensor(items) else items
+
+    # ------------------------------------------------------------------------------------------------------ the step
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        if self.state.global_step == 0 and self._named is None:
+            self._check_first_batch(inputs)
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        if not bool(torch.isfinite(loss)):
+            raise self._diverged(f"the loss is {float(loss)}", inputs, None)
+        if self.accelerator.sync_gradients and self.active:
+            step = self._step_info(self.state.global_step + 1)
+            for method in self.active:
+                method.add_gradient(self.named_trainable(), step)
+        return loss
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        norm = super()._clip_grad_norm(model)
+        # Under fp16 the scaler meets infinite gradients on purpose and skips the step itself.
+        if norm is not None and self.accelerator.scaler is None and not math.isfinite(float(norm)):
+            raise self._diverged(f"the gradient norm is {float(norm)} although the loss is finite", None, None)
+        return norm
+
+    def named_trainable(self) -> dict[str, Tensor]:
+        """Trainable parameters by name, looked up once training has begun (parallel wrappers may replace them before)."""
+        if self._named is None:
+            self._named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        return self._named
+
+    def _step_info(self, step: int) -> StepInfo:
+        scaler = self.accelerator.scaler
+        return StepInfo(
+            step=step,
+            total_steps=self.state.max_steps,
+            grad_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
+            reset_optimizer=self._reset_optimizer,
+        )
+
+    def _reset_optimizer(self) -> None:
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        optimizer.state.clear()
+
+    def after_optimizer_step(self) -> None:
+        """Runs the methods' `after_step`; called by the first `on_step_end` callback."""
+        step = self._step_info(self.state.global_step)
+        for method in self.active:
+            method.after_step(self.named_trainable(), step)
+
+    # --------------------------------------------------------------------------------------------------- the figures
+
+    def _add_sums(self, result: AnnealedLoss, tokens: int) -> None:
+        mode = "train" if self.model.training else "eval"
+        device = result.loss.device
+        values = [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count, result.correct, torch.tensor(tokens, device=device)]
+        row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
+        self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Adds cross-entropy, KL (nats per token, over all tokens since the last log and all ranks), token accuracy and the methods' figures."""
+        mode = "eval" if any(k.startswith("eval_") for k in logs) else "train"
+        if mode in self._sums:
+            sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
+            ce_sum, kl_sum, ce_count, kl_count, correct, tokens = sums
+            prefix = "eval_" if mode == "eval" else ""
+            logs[f"{prefix}ce"] = ce_sum / max(ce_count, 1)
+            if self._token_loss is not None:
+                logs[f"{prefix}kl"] = kl_sum / max(kl_count, 1)
+            logs[f"{prefix}token_accuracy"] = correct / max(ce_count, 1)
+            if mode == "train":
+                self.tokens_seen = getattr(self, "tokens_seen", 0) + int(tokens)
+                logs["tokens"] = self.tokens_seen
+                for method in self.active:
+                    logs.update(method.metrics(self.named_trainable()))
+        super().log(logs, *args, **kwargs)
+
+    # --------------------------------------------------------------------------------------------------- checkpoints
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return getattr(self, "_staging", None) or super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Writes the checkpoint aside, adds the methods' state, and renames: a `checkpoint-N` folder is whole or absent."""
+        name = f"checkpoint-{self.state.global_step}"
+        if self.args.push_to_hub and str(getattr(self.args.hub_strategy, "value", self.args.hub_strategy)).endswith("checkpoint"):
+            # The hub upload of checkpoints reads the folder in the background, so it cannot be moved under it.
+            super()._save_checkpoint(model, trial)
+            self._save_retention_state(Path(self.args.output_dir) / name)
+            return
+        final = Path(super()._get_output_dir(trial)) / name
+        staging = final.parent / ".saving"
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        self._staging: str | None = str(staging)
+        try:
+            if self.is_world_process_zero():
+                remove_folder(staging)
+            super()._save_checkpoint(model, trial)
+            self._save_retention_state(staging / name)
+            best = self.state.best_model_checkpoint
+            if best and Path(best).parent == staging:
+                self.state.best_model_checkpoint = str(final)
+                if self.is_world_process_zero():
+                    self.state.save_to_json(str(staging / name / "trainer_state.json"))
+        finally:
+            self._staging = None
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            sync_folder(staging / name)
+            remove_folder(final)
+            os.replace(staging / name, final)
+            remove_folder(staging)
+            self._rotate(final.parent)
+        self.accelerator.wait_for_everyone()
+
+    def _rotate(self, folder: Path) -> None:
+        limit = self.args.save_total_limit
+        if not limit:
+            return
+        best = Path(self.state.best_model_checkpoint).name if self.state.best_model_checkpoint else None
+        found = sorted(checkpoints_in(folder), key=lambda path: int(path.name.rsplit("-", 1)[1]))
+        removable = [path for path in found[:-1] if path.name != best]
+        for path in removable[: max(0, len(found) - limit)]:
+            remove_folder(path)
+
+    def _save_retention_state(self, folder: Path) -> None:
+        if not self.is_world_process_zero():
+            return
+        plain: list[dict[str, Any]] = []
+        tensors: dict[str, Tensor] = {}
+        for index, (method, active) in enumerate(zip(self.retain, self.active, strict=True)):
+            state = active.state_dict()
+            held = {k: v for k, v in state.items() if isinstance(v, Tensor)}
+            tensors.update({f"{index}.{k}": v.detach().cpu().contiguous() for k, v in held.items()})
+            plain.append({"method": method.describe(), "state": {k: v for k, v in state.items() if k not in held}, "tensors": sorted(held)})
+        if tensors:
+            from safetensors.torch import save_file
+
+            save_file(tensors, str(folder / TENSOR_FILE))
+        write_json(folder / STATE_FILE, {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0)})
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        path = Path(resume_from_checkpoint) / STATE_FILE
+        if not path.is_file():
+            return
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        self.tokens_seen = saved.get("tokens_seen", 0)
+        if [m["method"] for m in saved["methods"]] != [json.loads(json.dumps(m.describe())) for m in self.retain]:
+            raise ConfigError(
+                f"{resume_from_checkpoint} was written with retention {[m['method'] for m in saved['methods']]}, this run has "
+                f"{[m.describe() for m in self.retain]}. Continue with the same methods or choose a new output_dir."
+            )
+        tensors: dict[str, Tensor] = {}
+        if (path.parent / TENSOR_FILE).is_file():
+            from safetensors.torch import load_file
+
+            tensors = load_file(str(path.parent / TENSOR_FILE))
+        for index, (entry, active) in enumerate(zip(saved["methods"], self.active, strict=True)):
+            active.load_state_dict({**entry["state"], **{k: tensors[f"{index}.{k}"] for k in entry["tensors"]}})
+
+    # -------------------------------------------------------------------------------------------------------- checks
+
+    def _wants_copy(self, model: Any, peft_config: Any) -> bool:
+        assert self._token_loss is not None
+        peft = peft_config is not None or hasattr(model, "disable_adapter")
+        wanted = self._token_loss.teacher
+        if wanted == "adapter_off" or (wanted == "auto" and peft):
+            return False
+        if hasattr(model, "disable_adapter"):
+            raise ConfigError("label_annealing.teacher: online needs the bare start model; pass it with peft_config instead of a wrapped PEFT model.")
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"label_annealing: expected a loaded model, so that the teacher can be copied from it, got {type(model).__name__}.")
+        return True
+
+    def _refuse_unsupported(self) -> None:
+        problems = []
+        if self.is_deepspeed_enabled and any(type(m).start is not RetentionMethod.start for m in self.retain):
+            problems.append("retention: methods that change gradients or weights are not supported under DeepSpeed; use DDP or FSDP2.")
+        if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
+            problems.append(f"loss_type: expected nll, got {self.args.loss_type!r}; holdfast computes the loss itself.")
+        if self.args.label_smoothing_factor:
+            problems.append(f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label annealing is the smoothing that remembers.")
+        if problems:
+            raise ConfigError(problems)
+
+    def _check_first_batch(self, inputs: dict[str, Any]) -> None:
+        ids = inputs.get("input_ids")
+        if ids is not None and not getattr(self, "_head_checked", False) and not self.is_fsdp_enabled and not self.is_deepspeed_enabled:
+            self._head_checked = True
+            check_head(self.model, ids.to(self.args.device))
+
+    def _diverged(self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None) -> TrainingDiverged:
+        step = self.state.global_step + 1
+        kept = sorted(checkpoints_in(Path(self.args.output_dir)), key=lambda p: int(p.name.rsplit("-", 1)[1]))
+        lines = [f"Training stopped at step {step}: {what}. The weights were not updated with it."]
+        if inputs is not None:
+            lines += ["On these samples:", *(f"  - {s}" for s in self.describe_samples(inputs, rows))]
+        lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
+        lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample. Lower learning_rate or mend the sample, then run again.")
+        return TrainingDiverged("\n".join(lines))
+
+    def describe_samples(self, inputs: dict[str, Any], rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
+        """The beginnings of a batch's samples, with their row in the training data where it can be found.
+
+        Args:
+            inputs: one micro-batch as the collator made it.
+            rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the batch.
+        """
+        ids = inputs["input_ids"].cpu()
+        span = max(ids.shape[1] - 1, 1)
+        positions = [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
+        starts = _document_starts(inputs, ids.shape)
+        documents = sorted({(b, max(s for s in starts[b] if s <= t)) for b, t in positions})
+        shown = []
+        for b, start in documents[:limit]:
+            end = min([s for s in starts[b] if s > start], default=ids.shape[1])
+            tokens = ids[b, start:end]
+            if "attention_mask" in inputs:
+                tokens = tokens[inputs["attention_mask"][b].cpu()[start:end].bool()]
+            index = self._find_row(tokens.tolist())
+            decode = getattr(self.processing_class, "decode", None)
+            text = decode(tokens[:60].tolist()) if callable(decode) else str(tokens[:20].tolist())
+            shown.append((f"row {index} of the prepared training data: " if index is not None else "") + repr(text))
+        if len(documents) > limit:
+            shown.append(f"... and {len(documents) - limit} more")
+        return shown
+
+    def _find_row(self, tokens: list[int]) -> int | None:
+        data = self.train_dataset
+        try:
+            for index in range(min(len(data), 200_000)):
+                held = data[index]["input_ids"]
+                if list(held[: len(tokens)]) == tokens or _contains(list(held), tokens):
+                    return index
+        except (TypeError, KeyError):
+            return None
+        return None
+
+
+class _AfterStep(TrainerCallback):
+    """Runs the methods' `after_step` first among all callbacks of the step's end."""
+
+    def __init__(self, trainer: RetentionMixin) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.after_optimizer_step()
+
+
+def successor_mask(inputs: dict[str, Any]) -> Tensor:
+    """`[B, T-1]` bool: positions followed by another token of the same document.
+
+    Args:
+        inputs: `input_ids [B, T]` and either `position_ids` that restart at 0 (packing) or `attention_mask` (padding).
+    """
+    position_ids, attention_mask = inputs.get("position_ids"), inputs.get("attention_mask")
+    if position_ids is not None:
+        return position_ids[:, 1:] != 0
+    if attention_mask is not None:
+        return (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
+    return torch.ones_like(inputs["input_ids"][:, 1:], dtype=torch.bool)
+
+
+def _install_forward(lm: nn.Module) -> None:
+    """Lets `lm(..., holdfast=request)` return the loss of `request`, computed inside the module's own forward.
+
+    Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an ordinary forward call. Without the keyword the
+    forward is what it was.
+    """
+    original = lm.forward
+
+    @functools.wraps(type(lm).forward)
+    def forward(self: nn.Module, *args: Any, holdfast: LossRequest | None = None, **kwargs: Any) -> Any:
+        if holdfast is None:
+            return original(*args, **kwargs)
+        # PEFT may hand `labels=None` and output flags through.
+        kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
+        hidden_BTH = run_backbone(self, *args, **kwargs)
+        head = describe_head(self)
+        r, t = holdfast, holdfast.token_loss
+        teacher = r.teacher_hidden_BTK
+        result = annealed_loss(
+            hidden_BTH[:, :-1].flatten(0, 1),
+            head,
+            r.labels_BT[:, 1:].flatten(),
+            teacher_hidden_NK=None if teacher is None else teacher[:, :-1].flatten(0, 1),
+            teacher_head=r.teacher_head,
+            ce_scale=r.ce_scale,
+            kl_scale=r.kl_scale,
+            kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
+            temperature=t.temperature if t else 1.0,
+            direction=t.direction if t else "forward",  # type: ignore[arg-type]
+        )
+        return {"loss": result.loss, "result": result}
+
+    lm.forward = types.MethodType(forward, lm)  # type: ignore[method-assign]
+
+
+def checkpoints_in(folder: Path) -> Iterator[Path]:
+    """Whole `checkpoint-N` folders (the trainer's state is the last file of one)."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.startswith("checkpoint-") and path.name[11:].isdigit() and (path / "trainer_state.json").is_file():
+                yield path
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The whole checkpoint with the highest step, or None."""
+    return max(checkpoints_in(folder), key=lambda p: int(p.name[11:]), default=None)
+
+
+def remove_folder(path: Path) -> None:
+    """Deletes a folder tree if it is there; renamed first, so that no half-deleted folder passes for a whole one."""
+    import shutil
+
+    if path.is_dir():
+        doomed = path.with_name(f".deleting-{path.name}")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(doomed)
+        os.replace(path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sync_folder(path: Path) -> None:
+    """fsync of every file below `path`, so that a rename is never ahead of the content."""
+    for file in path.rglob("*"):
+        if file.is_file():
+            with open(file, "rb") as stream:
+                os.fsync(stream.fileno())
+
+
+def _document_starts(inputs: dict[str, Any], shape: Any) -> list[list[int]]:
+    position_ids = inputs.get("position_ids")
+    if position_ids is None:
+        return [[0] for _ in range(shape[0])]
+    return [sorted({0, *(row == 0).nonzero().flatten().tolist()}) for row in position_ids.cpu()]
+
+
+def _contains(held: list[int], tokens: list[int]) -> bool:
+    """Whether `tokens` stand in `held` in a row (a document inside a packed row)."""
+    if not tokens or len(tokens) > len(held):
+        return False
+    first = tokens[0]
+    return any(held[i] == first and held[i : i + len(tokens)] == tokens for i in range(len(held) - len(tokens) + 1))
