@@ -120,7 +120,8 @@ class RetentionMixin:
             raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
         result: AnnealedLoss = outputs["result"]
         loss = result.loss
-        self._add_sums(result, labels.numel())
+        mask = inputs.get("attention_mask")
+        self._add_sums(result, labels.new_tensor(labels.numel()) if mask is None else mask.sum())
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the token count was global already
         if return_outputs:
@@ -215,10 +216,10 @@ class RetentionMixin:
 
     # --------------------------------------------------------------------------------------------------- the figures
 
-    def _add_sums(self, result: AnnealedLoss, tokens: int) -> None:
+    def _add_sums(self, result: AnnealedLoss, tokens: Tensor) -> None:
         mode = "train" if self.model.training else "eval"
         device = result.loss.device
-        values = [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count, result.correct, torch.tensor(tokens, device=device)]
+        values = [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count, result.correct, tokens.to(device)]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
 

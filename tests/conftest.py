@@ -1,0 +1,44 @@
+"""What all tests share: a tiny model and tokenizer on disk, one thread a process, no network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before anything imports torch or the hub client: the suite runs several workers on few cores, offline.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+from tiny import build_model, build_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
+    """A tiny Llama with its tokenizer, saved as safetensors."""
+    folder = tmp_path_factory.mktemp("model") / "tiny-llama"
+    build_model().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The shared data folder, or a skip."""
+    folder = Path(os.environ.get("HOLDFAST_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("needs the shared data folder (../shared/data or HOLDFAST_SHARED_DATA)")
+    return folder
+
+
+def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.shared_data)

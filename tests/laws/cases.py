@@ -1,0 +1,101 @@
+"""One or more configurations of every registered method, for the laws that all methods must satisfy.
+
+A method that is registered without a case here fails `test_every_method_has_a_case`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tiny import SENTENCES, build_model, build_tokenizer
+
+REPLAY = "<replay>"
+"""Stands for the path of the replay file, which only exists inside a test."""
+
+CASES: dict[str, dict[str, dict[str, Any]]] = {
+    "label_annealing": {
+        "forward": {"weight": 2.0},
+        "reverse, T=2, all tokens": {"weight": 1.0, "temperature": 2.0, "direction": "reverse", "tokens": "all"},
+    },
+    "l2": {"default": {"coefficient": 0.5}},
+    "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
+    "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
+}
+"""Active configurations: each must change the weights of a short run."""
+
+OFF: dict[str, dict[str, Any]] = {
+    "label_annealing": {"weight": 0.0},
+    "l2": {"coefficient": 0.0},
+    "sfa": {"beta": 0.0, "p": 0.5},
+    "replay": {"data": REPLAY, "fraction": 0.0},
+}
+"""The configuration that is direct fine-tuning."""
+
+ALL = [(name, label) for name, cases in CASES.items() for label in cases]
+
+
+def rows() -> list[dict[str, str]]:
+    return [{"text": f"{number}. {sentence}"} for number in range(8) for sentence in SENTENCES]
+
+
+def write_replay(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "replay.jsonl"
+    path.write_text("".join('{"text": "Old knowledge number %d stays where it is."}\n' % i for i in range(20)))
+    return path
+
+
+def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
+    from holdfast.retention.registry import retention
+
+    replay = str(write_replay(folder))
+    return retention([{name: {k: (replay if v == REPLAY else v) for k, v in values.items()}} for name, values in spec.items()])
+
+
+def make_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = False, model_seed: int = 0, **settings: Any):
+    """A trainer over the tiny model and a handful of sentences; 6 steps of 4 samples unless told otherwise."""
+    from datasets import Dataset, disable_progress_bars
+    from peft import LoraConfig
+    from trl import SFTConfig
+
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    disable_progress_bars()
+    defaults = dict(
+        output_dir=str(folder / "run"),
+        max_steps=6,
+        per_device_train_batch_size=4,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        bf16=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        logging_steps=2,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        max_length=64,
+        seed=3,
+    )
+    from holdfast.training.loading import other_rows
+
+    tokenizer = build_tokenizer()
+    return SFTRetentionTrainer(
+        model=build_model(seed=model_seed),
+        args=SFTConfig(**{**defaults, **settings}),
+        train_dataset=Dataset.from_list(rows()),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1) if peft else None,
+        retain=methods(spec, folder),
+        load_rows=other_rows(tokenizer),
+    )
+
+
+def weights(trainer: Any) -> dict[str, Any]:
+    return {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
+
+
+def largest_difference(a: dict[str, Any], b: dict[str, Any]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[n] - b[n]).abs().max()) for n in a)

@@ -1,0 +1,30 @@
+"""Run by two processes (torchrun): trains every case with half of the batch on each rank and writes the weights of rank 0."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from cases import ALL, CASES, make_trainer, weights
+from safetensors.torch import save_file
+
+SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
+
+
+def main(out: Path) -> None:
+    for name, label in [("direct", ""), *ALL]:
+        spec = {} if name == "direct" else {name: CASES[name][label]}
+        for accumulation in (1, 2):
+            trainer = make_trainer(out / "work", spec, per_device_train_batch_size=2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS)
+            assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"
+            trainer.train()
+            if trainer.is_world_process_zero():
+                save_file({k: v.contiguous() for k, v in weights(trainer).items()}, str(out / f"{name}.{label}.{accumulation}.safetensors"))
+            trainer.accelerator.wait_for_everyone()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

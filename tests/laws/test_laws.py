@@ -1,0 +1,268 @@
+"""Laws that every retention method satisfies (see STYLE: one table, common laws). A new method gets them by being registered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from cases import ALL, CASES, OFF, largest_difference, make_trainer, methods, weights
+
+from holdfast.retention.registry import METHODS, parse_retention
+
+
+def spec(name: str, label: str):
+    return {name: CASES[name][label]}
+
+
+def test_every_method_has_a_case():
+    assert set(CASES) == set(METHODS)
+    assert set(OFF) == set(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_coefficient_zero_is_direct_bit_for_bit(name, tmp_path):
+    direct = make_trainer(tmp_path, {})
+    direct.train()
+    off = make_trainer(tmp_path, {name: OFF[name]})
+    off.train()
+    assert largest_difference(weights(direct), weights(off)) == 0.0
+    assert [r.get("loss") for r in direct.state.log_history] == [r.get("loss") for r in off.state.log_history]
+
+
+def test_all_off_together_is_direct_bit_for_bit_under_lora(tmp_path):
+    direct = make_trainer(tmp_path, {}, peft=True)
+    direct.train()
+    off = make_trainer(tmp_path, OFF, peft=True)
+    off.train()
+    assert largest_difference(weights(direct), weights(off)) == 0.0
+
+
+@pytest.mark.parametrize(("name", "label"), ALL)
+def test_an_active_method_changes_the_run(name, label, tmp_path):
+    direct = make_trainer(tmp_path, {})
+    direct.train()
+    active = make_trainer(tmp_path, spec(name, label))
+    active.train()
+    assert largest_difference(weights(direct), weights(active)) > 1e-6
+
+
+@pytest.mark.parametrize("peft", [False, True])
+@pytest.mark.parametrize(("name", "label"), ALL)
+def test_save_and_resume_gives_the_weights_of_no_interruption(name, label, peft, tmp_path):
+    settings = dict(save_strategy="steps", save_steps=2, peft=peft)
+    whole = make_trainer(tmp_path / "whole", spec(name, label), **settings)
+    whole.train()
+    # The second run dies after its checkpoint at step 4 and is continued by a new process's objects.
+    first = make_trainer(tmp_path / "cut", spec(name, label), **settings)
+    first.train()
+    checkpoint = tmp_path / "cut" / "run" / "checkpoint-4"
+    again = make_trainer(tmp_path / "cut", spec(name, label), **settings)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert again.state.global_step == 6
+    assert largest_difference(weights(whole), weights(again)) == 0.0
+
+
+@pytest.mark.parametrize(("name", "label"), ALL)
+def test_gradient_accumulation_changes_nothing_but_rounding(name, label, tmp_path):
+    """One batch of 4, and 4 micro-batches of 1, under plain SGD (Adam would blow rounding up): token counts are global, penalties act once."""
+    settings = dict(optim="sgd", learning_rate=0.1)
+    one = make_trainer(tmp_path, spec(name, label), per_device_train_batch_size=4, **settings)
+    one.train()
+    four = make_trainer(tmp_path, spec(name, label), per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
+    four.train()
+    assert largest_difference(weights(one), weights(four)) < 2e-6
+
+
+@pytest.mark.parametrize(("name", "label"), ALL)
+def test_serialises(name, label, tmp_path):
+    (method,) = methods(spec(name, label), tmp_path)
+    described = json.loads(json.dumps(method.describe()))
+    described_name = described.pop("method")
+    assert parse_retention([{described_name: described}]) == ([method], [])
+    assert method.label().startswith(name)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_documents_itself(name):
+    cls = METHODS[name]
+    assert cls.summary
+    assert "paper" in cls.source
+    assert cls.__doc__
+    assert "References" in cls.__doc__ or "paper" in cls.__doc__
+    for field in dataclasses.fields(cls):
+        assert len(field.metadata.get("help", "")) > 10, f"{name}.{field.name} has no help"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_state_leaks_between_runs(name, tmp_path):
+    """The same method value in two runs gives the same weights as in one."""
+    label = next(iter(CASES[name]))
+    retain = methods(spec(name, label), tmp_path)
+    results = []
+    for _ in range(2):
+        trainer = make_trainer(tmp_path, {})
+        trainer = type(trainer)(
+            model=make_trainer(tmp_path, {}).model, args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class,
+            retain=retain, load_rows=trainer._load_rows,
+        )  # fmt: skip
+        trainer.train()
+        results.append(weights(trainer))
+    assert largest_difference(*results) == 0.0
+
+
+def test_methods_compose(tmp_path):
+    together = {"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.1}, "sfa": {"p": 0.5}, "replay": CASES["replay"]["10 %"]}
+    trainer = make_trainer(tmp_path, together)
+    trainer.train()
+    logged = [r for r in trainer.state.log_history if "loss" in r][-1]
+    assert {"ce", "kl", "l2_distance", "sfa_averages"} <= logged.keys()
+    assert logged["sfa_averages"] == 2
+    without_sfa = {k: v for k, v in together.items() if k != "sfa"}
+    other = make_trainer(tmp_path, without_sfa)
+    other.train()
+    assert largest_difference(weights(trainer), weights(other)) > 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ averaging and L2
+
+
+def test_weight_one_gives_the_anchor_bit_for_bit(tmp_path):
+    start = make_trainer(tmp_path, {})
+    before = weights(start)
+    trainer = make_trainer(tmp_path, {"sfa": {"p": 1.0, "beta": 1.0}})
+    trainer.train()
+    assert largest_difference(before, weights(trainer)) == 0.0
+
+
+def test_p_one_is_wise_ft(tmp_path):
+    """p = 1 averages once, at the end: the interpolation of start and direct fine-tuning."""
+    start = weights(make_trainer(tmp_path, {}))
+    direct = make_trainer(tmp_path, {})
+    direct.train()
+    averaged = make_trainer(tmp_path, {"sfa": {"p": 1.0, "beta": 0.3}})
+    averaged.train()
+    expected = {n: 0.7 * w + 0.3 * start[n] for n, w in weights(direct).items()}
+    assert largest_difference(expected, weights(averaged)) < 1e-6
+
+
+def test_sfa_every_step_is_l2_under_sgd(tmp_path):
+    """Paper 002, section 4: SFA each step with weight beta and rate alpha is SGD on loss + lambda/2 ||theta - theta_o||^2 with rate eta,
+    when beta = eta * lambda and alpha = eta / (1 - eta * lambda)."""
+    eta, strength = 0.05, 4.0
+    common = dict(optim="sgd", max_grad_norm=0.0, max_steps=8)
+    l2 = make_trainer(tmp_path, {"l2": {"coefficient": strength}}, learning_rate=eta, **common)
+    l2.train()
+    sfa = make_trainer(tmp_path, {"sfa": {"every": 1, "beta": eta * strength}}, learning_rate=eta / (1 - eta * strength), **common)
+    sfa.train()
+    assert largest_difference(weights(l2), weights(sfa)) < 1e-6
+    direct = make_trainer(tmp_path, {}, learning_rate=eta, **common)
+    direct.train()
+    assert largest_difference(weights(l2), weights(direct)) > 1e-3
+
+
+@pytest.mark.parametrize(("p", "total", "expected"), [(0.25, 8, [2, 4, 6, 8]), (0.3, 10, [3, 6, 9, 10]), (1.0, 5, [5]), (0.01, 3, [1, 2, 3])])
+def test_sfa_averages_at_the_papers_steps_once_each(p, total, expected):
+    from holdfast.retention.averaging import SequentialAveraging
+
+    method = SequentialAveraging(p=p)
+    assert [t for t in range(1, total + 1) if method.averages_at(t, total)] == expected
+
+
+def test_l2_gradient_is_the_penaltys(tmp_path):
+    from holdfast.retention.anchor import Anchors
+    from holdfast.retention.l2 import L2
+    from holdfast.retention.method import StepInfo
+
+    parameter = torch.nn.Parameter(torch.randn(5, 3, dtype=torch.float64))
+    active = L2(coefficient=0.7).start(Anchors({"w": parameter}))
+    start = parameter.detach().clone()
+    with torch.no_grad():
+        parameter.add_(torch.randn_like(parameter))
+    penalty = 0.7 / 2 * (parameter - start).square().sum()
+    (expected,) = torch.autograd.grad(penalty, parameter)
+    parameter.grad = torch.ones_like(parameter)
+    active.add_gradient({"w": parameter}, StepInfo(step=1, total_steps=2, grad_scale=8.0))
+    torch.testing.assert_close(parameter.grad, 1 + 8 * expected)
+    assert active.metrics({"w": parameter})["l2_penalty"] == pytest.approx(float(penalty))
+
+
+def test_anchor_from_a_checkpoint_folder(tmp_path):
+    from tiny import build_model
+
+    build_model(seed=11).save_pretrained(tmp_path / "previous")
+    trainer = make_trainer(tmp_path, {"sfa": {"p": 1.0, "beta": 1.0, "previous": str(tmp_path / "previous")}})
+    trainer.train()
+    expected = {n: p.detach() for n, p in build_model(seed=11).named_parameters()}
+    assert largest_difference(expected, weights(trainer)) == 0.0
+
+
+def test_anchor_of_another_shape_is_refused(tmp_path):
+    from tiny import build_model
+
+    from holdfast.errors import ModelError
+
+    build_model(width=16).save_pretrained(tmp_path / "other")
+    with pytest.raises(ModelError, match=r"does not fit.*\n.*expected \(320, 32\), the checkpoint has \(320, 16\)"):
+        make_trainer(tmp_path, {"sfa": {"previous": str(tmp_path / "other")}})
+
+
+# ---------------------------------------------------------------------------------------------------- label annealing
+
+
+def test_kl_starts_at_zero_and_grows(tmp_path):
+    trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 1.0}}, logging_steps=1)
+    trainer.train()
+    kl = [r["kl"] for r in trainer.state.log_history if "kl" in r]
+    assert kl[0] == 0.0
+    assert kl[-1] > 1e-3
+
+
+def test_label_annealing_holds_the_student_near_the_teacher(tmp_path):
+    final = {}
+    for weight in (1e-9, 10.0):
+        trainer = make_trainer(tmp_path, {"label_annealing": {"weight": weight}})
+        trainer.train()
+        final[weight] = [r["kl"] for r in trainer.state.log_history if "kl" in r][-1]
+    assert final[10.0] < final[1e-9] / 2
+
+
+def test_adapter_off_teacher_is_the_base(tmp_path):
+    """Under LoRA both teachers are the same distribution, so both runs end with the same weights."""
+    runs = {}
+    for teacher in ("online", "adapter_off"):
+        trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 3.0, "teacher": teacher}}, peft=True)
+        assert trainer._teacher.name == teacher
+        trainer.train()
+        runs[teacher] = weights(trainer)
+    assert largest_difference(*runs.values()) < 1e-6
+
+
+def test_packed_and_unpacked_rows_have_the_same_loss(tmp_path):
+    """The same documents, padded or packed: same tokens, same sums, same loss (no attention crosses documents)."""
+    sums = []
+    for packing in (False, True):
+        trainer = make_trainer(
+            tmp_path, {"label_annealing": {"weight": 1.0}}, packing=packing, max_length=128, per_device_train_batch_size=48 if not packing else 100,
+            max_steps=1, logging_steps=1, learning_rate=0.0,
+        )  # fmt: skip
+        trainer.train()
+        sums.append([r for r in trainer.state.log_history if "ce" in r][0])
+    assert sums[0]["ce"] == pytest.approx(sums[1]["ce"], abs=1e-5)
+    assert sums[0]["tokens"] == sums[1]["tokens"]
+
+
+def test_direct_agrees_with_trl(tmp_path):
+    """Without methods the host trains as SFTTrainer does."""
+    from datasets import Dataset
+    from trl import SFTTrainer
+
+    ours = make_trainer(tmp_path, {}, optim="sgd")
+    from cases import rows
+    from tiny import build_model, build_tokenizer
+
+    theirs = SFTTrainer(model=build_model(), args=ours.args, train_dataset=Dataset.from_list(rows()), processing_class=build_tokenizer())
+    ours.train()
+    theirs.train()
+    assert largest_difference(weights(ours), weights(theirs)) < 1e-6
