@@ -1,0 +1,355 @@
+"""From a `TaskEntry` to lm-evaluation-harness task objects: finding a task, and giving it local data.
+
+A built-in task is found by a quick look through the harness's YAML files (about a second, once a process); groups and what the quick look does not
+find go to the harness's own index (several seconds, once a process). A local task YAML needs neither.
+
+A task is redirected to a local file by changing where its rows come from and nothing else: prompts, choices, targets, filters and metrics stay
+the task's own, so a figure on the same rows is the figure of the hub data set. Without the hub this is how a built-in task runs:
+
+- the file's rows are the questions; few-shot examples come from `fewshot_data`, or else from the same file, where the harness leaves out the
+  question asked;
+- the columns must be the ones that the task reads; missing ones are named;
+- a group (MMLU) is redirected by one file with a column that holds its subtasks' data set names (`subject`), as hub exports have.
+
+Tasks that run generated code are refused, here and by the harness.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError, UserError
+from holdfast.evaluation.suite import TaskEntry
+
+_NAME_LINE = re.compile(rb"^[\"']?(task|group)[\"']?:[ \t]*[\"']?([^\s\"'\[\]#&*]+)", re.MULTILINE)
+_TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
+
+
+# ------------------------------------------------------------------------------------------------------------ finding
+
+
+@functools.cache
+def task_manager() -> Any:
+    """The harness's index of all built-in tasks, groups and tags: made once a process, as it takes several seconds."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
+
+
+@functools.cache
+def _builtin_files() -> dict[str, str]:
+    """Task name -> YAML file, by one pass of a regular expression. Not all: included names and generated tasks need `task_manager`."""
+    import lm_eval.tasks
+
+    found: dict[str, str] = {}
+    groups: set[str] = set()
+    for folder, folders, files in os.walk(Path(lm_eval.tasks.__file__).parent):
+        folders.sort()
+        for file in sorted(files):
+            if file.endswith(".yaml"):
+                path = os.path.join(folder, file)
+                for kind, name in _NAME_LINE.findall(Path(path).read_bytes()):
+                    if kind == b"task":
+                        found.setdefault(name.decode(), path)
+                    else:
+                        groups.add(name.decode())
+    return {name: path for name, path in found.items() if name not in groups}
+
+
+def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
+    """The harness configurations behind an entry: one for a task, one a subtask for a group or tag."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    if entry.is_file:
+        path = Path(entry.task)
+        try:
+            config = load_yaml(path, resolve_func=True)
+        except FileNotFoundError as error:
+            raise ConfigError(f"No such task YAML: {path} (it may be included by another). Check the path.") from error
+        except Exception as error:
+            raise ConfigError(f"{path}: expected a task of the lm-evaluation-harness, but it cannot be read: {error}") from error
+        if "group" in config and not isinstance(config.get("task"), str):
+            return list(_members(config, {}, name=entry.task))
+        if not isinstance(config.get("task"), str):
+            raise ConfigError(f"{path}: expected a task of the lm-evaluation-harness with a `task:` name, got the keys {', '.join(config)}.")
+        return [_with_local_paths(config, path.parent)]
+    file = _builtin_files().get(entry.task)
+    if file is not None:
+        return [load_yaml(file, resolve_func=True)]
+    return list(_registered(entry.task, {}))
+
+
+def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    index = task_manager().task_index
+    found = index.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, list(index), n=4, cutoff=0.6)
+        hint = f" Nearest: {', '.join(near)}." if near else ""
+        raise ConfigError(
+            f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
+            "`lm_eval ls tasks` lists all; a task of your own is given as a path."
+        )
+    if found.tags and found.yaml_path is None:
+        for child in sorted(found.tags):
+            yield from _registered(child, overrides)
+        return
+    config = load_yaml(found.yaml_path, resolve_func=True) if found.yaml_path else dict(found.cfg or {})
+    if "group" in config and not isinstance(config.get("task"), str):
+        yield from _members(config, overrides, name=name)
+    else:
+        yield {**config, **overrides}
+
+
+def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str) -> Iterator[dict[str, Any]]:
+    """Subtasks of a group, with the group's defaults and then the caller's on top, as the harness merges them."""
+    from lm_eval.tasks._factory import GROUP_FIELD_NAMES
+
+    merged = {**{k: v for k, v in config.items() if k not in GROUP_FIELD_NAMES}, **overrides}
+    for member in config.get("task") or []:
+        if isinstance(member, str):
+            yield from _registered(member, merged)
+        elif "group" in member and isinstance(member.get("task"), list):
+            yield from _members(member, merged, name=member["group"])
+        else:
+            child = member.get("task") or member.get("group")
+            extra = {k: v for k, v in member.items() if k not in ("task", "group")}
+            if child in task_manager().task_index:
+                yield from _registered(child, {**merged, **extra})
+            else:
+                yield {**merged, **member, "task": f"{name}::{child}"}
+
+
+def _with_local_paths(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A local YAML's data paths are meant from the YAML's own folder; the harness would take them from the working directory."""
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, str):
+            beside = folder / value
+            return str(beside) if "://" not in value and not Path(value).is_absolute() and beside.exists() else value
+        if isinstance(value, list):
+            return [resolve(v) for v in value]
+        return {k: resolve(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+    kwargs = dict(config.get("dataset_kwargs") or {})
+    for key in ("data_files", "data_dir"):
+        if key in kwargs:
+            kwargs[key] = resolve(kwargs[key])
+    config = {**config, "dataset_kwargs": kwargs} if kwargs else dict(config)
+    path = config.get("dataset_path")
+    if isinstance(path, str) and path.startswith("."):
+        config["dataset_path"] = resolve(path)
+    return config
+
+
+def local_files(entry: TaskEntry) -> list[Path]:
+    """Local files that decide what an entry measures: its data, and for a task YAML the YAML, the Python beside it and the data it names."""
+    files = [Path(p) for p in (entry.data, entry.fewshot_data) if p is not None]
+    if entry.is_file:
+        path = Path(entry.task)
+        files += [path, *sorted(path.parent.glob("*.py"))]
+        for config in _find_configs(entry):
+            named: list[Any] = [(config.get("dataset_kwargs") or {}).get("data_files"), config.get("dataset_path")]
+            while named:
+                value = named.pop()
+                if isinstance(value, Mapping):
+                    named.extend(value.values())
+                elif isinstance(value, list):
+                    named.extend(value)
+                elif isinstance(value, str) and Path(value).exists():
+                    files.append(Path(value))
+    return files
+
+
+def wants_hub(entry: TaskEntry) -> bool:
+    """True where running the entry may read the hub: a built-in task without `data`, or a YAML that names a hub data set."""
+    if entry.data is not None:
+        return False
+    local = ("json", "csv", "parquet", "text", "arrow", "pandas", None)
+    return not entry.is_file or any(
+        c.get("dataset_path") not in local and not Path(str(c.get("dataset_path"))).exists() for c in _find_configs(entry)
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- building
+
+
+def load_tasks(entry: TaskEntry) -> dict[str, Any]:
+    """Task objects of an entry by name: one, or the subtasks of a group.
+
+    Raises:
+        ConfigError: no such task, or one that cannot be redirected or runs code.
+        DataError: the data cannot be loaded or lacks columns.
+    """
+    configs = _find_configs(entry)
+    rows = _rows(entry.data)
+    examples = _rows(entry.fewshot_data)
+    tasks: dict[str, Any] = {}
+    parts = [rows] if len(configs) == 1 else _divide(entry, configs, rows)
+    shots = [examples] if len(configs) == 1 else _divide(entry, configs, examples)
+    for config, part, shot in zip(configs, parts, shots, strict=True):
+        name = str(config["task"])
+        if config.get("unsafe_code"):
+            raise ConfigError(f"The task '{name}' runs code that the model writes, which holdfast does not do. Take it out of the evaluation.")
+        if entry.num_fewshot is not None:
+            config["num_fewshot"] = entry.num_fewshot
+        if part is not None:
+            config = _redirect(config, part, shot, entry)
+        tasks[name] = _build(config, entry)
+    return tasks
+
+
+def _rows(path: str | None) -> Any:
+    from holdfast.data.sources import load_rows
+
+    return None if path is None else load_rows(path)
+
+
+def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
+    """One file's rows by subtask, along the column whose values are the subtasks' data set names."""
+    if rows is None:
+        return [None] * len(configs)
+    names = [str(config.get("dataset_name")) for config in configs]
+    for column in rows.column_names:
+        values = rows[column]
+        first = next((v for v in values if v is not None), None)
+        if not isinstance(first, str) or not set(names) <= set(values):
+            continue
+        where: dict[str, list[int]] = {}
+        for index, value in enumerate(values):
+            where.setdefault(value, []).append(index)
+        return [rows.select(where[name]) for name in names]
+    raise DataError(
+        f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, it needs a column with the subtasks' data set names "
+        f"({', '.join(names[:3])}, ...), and {entry.data} has none. Give one task of the group its own file, or add the column."
+    )
+
+
+def _redirect(config: Mapping[str, Any], rows: Any, examples: Any, entry: TaskEntry) -> dict[str, Any]:
+    """The configuration with `rows` as its data set and the rest of it untouched."""
+    _require_columns(config, list(rows.column_names), entry)
+    splits = {"test": rows} if examples is None else {"test": rows, "examples": examples}
+    shots = config.get("num_fewshot") or 0
+    fewshot = dict(config.get("fewshot_config") or {})
+    if "samples" not in fewshot or examples is not None:
+        if shots and examples is None and len(rows) <= shots:
+            raise DataError(
+                f"{entry.data} has {len(rows)} rows, too few for {shots} examples before each question. Lower `num_fewshot` or add `fewshot_data`."
+            )
+        fewshot.pop("split", None)
+        fewshot.pop("samples", None)
+        fewshot.pop("fewshot_indices", None)  # they name rows of the original data set
+        split = "examples" if examples is not None else "test"
+    else:
+        split = None
+    return {
+        **config,
+        "custom_dataset": lambda **_: splits,
+        "dataset_kwargs": None,
+        "training_split": None,
+        "validation_split": None,
+        "test_split": "test",
+        "fewshot_split": split,
+        "fewshot_config": fewshot or None,
+    }
+
+
+def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
+    from lm_eval.api.task import ConfigurableTask
+
+    config = {k: v for k, v in config.items() if k not in ("tag", "group", "task_list")}
+    metadata = config.get("metadata")
+    config["metadata"] = dict(metadata) if isinstance(metadata, Mapping) else {} if metadata is None else {"metadata": metadata}
+    name = config["task"]
+    cls = config.get("class", ConfigurableTask)
+    takes_config = "config" in inspect.signature(cls.__init__).parameters
+    if entry.data is not None and not (takes_config and issubclass(cls, ConfigurableTask)):
+        raise ConfigError(f"The task '{name}' is written in Python and loads its own data, so `data` cannot replace it. Take `data` out.")
+    try:
+        task = cls(config=config) if takes_config else cls()
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        if entry.data is not None:
+            raise DataError(
+                f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. "
+                f"The file needs the columns and values of the task's own data set ({_own_data(config)})."
+            ) from error
+        if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
+            raise DataError(
+                f"The data of the task '{name}' ({_own_data(config)}) could not be loaded: {type(error).__name__}: {reason}. Without a network, "
+                "give a local copy with `data: <file>`."
+            ) from error
+        raise
+    if hasattr(task, "config") and getattr(task.config, "task", None) is None:
+        task.config.task = name
+    if entry.data is not None or entry.is_file:
+        _check_targets(task, entry)
+    return task
+
+
+def _own_data(config: Mapping[str, Any]) -> str:
+    return " ".join(str(config[k]) for k in ("dataset_path", "dataset_name") if config.get(k)) or "its own"
+
+
+# ----------------------------------------------------------------------------------------------------------- checking
+
+
+def _require_columns(config: Mapping[str, Any], columns: list[str], entry: TaskEntry) -> None:
+    """Names the columns that the templates read and the file lacks. Python functions cannot be looked into; they fail when the task is built."""
+    if config.get("process_docs") is not None:  # it may make the columns
+        return
+    needed: dict[str, None] = {}
+    for field in _TEMPLATES:
+        needed.update(dict.fromkeys(_columns_of(config.get(field))))
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        raise DataError(
+            f"The task '{config['task']}' reads the columns {', '.join(needed)}, but {entry.data} lacks {', '.join(missing)} "
+            f"(it has {', '.join(columns)}). Rename or add them; the expected form is that of {_own_data(config)}."
+        )
+
+
+def _columns_of(template: Any) -> list[str]:
+    """Columns that a harness template reads: a bare column name, or the free variables of a Jinja text."""
+    import jinja2
+    import jinja2.meta
+
+    if not isinstance(template, str):
+        return []
+    if template.isidentifier():
+        return [template]
+    try:
+        return sorted(jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(template)))
+    except jinja2.TemplateSyntaxError:
+        return []
+
+
+def _check_targets(task: Any, entry: TaskEntry) -> None:
+    """Every question of a multiple-choice task must have a right answer among its choices; the harness would score such a question 0 in silence."""
+    if getattr(task, "OUTPUT_TYPE", None) != "multiple_choice" or getattr(task, "multiple_input", 0) or task.config.process_results is not None:
+        return
+    bad, example, total = 0, "", 0
+    for doc in task.eval_docs:
+        total += 1
+        target, choices = task.doc_to_target(doc), task.doc_to_choice(doc)
+        for one in target if isinstance(target, list) else [target]:
+            good = (isinstance(one, int) and 0 <= one < len(choices)) or (isinstance(one, str) and one in choices)
+            if not good:
+                bad += 1
+                example = example or f"{one!r} for the choices {choices!r}"[:200]
+                break
+    if bad:
+        raise DataError(
+            f"The task '{task.config.task}' finds no right answer among the choices in {bad} of {total} questions of {entry.data or entry.task} "
+            f"(for example {example}). Check the column with the answers."
+        )

@@ -1,0 +1,201 @@
+"""Paired comparisons: exact where exact values exist, covering what they claim, silent where there is nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from holdfast.errors import DataError
+from holdfast.evaluation.compare import bootstrap_p_value, compare_samples, join, mcnemar_exact
+from holdfast.evaluation.estimates import TEXT_FIGURES, Ratio, estimate, resampled_sums
+from holdfast.results import Evaluation, Metric
+
+
+def an_evaluation(*metrics: str, primary: str | None = None, higher: bool = True) -> Evaluation:
+    values = {m: Metric(value=0.0, n=1, unit="accuracy", higher_is_better=higher) for m in metrics}
+    return Evaluation(suite="source", name="quiz", kind="task", primary=primary or metrics[0], metrics=values, settings={}, model={}, key="k")
+
+
+def right_wrong(values) -> list[dict]:
+    return [{"doc": f"d{i}", "prompt": f"p{i}", "acc": float(v)} for i, v in enumerate(values)]
+
+
+def text_rows(nats, tokens, sizes) -> list[dict]:
+    return [
+        {"doc": f"d{i}", "nats": float(a), "tokens": int(t), "bytes": int(b)} for i, (a, t, b) in enumerate(zip(nats, tokens, sizes, strict=True))
+    ]
+
+
+def compare_acc(before, after, **kwargs):
+    [comparison] = compare_samples(right_wrong(before), right_wrong(after), an_evaluation("acc"), an_evaluation("acc"), **kwargs)
+    return comparison
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (3, 9), (12, 12), (40, 17)])
+def test_mcnemar_is_the_exact_binomial(lost, gained):
+    before = [1] * lost + [0] * gained + [1, 0] * 20
+    after = [0] * lost + [1] * gained + [1, 0] * 20
+    comparison = compare_acc(before, after)
+    assert comparison.test == "McNemar (exact)"
+    assert (comparison.flips_lost, comparison.flips_gained) == (lost, gained)
+    expected = binomtest(lost, lost + gained, 0.5).pvalue if lost + gained else 1.0
+    assert comparison.p_value == pytest.approx(expected)
+    assert comparison.p_value == pytest.approx(mcnemar_exact(gained, lost)), "symmetric"
+    assert comparison.difference == pytest.approx((gained - lost) / len(before))
+
+
+def test_pairing_sees_what_unpaired_errors_hide():
+    """Ten of 400 answers lost, none gained: plain against the samples' own noise, invisible between two independent accuracies."""
+    before = [1] * 200 + [0] * 200
+    after = [0] * 10 + [1] * 190 + [0] * 200
+    comparison = compare_acc(before, after)
+    unpaired_error = math.sqrt(0.5 * 0.5 / 400 + 0.475 * 0.525 / 400)
+    assert abs(comparison.difference) < 1.96 * unpaired_error
+    assert comparison.p_value < 0.01
+    assert comparison.verdict == "lost"
+    assert comparison.interval[1] - comparison.interval[0] < 2 * 1.96 * unpaired_error / 2
+
+
+def test_text_figures_are_ratios_of_sums_from_the_same_draws():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(5, 200, 60)
+    before = text_rows(tokens * 2.0 + rng.normal(0, 1, 60), tokens, tokens * 4)
+    after = [{**row, "nats": row["nats"] + 0.1 * row["tokens"]} for row in before]
+    names = ("nats_per_token", "bits_per_byte", "perplexity")
+    nats, bits, perplexity = compare_samples(before, after, an_evaluation(*names), an_evaluation(*names))
+    assert nats.difference == pytest.approx(0.1)
+    assert nats.interval == pytest.approx((0.1, 0.1)), "the same change in every token leaves nothing to resample"
+    assert bits.difference == pytest.approx(0.1 / 4 / math.log(2))
+    assert perplexity.after / perplexity.before == pytest.approx(math.exp(0.1))
+    assert (nats.unit, bits.unit, perplexity.unit) == ("nats/token", "bits/byte", "perplexity")
+    assert all(not c.higher_is_better and c.verdict == "lost" and c.flips_lost is None for c in (nats, bits, perplexity))
+    assert [c.primary for c in (nats, bits, perplexity)] == [True, False, False]
+    assert sum(r["nats"] for r in before) / tokens.sum() == pytest.approx(nats.before)
+
+
+def test_long_documents_weigh_what_they_are():
+    before = text_rows([10.0, 1000.0], [10, 1000], [10, 1000])
+    after = text_rows([20.0, 1000.0], [10, 1000], [10, 1000])
+    [comparison] = compare_samples(before, after, an_evaluation("nats_per_token"), an_evaluation("nats_per_token"))
+    assert comparison.difference == pytest.approx(10 / 1010)
+
+
+@pytest.mark.parametrize("n", [8, 40])
+def test_interval_covers_at_its_level(n):
+    """Ratio data, 95% asked, few samples included (where the plain percentile interval is too narrow)."""
+    rng = np.random.default_rng(n)
+    covered, trials = 0, 300
+    for trial in range(trials):
+        tokens = rng.integers(10, 60, n)
+        shift = rng.normal(0.05, 0.2, n)
+        before = text_rows(tokens * 3.0, tokens, tokens)
+        after = text_rows(tokens * (3.0 + shift), tokens, tokens)
+        [c] = compare_samples(before, after, an_evaluation("nats_per_token"), an_evaluation("nats_per_token"), resamples=400, seed=trial)
+        covered += c.interval[0] <= 0.05 <= c.interval[1]
+    assert 0.91 <= covered / trials <= 0.985
+
+
+def test_p_values_of_no_difference_are_uniform_enough():
+    rng = np.random.default_rng(3)
+    values = []
+    for trial in range(300):
+        before = [{"doc": str(i), "prompt": "", "f1": float(v)} for i, v in enumerate(rng.normal(0.5, 0.2, 25))]
+        after = [{**row, "f1": row["f1"] + rng.normal(0, 0.1)} for row in before]
+        [c] = compare_samples(before, after, an_evaluation("f1"), an_evaluation("f1"), resamples=400, seed=trial)
+        assert c.test == "paired bootstrap"
+        values.append(c.p_value)
+    assert 0.02 <= np.mean(np.array(values) < 0.05) <= 0.085
+    assert 0.4 <= np.mean(values) <= 0.6
+
+
+def test_p_value_and_interval_agree():
+    rng = np.random.default_rng(5)
+    agreements = 0
+    for trial in range(60):
+        draws = rng.normal(0.05, 0.2, 30)
+        before = [{"doc": str(i), "prompt": "", "f1": 0.0} for i in range(30)]
+        after = [{**row, "f1": float(v)} for row, v in zip(before, draws, strict=True)]
+        [c] = compare_samples(before, after, an_evaluation("f1"), an_evaluation("f1"), seed=trial)
+        agreements += (c.p_value < 0.05) == (c.verdict != "within noise")
+    assert agreements >= 58, "they may part only within resampling error of the level"
+
+
+def test_identical_runs_differ_by_nothing():
+    rows = text_rows([3.0, 4.0, 5.0], [2, 2, 2], [8, 8, 8])
+    for c in compare_samples(rows, rows, an_evaluation("nats_per_token", "perplexity"), an_evaluation("nats_per_token", "perplexity")):
+        assert (c.difference, c.interval, c.p_value, c.verdict) == (0.0, (0.0, 0.0), 1.0, "within noise")
+    c = compare_acc([1, 1, 1], [1, 1, 1])
+    assert (c.difference, c.interval, c.p_value) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_one_sample_says_nothing():
+    [c] = compare_samples(text_rows([3.0], [2], [8]), text_rows([9.0], [2], [8]), an_evaluation("nats_per_token"), an_evaluation("nats_per_token"))
+    assert c.difference == 3.0
+    assert math.isnan(c.interval[0])
+    assert (c.p_value, c.verdict) == (1.0, "within noise")
+
+
+def test_two_samples_cannot_be_significant():
+    assert bootstrap_p_value(np.ones(4000), n=2) > 0.05
+
+
+def test_samples_are_joined_by_document_in_any_order():
+    before = right_wrong([1, 0, 1, 1])
+    after = list(reversed(right_wrong([1, 0, 0, 1])))
+    [c] = compare_samples(before, after, an_evaluation("acc"), an_evaluation("acc"))
+    assert (c.flips_lost, c.flips_gained) == (1, 0)
+
+
+def test_repeated_documents_are_joined_in_order():
+    rows = [{"doc": "same", "prompt": "p", "acc": v} for v in (1.0, 0.0, 1.0)]
+    later = [{"doc": "same", "prompt": "p", "acc": v} for v in (1.0, 1.0, 1.0)]
+    before, after = join(rows, later)
+    assert [(a["acc"], b["acc"]) for a, b in zip(before, after, strict=True)] == [(1.0, 1.0), (0.0, 1.0), (1.0, 1.0)]
+    with pytest.raises(DataError, match="1 of 3 occur only before, 0 of 2 only after"):
+        join(rows, later[:2])
+
+
+def test_same_document_in_two_subtasks_is_two_samples():
+    rows = [{"doc": "same", "prompt": "p", "task": t, "acc": v} for t, v in (("a", 1.0), ("b", 0.0))]
+    before, after = join(rows, rows[::-1])
+    assert [r["task"] for r in after] == [r["task"] for r in before] == ["a", "b"]
+
+
+def test_other_samples_and_other_prompts_are_refused_with_counts():
+    rows = right_wrong([1, 0, 1])
+    other = [*rows[:2], {"doc": "x", "prompt": "", "acc": 1.0}, {"doc": "y", "prompt": "", "acc": 1.0}]
+    with pytest.raises(DataError, match=r"source/quiz.*1 of 3 occur only before, 2 of 4 only after"):
+        compare_samples(rows, other, an_evaluation("acc"), an_evaluation("acc"))
+    with pytest.raises(DataError, match="2 of 3 samples were asked with another prompt"):
+        compare_samples(rows, [rows[0], *({**r, "prompt": "chat"} for r in rows[1:])], an_evaluation("acc"), an_evaluation("acc"))
+
+
+def test_metrics_without_per_sample_values_are_left_out():
+    evaluation = an_evaluation("acc", "bleu")
+    assert [c.metric for c in compare_samples(right_wrong([1, 0]), right_wrong([1, 1]), evaluation, evaluation)] == ["acc"]
+
+
+def test_resampling_in_blocks_is_a_bootstrap():
+    """Mean and spread of the drawn sums match theory, and blocks are the only thing that a large n changes."""
+    values = np.random.default_rng(0).gamma(2.0, 1.0, size=(500, 1))
+    sums = resampled_sums(np.hstack([values, np.ones_like(values)]), resamples=6000, seed=1)
+    assert (sums[:, 1] == 500).all()
+    assert sums[:, 0].mean() == pytest.approx(values.sum(), rel=0.01)
+    assert sums[:, 0].std() == pytest.approx(values.std() * math.sqrt(500), rel=0.05)
+
+
+def test_estimate_matches_the_t_interval_for_normal_data():
+    from scipy.stats import t
+
+    values = np.random.default_rng(2).normal(1.0, 0.3, 12)
+    value, interval = estimate(Ratio(numerator="x"), [{"x": float(v)} for v in values], resamples=20_000)
+    half = t.ppf(0.975, 11) * values.std(ddof=1) / math.sqrt(12)
+    assert value == pytest.approx(values.mean())
+    assert interval == pytest.approx((values.mean() - half, values.mean() + half), abs=0.05)
+
+
+def test_estimate_of_one_document_has_no_interval():
+    assert estimate(TEXT_FIGURES["nats_per_token"], text_rows([4.0], [2], [8])) == (2.0, None)

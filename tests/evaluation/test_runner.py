@@ -1,0 +1,199 @@
+"""A plan on a run folder: what is written, what is kept, and what makes an evaluation another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from evaluation.conftest import SENTENCES, make_model, make_tokenizer
+from holdfast.errors import DataError
+from holdfast.evaluation import perplexity, runner
+from holdfast.evaluation.suite import parse_evaluation
+from holdfast.results import Evaluation, RunFolder, read_json
+
+START, RESULT = {"name": "tiny", "hash": "aaa"}, {"name": "tuned", "hash": "bbb"}
+
+
+@pytest.fixture
+def plan(tmp_path: Path, colour_task: Path):
+    (tmp_path / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+    answers = [{"question": f"How many ships, {s}?", "answer": s.split()[0]} for s in SENTENCES]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    config = {
+        "target": [{"perplexity": "answers.jsonl", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}],
+        "source": ["prose.jsonl", {"task": str(colour_task), "limit": 6}],
+        "batch_size": 4,
+    }
+    plan, problems = parse_evaluation(config, base_dir=tmp_path)
+    assert problems == []
+    return plan
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts what is really computed."""
+    calls: list[str] = []
+    for name in ("_run_perplexity", "_run_task"):
+        original = getattr(runner, name)
+
+        def spy(model, tokenizer, entry, *rest, original=original):
+            calls.append(f"{entry.suite}/{entry.name}")
+            return original(model, tokenizer, entry, *rest)
+
+        monkeypatch.setattr(runner, name, spy)
+    return calls
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def run(plan, folder: RunFolder, tokenizer, *, which="start", seed=0, identity=None, cache=None) -> list[Evaluation]:
+    identity = identity or (START if which == "start" else RESULT)
+    return runner.evaluate(make_model(seed=seed), tokenizer, plan, folder=folder, which=which, model_identity=identity, cache=cache, console=quiet())
+
+
+def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenizer):
+    folder = RunFolder(tmp_path / "run")
+    before = run(plan, folder, tiny_tokenizer)
+    after = run(plan, folder, tiny_tokenizer, which="result", seed=1)
+    assert [(e.suite, e.name) for e in before] == [("source", "prose"), ("source", "colour_task"), ("target", "answers")]
+    for evaluation in before + after:
+        stored = folder.find_evaluation("start" if evaluation in before else "result", evaluation.suite, evaluation.name)
+        assert stored == Evaluation.from_json(json.loads(json.dumps(dataclasses.asdict(evaluation))))
+        assert evaluation.primary in evaluation.metrics
+        assert evaluation.versions["torch"]
+    prose = before[0]
+    rows = folder.samples("start", "source", "prose")
+    assert prose.metrics["nats_per_token"].value == pytest.approx(sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows))
+    assert (prose.settings["window"], prose.settings["stride"], prose.settings["bos"]) == (64, 32, True)
+    low, high = prose.metrics["nats_per_token"].interval
+    assert low < prose.metrics["nats_per_token"].value < high
+    assert prose.model == START
+    answers = folder.samples("start", "target", "answers")
+    assert [r["bytes"] for r in answers] == [len(f" {s.split()[0]}") for s in SENTENCES]
+
+    comparisons = runner.compare_runs(folder, plan)
+    assert comparisons == folder.comparisons()
+    assert [(c.suite, c.name) for c in comparisons if c.primary] == [("source", "prose"), ("source", "colour_task"), ("target", "answers")]
+    first = comparisons[0]
+    assert first.difference == pytest.approx(after[0].metrics["nats_per_token"].value - prose.metrics["nats_per_token"].value)
+
+
+def test_nothing_is_computed_twice(plan, tmp_path, tiny_tokenizer, counted):
+    folder = RunFolder(tmp_path / "run")
+    first = run(plan, folder, tiny_tokenizer)
+    assert len(counted) == 3
+    assert run(plan, folder, tiny_tokenizer) == first
+    assert len(counted) == 3
+
+
+def test_interrupted_evaluation_continues_with_the_next_entry(plan, tmp_path, tiny_tokenizer, counted, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.evaluation.harness.run_task", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(plan, folder, tiny_tokenizer)
+    assert counted == ["source/prose", "source/colour_task"]
+    counted.clear()
+    assert len(run(plan, folder, tiny_tokenizer)) == 3
+    assert counted == ["source/colour_task", "target/answers"]
+
+
+@pytest.mark.parametrize("change", ["model", "data", "setting", "tokenizer", "task data"])
+def test_what_decides_a_figure_decides_its_key(plan, tmp_path, tiny_tokenizer, counted, change):
+    folder = RunFolder(tmp_path / "run")
+    run(plan, folder, tiny_tokenizer)
+    counted.clear()
+    identity, tokenizer = START, tiny_tokenizer
+    expected = {"source/prose", "source/colour_task", "target/answers"}
+    if change == "model":
+        identity = {"name": "tiny", "hash": "ccc"}
+    elif change == "data":
+        (tmp_path / "prose.jsonl").write_text(json.dumps({"text": "Something else."}) + "\n")
+        expected = {"source/prose"}
+    elif change == "setting":
+        plan = dataclasses.replace(plan, batch_size=5)
+        expected = {"source/colour_task"}
+    elif change == "tokenizer":
+        tokenizer = make_tokenizer(chat=True)
+    else:
+        data = tmp_path / "colours.jsonl"
+        data.write_text(data.read_text().replace("red", "green"))
+        expected = {"source/colour_task"}
+    run(plan, folder, tokenizer, identity=identity)
+    assert set(counted) == expected
+
+
+def test_names_places_and_padding_do_not_decide(plan, tmp_path, counted):
+    folder, tokenizer = RunFolder(tmp_path / "run"), make_tokenizer()
+    run(plan, folder, tokenizer)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "prose.jsonl").rename(tmp_path / "moved" / "prose.jsonl")
+    entries = [dataclasses.replace(e, data=str(tmp_path / "moved" / "prose.jsonl")) if e.name == "prose" else e for e in plan.entries]
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer(SENTENCES, padding=True, truncation=True, max_length=5)
+    counted.clear()
+    run(dataclasses.replace(plan, entries=tuple(entries)), folder, tokenizer)
+    assert counted == []
+
+
+def test_cache_is_shared_between_runs_and_names(plan, tmp_path, tiny_tokenizer, counted):
+    first = run(plan, RunFolder(tmp_path / "one"), tiny_tokenizer, cache=tmp_path / "cache")
+    counted.clear()
+    entries = (dataclasses.replace(plan.entries[0], suite="style", name="tone"), *plan.entries[1:])
+    folder = RunFolder(tmp_path / "two")
+    second = run(dataclasses.replace(plan, entries=entries), folder, tiny_tokenizer, cache=tmp_path / "cache", identity={**START, "name": "same"})
+    assert counted == []
+    assert [e.metrics for e in second] == [e.metrics for e in first]
+    assert (second[0].suite, second[0].name, second[0].model["name"]) == ("style", "tone", "same")
+    assert folder.samples("start", "style", "tone") == RunFolder(tmp_path / "one").samples("start", "source", "prose")
+    assert folder.find_evaluation("start", "style", "tone") == second[0]
+
+
+def test_entries_without_a_start_are_not_compared(plan, tmp_path, tiny_tokenizer):
+    folder = RunFolder(tmp_path / "run")
+    run(plan, folder, tiny_tokenizer, which="result")
+    assert runner.compare_runs(folder, plan) == []
+    assert read_json(folder.evaluations / "comparisons.json") == []
+
+
+def test_same_model_before_and_after_is_no_difference(plan, tmp_path, tiny_tokenizer):
+    folder = RunFolder(tmp_path / "run")
+    run(plan, folder, tiny_tokenizer)
+    run(plan, folder, tiny_tokenizer, which="result")
+    for comparison in runner.compare_runs(folder, plan):
+        assert (comparison.difference, comparison.interval, comparison.p_value) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_max_documents_and_fallback_note_are_reported(plan, tmp_path, tiny_tokenizer, monkeypatch):
+    monkeypatch.setattr(perplexity, "documents_stay_apart", lambda *a, **k: False)
+    entry = dataclasses.replace(plan.entries[0], max_documents=3)
+    [evaluation] = run(dataclasses.replace(plan, entries=(entry,)), RunFolder(tmp_path / "run"), tiny_tokenizer)
+    assert evaluation.metrics["perplexity"].n == 3
+    assert "one by one" in evaluation.settings["notes"][0]
+
+
+def test_check_plan_finds_out_without_a_model(plan, tmp_path, tiny_tokenizer):
+    assert runner.check_plan(plan, tiny_tokenizer) == []
+    (tmp_path / "answers.jsonl").write_text(json.dumps({"frage": "a", "antwort": "b"}) + "\n")
+    (tmp_path / "colours.jsonl").write_text(json.dumps({"q": "a", "options": ["x"]}) + "\n")
+    problems = runner.check_plan(plan, tiny_tokenizer)
+    assert len(problems) == 2
+    assert problems[0].startswith("source/colour_task: ")
+    assert problems[1].startswith("target/answers: ")
+    assert "question" in problems[1]
+
+
+def test_a_failing_entry_keeps_what_was_done(plan, tmp_path, tiny_tokenizer):
+    (tmp_path / "answers.jsonl").unlink()
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(DataError, match="answers"):
+        run(plan, folder, tiny_tokenizer)
+    assert folder.find_evaluation("start", "source", "prose") is not None
+    assert folder.find_evaluation("start", "source", "colour_task") is not None
