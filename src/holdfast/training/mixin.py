@@ -261,6 +261,7 @@ class RetentionMixin:
         try:
             if self.is_world_process_zero():
                 remove_folder(staging)
+            self.accelerator.wait_for_everyone()  # no rank may write what rank 0 is still clearing
             super()._save_checkpoint(model, trial)
             self._save_retention_state(staging / name)
             best = self.state.best_model_checkpoint

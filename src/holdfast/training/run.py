@@ -12,7 +12,6 @@ import fcntl
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
-from holdfast.errors import HoldfastError, Interrupted, RunFolderError, StorageError
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
 from holdfast.results import LayerDistance, RunFolder, RunRecord
 
 if TYPE_CHECKING:
@@ -87,6 +86,7 @@ class _Run:
         trained = self.record.stage in ("evaluate result", "report", "done")
         self.stage("prepare")
         self.prepare()
+        self.check_evaluation()
         if self.config.evaluation.entries and self.config.evaluation.before:
             self.stage("evaluate start")
             self.evaluate("start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]})
@@ -139,6 +139,16 @@ class _Run:
             self.config.training.max_length = limit
         self.model.to(self.config.training.device) if not getattr(self.model, "is_quantized", False) else None
 
+    def check_evaluation(self) -> None:
+        """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""
+        from holdfast.evaluation.runner import check_plan
+
+        if self.main and self.config.evaluation.entries:
+            with self.status("Checking the evaluation suites"):
+                problems = check_plan(self.config.evaluation, self.tokenizer)
+            if problems:
+                raise ConfigError(problems, source="evaluation")
+
     def evaluate(self, which: str, model: Any, identity: dict[str, Any]) -> None:
         from holdfast.evaluation.runner import evaluate
 
@@ -158,7 +168,8 @@ class _Run:
         from holdfast.training.mixin import last_checkpoint, remove_folder
 
         config, args = self.config, self.config.training
-        remove_folder(self.folder.path / ".saving")
+        if self.main:
+            remove_folder(self.folder.path / ".saving")
         with self.status("Reading and tokenising the training data"):
             rows, layout = load_training_data(config, self.tokenizer)
             name = config.script.dataset_name
@@ -436,7 +447,7 @@ def hardware() -> dict[str, Any]:
     """Processor, cores, memory and accelerators, without names of people or machines."""
     import torch
 
-    found: dict[str, Any] = {"system": platform.system(), "machine": platform.machine(), "processor": _processor(), "cores": len(os.sched_getaffinity(0))}
+    found: dict[str, Any] = {"system": platform.system(), "machine": platform.machine(), "processor": _processor(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()}
     with contextlib.suppress(OSError, ValueError):
         found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     found["threads"] = torch.get_num_threads()
@@ -461,7 +472,3 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-__all__ = ["hardware", "train", "versions"]
-
-if sys.platform == "win32":  # pragma: no cover
-    raise ImportError("holdfast runs on Linux and macOS; on Windows use WSL.")

@@ -1,0 +1,140 @@
+"""The command `holdfast`: finds the subcommand, turns errors into messages and exit codes. Everything heavy is imported by the subcommand.
+
+Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a model); 130 interrupted with Ctrl-C; 141 the reader of the output
+went away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from holdfast import __version__
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, did_you_mean
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "quickstart": ("holdfast.cli.quickstart", "see it work in about three minutes: no network, no GPU, no files of yours"),
+    "train": ("holdfast.cli.train", "fine-tune a model, keep what it knew, measure both before and after"),
+    "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
+}
+"""Name: the module with its `run(argv) -> exit code`, and one line of help."""
+
+DEBUG = "HOLDFAST_DEBUG"
+"""Environment variable that does what `--debug` does."""
+
+HELP = f"""\
+holdfast {__version__}: fine-tune open-weight language models without losing what they know.
+
+usage: holdfast COMMAND [options]
+
+commands
+{chr(10).join(f"  {name:<12}{line}" for name, (_, line) in COMMANDS.items())}
+
+options
+  --help       this text; 'holdfast COMMAND --help' explains a command
+  --version    the version
+  --debug      full tracebacks in place of short messages
+
+examples
+  holdfast quickstart
+
+  holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl \\
+      --retention label_annealing:weight=1.0 --source prose.jsonl --target held_out.jsonl
+
+  holdfast train --config run.yaml --learning_rate 1e-5     # a YAML for 'trl sft' works as it is
+  holdfast train --config run.yaml --dry_run                # checks everything, trains nothing
+  holdfast report runs/Qwen3-0.6B-label_annealing
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line.
+
+    Args:
+        argv: the words after `holdfast`; None takes them from the process.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if _take_debug(words):
+        os.environ[DEBUG] = "1"  # in the environment, so that processes started by this one have it too
+    debug = os.environ.get(DEBUG, "") not in ("", "0")
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; give it somewhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        if debug:
+            traceback.print_exc()
+        _say("stopped", "Interrupted. The same command continues where it was.", color="33")
+        return 130
+    except Interrupted as error:
+        _say("stopped", str(error), color="33")
+        return error.exit_code
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _say("error", _explain(error, debug=debug))
+        return error.exit_code if isinstance(error, HoldfastError) else 1
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("--help", "-h", "help"):
+        print(HELP)
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"holdfast {__version__}")
+        return 0
+    name, *rest = words
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command '{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} See 'holdfast --help'.")
+    code = importlib.import_module(COMMANDS[name][0]).run(rest)
+    return int(code or 0)
+
+
+def _take_debug(words: list[str]) -> bool:
+    """Removes `--debug` from the words. TRL has an option of that name that takes a value; with one of its values the option is TRL's."""
+    found = False
+    for position in reversed(range(len(words))):
+        following = words[position + 1] if position + 1 < len(words) else ""
+        if words[position] == "--debug" and following not in ("underflow_overflow", "tpu_metrics_debug"):
+            found = True
+            del words[position]
+    return found
+
+
+def _explain(error: Exception, *, debug: bool) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
+        text += "\nThe disk is full. Free some space; the same command continues where it was."
+    elif type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        text += (
+            "\nNot enough memory. Halve --per_device_train_batch_size and double --gradient_accumulation_steps (the training stays the same), "
+            "lower --max_length, or train an adapter with --use_peft."
+        )
+    return text if debug or isinstance(error, HoldfastError) else f"{text}\nAdd --debug for the full traceback."
+
+
+def _say(label: str, text: str, *, color: str = "31") -> None:
+    rank = os.environ.get("RANK", "0")
+    where = f"process {rank}: " if rank != "0" else ""
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        label = f"\033[1;{color}m{label}\033[0m"
+    with contextlib.suppress(BrokenPipeError):
+        print(f"{label}: {where}{text}", file=sys.stderr, flush=True)

@@ -1,0 +1,154 @@
+"""The command `holdfast`: exit codes, messages, and how little it imports."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from holdfast import __version__
+from holdfast.cli import main as main_module
+from holdfast.cli.main import COMMANDS, HELP, main
+from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, TrainingDiverged
+
+HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "lm_eval", "rich", "plotly", "numpy")
+
+
+@pytest.fixture(autouse=True)
+def no_debug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(main_module.DEBUG, "")
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch):
+    """Puts a function in the place of `holdfast train`."""
+
+    def put(run) -> None:
+        monkeypatch.setitem(sys.modules, "holdfast.cli.train", types.SimpleNamespace(run=run))
+
+    return put
+
+
+def raising(error: BaseException):
+    def run(argv: list[str]) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ConfigError("bad key"), 2, "error: bad key\n"),
+        (DataError("line 3: expected JSON"), 2, "error: line 3: expected JSON\n"),
+        (TrainingDiverged("loss is NaN at step 7"), 1, "error: loss is NaN at step 7\n"),
+        (HoldfastError("it failed"), 1, "error: it failed\n"),
+        (Interrupted("Interrupted at step 3"), 130, "stopped: Interrupted at step 3\n"),
+        (KeyboardInterrupt(), 130, "stopped: Interrupted. The same command continues where it was.\n"),
+        (ValueError("odd"), 1, "error: ValueError: odd\nAdd --debug for the full traceback.\n"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "The disk is full. Free some space"),
+        (MemoryError(), 1, "Halve --per_device_train_batch_size"),
+        (SystemExit(3), 3, ""),
+        (SystemExit(None), 0, ""),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else None,
+)
+def test_exit_codes_and_messages(command, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, text: str) -> None:
+    command(raising(error))
+    assert main(["train"]) == code
+    shown = capsys.readouterr().err
+    assert text in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("error", [ConfigError("bad key"), ValueError("odd")])
+@pytest.mark.parametrize("words", [["--debug", "train"], ["train", "--debug"]])
+def test_debug_shows_the_traceback(command, capsys: pytest.CaptureFixture[str], words: list[str], error: Exception) -> None:
+    command(raising(error))
+    main(words)
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert str(error) in shown
+
+
+def test_debug_is_not_passed_on_but_trls_own_is(command) -> None:
+    seen: list[list[str]] = []
+    command(lambda argv: seen.append(argv) or 0)
+    assert main(["train", "--debug", "--seed", "1"]) == 0
+    assert main(["train", "--debug", "underflow_overflow"]) == 0
+    assert seen == [["--seed", "1"], ["--debug", "underflow_overflow"]]
+
+
+def test_a_process_of_many_says_which_it_is(command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    command(raising(HoldfastError("it failed")))
+    main(["train"])
+    assert "error: process 1: it failed" in capsys.readouterr().err
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["-h"], ["help"]):
+        assert main(words) == 0
+        assert capsys.readouterr().out.startswith(HELP)
+    assert main([]) == 2
+    assert capsys.readouterr().out.startswith(HELP)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"holdfast {__version__}\n"
+    assert all(name in HELP for name in COMMANDS)
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian"]) == 2
+    assert "unknown command 'trian'. Did you mean 'train'?" in capsys.readouterr().err
+    assert main(["zzz"]) == 2
+    assert "Known: quickstart, train, report." in capsys.readouterr().err
+
+
+def test_environment_defaults_leave_the_users_settings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "0")
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    main(["--version"])
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "0"
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["train", "--help"], ["quickstart", "--help"], ["report", "--help"], ["trian"]], ids=" ".join
+)
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    code = f"import sys; from holdfast.cli.main import main; main({words!r}); print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "holdfast", "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5, times
+
+
+def test_a_reader_that_goes_away_is_no_failure_with_a_traceback() -> None:
+    code = "from holdfast.cli import main as m; m.HELP = m.HELP * 5000; raise SystemExit(m.main(['--help']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=30) == 141
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_user_error_from_the_outside(tmp_path) -> None:
+    done = subprocess.run([sys.executable, "-m", "holdfast", "report", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"error: expected the output folder of a run in {tmp_path}, but it has no run.json.\n"
+    assert done.stdout == ""

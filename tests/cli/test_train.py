@@ -1,0 +1,161 @@
+"""`holdfast train` up to the point where training begins: help, dry run, launching, hand-over."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import train as command
+from holdfast.cli.main import main
+from holdfast.results import RunFolder, RunRecord
+from holdfast.training import config as config_module
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config_module, "has_accelerator", lambda: False)
+    monkeypatch.setattr(config_module, "has_bf16", lambda: False)
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "RANK", "HOLDFAST_LAUNCHED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    (tmp_path / "tiny" / "model.safetensors").write_bytes(b"")
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n')
+    return tmp_path
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The configurations that were handed over for training."""
+    configs: list = []
+    monkeypatch.setitem(sys.modules, "holdfast.training.run", types.SimpleNamespace(train=lambda config, console=None: configs.append(config)))
+    return configs
+
+
+LEAST = ["train", "--model_name_or_path", "tiny", "--dataset_name", "train.jsonl"]
+
+
+def test_hands_over_the_configuration(trained: list) -> None:
+    assert main([*LEAST, "--retention", "l2", "--seed", "4"]) == 0
+    (config,) = trained
+    assert [m.name for m in config.retention] == ["l2"]
+    assert config.training.seed == 4
+
+
+def test_mistakes_are_exit_code_2_and_nothing_is_trained(trained: list, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LEAST, "--lerning_rate", "1", "--retention", "l3"]) == 2
+    shown = capsys.readouterr().err
+    assert "2 problems" in shown
+    assert "Did you mean 'learning_rate'?" in shown
+    assert "unknown method 'l3'" in shown
+    assert main(["train"]) == 2
+    assert "nothing to train" in capsys.readouterr().err
+    assert trained == []
+
+
+def test_help_names_every_method_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.retention.registry import METHODS, parameters_of
+
+    for option in ("--help", "-h"):
+        assert main(["train", option]) == 0
+    shown = capsys.readouterr().out
+    for name, cls in METHODS.items():
+        assert f"  {name}: " in shown
+        for parameter, _, _ in parameters_of(cls):
+            assert f"      {parameter}" in shown
+    assert max(map(len, shown.splitlines())) <= 150
+
+
+def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], trained: list) -> None:
+    """Every command and the YAML of the help text pass the checks, with files of those names in place."""
+    import shlex
+    from textwrap import dedent
+
+    for name in ("prose.jsonl", "held_out.jsonl"):
+        Path(name).write_text('{"text": "a"}\n')
+    Path("my-model").symlink_to("tiny")
+    yaml_text = command.HELP.split("run.yaml\n")[1].split("\ndata\n")[0]
+    Path("run.yaml").write_text(dedent(yaml_text))
+    lines = command.HELP.split("\nrun.yaml\n")[0].replace("\\\n", " ").splitlines()
+    examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast train ")]
+    assert len(examples) == 4
+    for words in examples:
+        assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
+    assert trained == []
+
+
+def test_help_all_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.training.settings import OWN_KEYS, known_settings
+
+    assert main(["train", "--help-all"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  --{name}  [" in shown for name in known_settings())
+    assert all(f"\n  {name}: " in shown for name in OWN_KEYS)
+    assert "\n  --learning_rate  [a number, default 2e-05]\n" in shown
+
+
+def test_dry_run_prints_the_plan_and_trains_nothing(trained: list, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(folder.rglob("*"))
+    words = [*LEAST, "--dry-run", "--retention", "label_annealing:weight=0.5", "--retention", "l2:coefficient=0", "--source", "arc_easy"]
+    assert main([*words, "--gradient_accumulation_steps", "4", "--max_steps", "9", "--use_peft", "--data", "{text: '{text}'}"]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "nothing was trained",
+        "tiny (LoRA r=16 alpha=32, weights in float32, no autocast)",
+        "train.jsonl (text template, at most 1024 tokens)",
+        "9 steps, learning rate 2e-05 (linear), seed 42",
+        "32 sequences a step = 8 x 4 accumulated x 1 process",
+        "label_annealing(weight=0.5)",
+        "l2(coefficient=0.0) (off)",
+        "arc_easy (task)",
+        "runs/tiny-label_annealing+l2 (run.json,",
+        "bf16 is off on the CPU",
+    ):
+        assert part in shown
+    assert trained == []
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_dry_run_looks_into_the_output_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_module.load_train_config([*LEAST[1:], "--output_dir", "out"])
+    RunFolder("out").write(RunRecord(name="out", config=config.resolved, config_key=config.key, status="interrupted", stage="train"))
+    assert main([*LEAST, "--output_dir", "out", "--dry_run"]) == 0
+    assert "continues   the run in out (status interrupted, stage 'train')" in capsys.readouterr().out
+    assert main([*LEAST, "--output_dir", "out", "--dry_run", "--learning_rate", "1e-3"]) == 2
+    assert "out holds another run:\n  - learning_rate: 2e-05 there, 0.001 now\n" in capsys.readouterr().err
+    assert main([*LEAST, "--output_dir", ".", "--dry_run"]) == 2
+    assert "is not empty and holds no run" in capsys.readouterr().err
+
+
+def test_several_processes_start_through_a_launcher(trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Replaced(Exception):
+        pass
+
+    def execv(path: str, words: list[str]) -> None:
+        raise Replaced(*words)
+
+    monkeypatch.setattr("os.execv", execv)
+    monkeypatch.setenv("HOLDFAST_LAUNCHED", "")
+    monkeypatch.delenv("HOLDFAST_LAUNCHED")
+    with pytest.raises(Replaced) as replaced:
+        command.run([*LEAST[1:], "--num_processes", "2"])
+    assert replaced.value.args[1:6] == ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone")
+    assert replaced.value.args[-2:] == ("--num_processes", "2")
+    assert trained == []
+
+
+def test_dry_run_shows_the_launcher(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LEAST, "--num_processes", "2", "--dry_run"]) == 0
+    assert "-m torch.distributed.run --nproc_per_node 2 --standalone -m holdfast train" in capsys.readouterr().out
+
+
+def test_a_child_whose_launcher_did_not_distribute_stops(trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HOLDFAST_LAUNCHED", "2")
+    assert main([*LEAST, "--num_processes", "2"]) == 1
+    assert "Expected 2 processes, the launcher started 1." in capsys.readouterr().err
+    assert trained == []
