@@ -1,0 +1,313 @@
+"""From whatever layout the user's rows have to the columns TRL's `SFTTrainer` takes, with every row checked.
+
+`SFTTrainer` decides the format, and whether only completions are learnt, from the FIRST row, and fails far inside tokenisation on a row that
+does not match. So the decision is made here, once, in the open (`layouts` has the table), and all rows are looked at before training starts: a
+row without a usable prompt, completion, text or conversation is an error that names the rows, never skipped.
+
+Columns that are not needed are dropped. Plain text columns are only renamed (no copy is made); the rest is rewritten through `Dataset.map`
+into the datasets cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.data.layouts import MESSAGE_EXTRAS, BadRow, Convert, Layout, Row, Templates, converter, recognise
+from holdfast.data.progress import progress, quiet_datasets
+from holdfast.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Templates", "detect", "standardise"]
+
+_VERSION = 1
+"""Part of the cache key of converted rows; raise it when rows convert differently."""
+
+_SHOWN = 5
+
+
+def detect(columns: Sequence[str], first_row: Row | None = None) -> str:
+    """The layout of a data set: "tokenised", "chat", "prompt_completion", "instruction", "question_answer" or "text".
+
+    Args:
+        columns: column names, capitals ignored.
+        first_row: a row, to tell layouts apart by the kind of a column.
+
+    Raises:
+        DataError: the columns make no known layout; says which would, and how templates map columns.
+    """
+    return _recognised(columns, first_row).name
+
+
+def standardise(
+    dataset: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    templates: Templates | None = None,
+    files: Sequence[Path] | None = None,
+) -> tuple[datasets.Dataset, str]:
+    """Checks every row and gives the data set the columns that `SFTTrainer` takes.
+
+    Args:
+        dataset: rows in any known layout, or in any layout at all when `templates` are given. A streamed one (`IterableDataset`) is converted
+            and checked while it is read.
+        tokenizer: only asked whether it has a chat template.
+        templates: how to make text out of columns; goes before any recognised layout.
+        files: the local files the rows came from (`sources.data_files`), so that messages can name file and line. Only right when `dataset`
+            is all of their rows.
+
+    Returns:
+        (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text or both lists of
+        messages); or `input_ids` and, where given, `labels`. Row i comes from row i. Templates give "text" or "prompt_completion".
+
+    Raises:
+        DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five and their number), or
+            conversations with a tokenizer that has no chat template.
+    """
+    import datasets
+
+    streamed = isinstance(dataset, datasets.IterableDataset)
+    first = next(iter(dataset), None)
+    if first is None:
+        raise DataError("The data set holds no rows; expected at least one.")
+    columns = list(first) if streamed else dataset.column_names
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if templates is not None:
+        name, layout, convert = templates.layout, None, templates.converter(columns)
+    else:
+        layout = _recognised(columns, first)
+        name, messages = layout.name, _holds_messages(dataset, layout)
+        if messages and not has_template:
+            raise DataError(_NO_CHAT_TEMPLATE)
+        convert = converter(layout, chat_template=has_template, messages=messages)
+    if streamed:
+        return _convert_stream(dataset, convert, columns), name
+    if layout is not None and _only_renames(dataset, layout):
+        _check_texts(dataset, layout, convert, files)
+        return _renamed(dataset, layout), name
+    return _convert(dataset, convert, name=name, layout=layout, templates=templates, has_template=has_template, files=files), name
+
+
+_NO_CHAT_TEMPLATE = (
+    "The data holds conversations (lists of messages), but the tokenizer has no chat template, so there is no way to write them as text. "
+    "Expected a tokenizer with a chat template: choose the instruct version of the model, or name a template with\n"
+    "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a local .jinja file\n"
+    "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain text needs no template."
+)
+
+_LAYOUTS_THAT_WORK = """
+  text                               (or content, body, document)
+  messages                           (role and content; or conversations with from and value)
+  prompt + completion                (or response, answer, output)
+  instruction [+ input] + output     (or context; response)
+  question + answer
+  input_ids [+ labels]
+Or say how to use the columns that are there, for example
+  data:
+    prompt: "{%s}"
+    completion: " {%s}\""""
+
+
+def _recognised(columns: Sequence[str], first_row: Row | None) -> Layout:
+    layout = recognise(columns, first_row)
+    if layout is not None:
+        return layout
+    known = ("text", "messages", "prompt", "completion", "instruction", "output", "question", "answer", "input_ids")
+    hints = [f"'{c}':{did_you_mean(c, known)}" for c in columns if c not in known and did_you_mean(c, known)]
+    examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
+    raise DataError(
+        f"The columns {', '.join(columns) or '(none)'} make no layout that can be trained on.{' ' + ' '.join(hints) if hints else ''} "
+        f"Expected one of:{_LAYOUTS_THAT_WORK % tuple(examples)}"
+    )
+
+
+def _holds_messages(dataset: Any, layout: Layout) -> bool:
+    """Whether rows are conversations: always in "chat", in "prompt_completion" if the first prompt that is there is a list."""
+    if layout.name != "prompt_completion":
+        return layout.name == "chat"
+    prompt = layout.columns["prompt"]
+    return isinstance(next((row[prompt] for row in dataset if row[prompt] is not None), None), list)
+
+
+# --------------------------------------------------------------------------------------------------- text: rename, no copy
+
+
+def _only_renames(dataset: datasets.Dataset, layout: Layout) -> bool:
+    """Whether the layout's columns already hold what TRL takes, so that renaming them is enough."""
+    import datasets
+
+    if layout.name == "text" or layout.name == "prompt_completion":
+        text = (datasets.Value("string"), datasets.Value("large_string"))
+        return all(dataset.features[column] in text for column in layout.columns.values())
+    if layout.name == "tokenised":
+        whole = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+        features = [dataset.features[column] for column in layout.columns.values()]
+        return all(isinstance(f, datasets.List) and getattr(f.feature, "dtype", None) in whole for f in features)
+    return False
+
+
+def _renamed(dataset: datasets.Dataset, layout: Layout) -> datasets.Dataset:
+    columns = {user: ours for ours, user in layout.columns.items()}
+    if list(columns) != dataset.column_names:
+        dataset = dataset.select_columns(list(columns))
+    changed = {user: ours for user, ours in columns.items() if user != ours}
+    return dataset.rename_columns(changed) if changed else dataset
+
+
+def _check_texts(dataset: datasets.Dataset, layout: Layout, convert: Convert, files: Sequence[Path] | None) -> None:
+    """Finds unusable rows by column arithmetic; only those rows are looked at one by one."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bad: list[int] = []
+    columns = list(layout.columns.values())
+    arrow = dataset.select_columns(columns).with_format("arrow")
+    start = 0
+    with progress("Checking rows", total=len(dataset)) as advance:
+        for table in arrow.iter(batch_size=10_000):
+            wrong = pa.array([False] * table.num_rows)
+            lengths = []
+            for column in columns:
+                values = table.column(column).combine_chunks()
+                if layout.name == "tokenised":
+                    size = pc.fill_null(pc.list_value_length(values), 0)
+                    lengths.append(size)
+                    flat_nulls = values.flatten().null_count
+                    wrong = pc.or_(wrong, pc.equal(size, 0))
+                    if flat_nulls:
+                        wrong = pc.or_(wrong, pa.array([v is not None and None in v for v in values.to_pylist()]))
+                else:
+                    wrong = pc.or_(wrong, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True))
+            if len(lengths) == 2:
+                wrong = pc.or_(wrong, pc.not_equal(*lengths))
+            bad += (np.flatnonzero(wrong.to_numpy(zero_copy_only=False)) + start).tolist()
+            start += table.num_rows
+            advance(table.num_rows)
+    if bad:
+        reasons = [(row, _reason(convert, dataset[row]) or "is empty") for row in bad[:_SHOWN]]
+        raise _bad_rows(reasons, len(bad), len(dataset), layout.name, files)
+
+
+# ----------------------------------------------------------------------------------------------------- the rest: convert
+
+
+def _convert(
+    dataset: datasets.Dataset,
+    convert: Convert,
+    *,
+    name: str,
+    layout: Layout | None,
+    templates: Templates | None,
+    has_template: bool,
+    files: Sequence[Path] | None,
+) -> datasets.Dataset:
+    kept = _kept_columns(name, dataset.column_names)
+    # Our own fingerprint: it spares hashing a closure, and states what the result depends on.
+    decides = repr((_VERSION, dataset._fingerprint, name, layout, templates, has_template))
+    fingerprint = hashlib.sha256(decides.encode()).hexdigest()[:32]
+
+    with progress("Preparing examples", total=len(dataset)) as advance, quiet_datasets():
+
+        def batch(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            count = len(next(iter(rows.values())))
+            out = [convert({column: values[i] for column, values in rows.items()}) for i in range(count)]
+            advance(count)
+            return {key: [row[key] for row in out] for key in out[0]}
+
+        try:
+            return dataset.map(
+                batch,
+                batched=True,
+                remove_columns=[column for column in dataset.column_names if column not in kept],
+                features=_features(dataset, name, layout, kept, has_template),
+                new_fingerprint=fingerprint,
+            )
+        except BadRow:
+            pass
+    bad: list[tuple[int, str]] = []
+    count = 0
+    with progress("Looking for unusable rows", total=len(dataset)) as advance:
+        for index, row in enumerate(dataset):
+            reason = _reason(convert, row)
+            if reason is not None:
+                count += 1
+                if len(bad) < _SHOWN:
+                    bad.append((index, reason))
+            advance(1)
+    assert bad, "a row failed in map but not on its own"
+    raise _bad_rows(bad, count, len(dataset), name, files)
+
+
+def _convert_stream(dataset: Any, convert: Convert, columns: Sequence[str]) -> Any:
+    def one(row: Row, index: int) -> dict[str, Any]:
+        try:
+            return convert(row)
+        except BadRow as error:
+            raise DataError(f"Row {index + 1} cannot be used: {error}. Correct or remove it.") from None
+
+    return dataset.map(one, with_indices=True, remove_columns=list(columns))
+
+
+def _kept_columns(name: str, columns: Sequence[str]) -> list[str]:
+    """What TRL reads beside the converted columns."""
+    return [c for c in columns if name == "chat" and c in ("tools", "chat_template_kwargs")]
+
+
+def _features(dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], has_template: bool) -> Any:
+    """Columns of the result. Messages with more than role and content vary from one to the next, which only `datasets.Json` can hold."""
+    import datasets
+
+    text = datasets.Value("string")
+    if name == "tokenised":
+        made: dict[str, Any] = dict.fromkeys(layout.columns if layout else (), datasets.List(datasets.Value("int64")))
+    elif layout is None or name == "text":  # templates, and text that was not stored as text
+        made = dict.fromkeys(("text",) if name == "text" else ("prompt", "completion"), text)
+    else:
+        varied = any(_varies(dataset.features[column]) for column in layout.columns.values())
+        messages = datasets.Json() if varied else datasets.List({"role": text, "content": text})
+        if name == "chat":
+            made = {"messages": messages}
+        elif name == "prompt_completion":
+            made = dict.fromkeys(("prompt", "completion"), messages if _holds_messages(dataset, layout) else text)
+        else:
+            turn = datasets.List({"role": text, "content": text})
+            made = dict.fromkeys(("prompt", "completion"), turn if has_template else text)
+    return datasets.Features({**{column: dataset.features[column] for column in kept}, **made})
+
+
+def _varies(feature: Any) -> bool:
+    """Whether messages stored under this feature may hold more than a role and a content."""
+    import datasets
+
+    if isinstance(feature, datasets.List):
+        return _varies(feature.feature)
+    return isinstance(feature, datasets.Json) or (isinstance(feature, dict) and any(key in feature for key in MESSAGE_EXTRAS))
+
+
+def _reason(convert: Convert, row: Row) -> str | None:
+    try:
+        convert(row)
+    except BadRow as error:
+        return str(error)
+    return None
+
+
+def _bad_rows(bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None) -> DataError:
+    """The error for rows that cannot be used; `bad` holds the first of `count` with their reasons."""
+    if files:
+        from holdfast.data.sources import locate_rows
+
+        places = locate_rows(files, [row for row, _ in bad])
+    else:
+        places = [f"row {row + 1}" for row, _ in bad]
+    lines = [f"  {place}: {reason}" for place, (_, reason) in zip(places, bad, strict=True)]
+    if count > len(bad):
+        lines.append(f"  and {count - len(bad)} more")
+    counted = "" if files else " (rows counted from 1; of a JSON Lines file, its non-blank lines)"
+    return DataError(f"{count} of {total} rows cannot be used as {name}{counted}:\n" + "\n".join(lines) + "\nCorrect or remove them.")

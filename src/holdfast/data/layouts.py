@@ -1,0 +1,338 @@
+"""The shapes training data comes in, and how one row of each becomes what TRL's `SFTTrainer` takes. Pure Python, a row at a time.
+
+| layout | columns | becomes |
+|---|---|---|
+| tokenised | input_ids [, labels] | the same |
+| chat | messages, or ShareGPT's conversations (from / value) | messages: role, content |
+| prompt_completion | prompt + completion / response / answer / output | prompt, completion |
+| instruction | instruction [, input / context] + output / response | prompt, completion: messages, or Alpaca's text without a chat template |
+| question_answer | question + answer | prompt, completion: messages, or "Question: ...\\nAnswer:" without a chat template |
+| text | text / content / body / document | text |
+
+The first layout of the table whose columns are all there is taken: a data set with `instruction`, `output` and the joined `text` is instruction
+data. Capitals in column names do not matter. A converter raises `BadRow` with the reason when a row cannot be used; nothing is repaired silently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError, did_you_mean
+
+TEXT_NAMES = ("text", "content", "body", "document")
+COMPLETION_NAMES = ("completion", "response", "answer", "output")
+INPUT_NAMES = ("input", "context")
+OUTPUT_NAMES = ("output", "response", "completion", "answer")
+
+ALPACA = {
+    True: (
+        "Below is an instruction that describes a task, paired with an input that provides further context. "
+        "Write a response that appropriately completes the request.\n\n"
+        "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+    ),
+    False: (
+        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+        "### Instruction:\n{instruction}\n\n### Response:\n"
+    ),
+}
+"""The prompts of Stanford's Alpaca, with and without an input. A line break ends the prompt so that no token spans its border."""
+
+ROLES = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+}
+"""Names found in data sets -> the roles that chat templates know."""
+
+MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
+"""Further keys of a message that chat templates read; kept where they are not null. Anything else in a message is dropped."""
+
+Row = Mapping[str, Any]
+Convert = Callable[[Row], dict[str, Any]]
+
+
+class BadRow(Exception):
+    """A row cannot be used; the text says why, in a few words."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Templates:
+    """How to make training text out of columns of any name: `str.format` strings, such as `prompt="Question: {question}\\nAnswer:"`.
+
+    Give `text` alone, or `prompt` and `completion` together. Only plain column names go in braces; `{{` and `}}` are braces themselves.
+    Nothing is added between prompt and completion: begin the completion with a space where one belongs.
+
+    Raises:
+        ConfigError: neither or both ways are used, or a template is not a format string over columns.
+    """
+
+    text: str | None = None
+    """The whole text of an example; every token is learnt."""
+    prompt: str | None = None
+    """What the model is given."""
+    completion: str | None = None
+    """What the model has to say; by default only its tokens are learnt."""
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        problems = []
+        if set(given) not in ({"text"}, {"prompt", "completion"}):
+            got = " and ".join(given) if given else "none of them"
+            problems.append(f"templates: expected either text, or prompt and completion together, got {got}.")
+        for name, value in given.items():
+            if not isinstance(value, str):
+                problems.append(f'templates: {name} should be a string such as "{{question}}", got {value!r}.')
+                continue
+            try:
+                fields = _fields(value)
+            except ValueError as error:
+                problems.append(f"templates: {name} is not a format string ({error}): {value!r}. Write braces of the text itself as {{{{ and }}}}.")
+                continue
+            odd = [f for f in fields if not f.isidentifier() and not f.replace(" ", "_").replace("-", "_").isidentifier()]
+            if odd:
+                problems.append(f"templates: {name} takes plain column names in braces, got {{{odd[0]}}}.")
+            if not fields:
+                problems.append(f"templates: {name} names no column, so every example would be the same: {value!r}.")
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def layout(self) -> str:
+        """ "text" or "prompt_completion"."""
+        return "text" if self.text is not None else "prompt_completion"
+
+    def converter(self, columns: Sequence[str]) -> Convert:
+        """A row to `{"text"}` or `{"prompt", "completion"}`.
+
+        Raises:
+            DataError: a template names a column that is not among `columns`.
+        """
+        parts = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        for name, value in parts.items():
+            for field in _fields(value):
+                if field not in columns:
+                    found = ", ".join(columns)
+                    raise DataError(f"templates: {name} uses the column '{field}', but the data has {found}.{did_you_mean(field, columns)}")
+        fields = {name: _fields(value) for name, value in parts.items()}
+
+        def convert(row: Row) -> dict[str, Any]:
+            return {name: _filled(parts[name].format_map({f: as_text(row, f) for f in fields[name]}), name) for name in parts}
+
+        return convert
+
+
+def _fields(template: str) -> list[str]:
+    return list(dict.fromkeys(field for _, field, _, _ in string.Formatter().parse(template) if field is not None))
+
+
+# ----------------------------------------------------------------------------------------------------------- recognising
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A recognised layout: its name and the user's column for each part ("prompt" -> "Prompt", "output" -> "response", ...)."""
+
+    name: str
+    columns: dict[str, str]
+
+
+def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | None:
+    """The layout that these columns make, or None.
+
+    Args:
+        columns: the data set's column names.
+        first_row: tells apart columns of the same name: `text` holding a list, `conversations` that are no lists of messages.
+    """
+    folded: dict[str, str] = {}
+    for column in columns:
+        folded.setdefault(column.lower(), column)
+    folded.update({column: column for column in columns})
+
+    def find(*names: str) -> str | None:
+        return next((folded[name] for name in names if name in folded), None)
+
+    def first_is(column: str | None, kind: type | tuple[type, ...]) -> bool:
+        return column is not None and (first_row is None or first_row.get(column) is None or isinstance(first_row[column], kind))
+
+    if (ids := find("input_ids")) is not None:
+        labels = find("labels")
+        return Layout(name="tokenised", columns={"input_ids": ids} | ({"labels": labels} if labels else {}))
+    if (messages := find("messages")) is not None or first_is(messages := find("conversations", "conversation"), list):
+        return Layout(name="chat", columns={"messages": str(messages)})
+    if (prompt := find("prompt")) and (completion := find(*COMPLETION_NAMES)):
+        return Layout(name="prompt_completion", columns={"prompt": prompt, "completion": completion})
+    if (instruction := find("instruction")) and (output := find(*OUTPUT_NAMES)):
+        extra = find(*INPUT_NAMES)
+        return Layout(name="instruction", columns={"instruction": instruction, "output": output} | ({"input": extra} if extra else {}))
+    # beside choices, an answer is an index into them: multiple choice needs templates of the user's
+    if (question := find("question")) and (answer := find("answer")) and not find("choices", "options"):
+        return Layout(name="question_answer", columns={"question": question, "answer": answer})
+    if first_is(text := find(*TEXT_NAMES), str):
+        return Layout(name="text", columns={"text": str(text)})
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------ converting
+
+
+def converter(layout: Layout, *, chat_template: bool, messages: bool = False) -> Convert:
+    """Turns a row of `layout` into TRL's columns, or raises `BadRow`.
+
+    Args:
+        layout: what `recognise` found.
+        chat_template: whether the tokenizer has one; decides between messages and plain text for instructions and questions.
+        messages: whether the prompts of a "prompt_completion" data set are lists of messages rather than text; all rows must agree.
+    """
+    c = layout.columns
+    if layout.name == "text":
+        return lambda row: {"text": _text(row, c["text"])}
+    if layout.name == "chat":
+        return lambda row: {"messages": _conversation(row[c["messages"]], c["messages"])}
+    if layout.name == "prompt_completion":
+        convert = _messages_pair if messages else _text_pair
+        return lambda row: convert(row, c["prompt"], c["completion"])
+    if layout.name == "instruction":
+        return lambda row: _instruction(row, c, chat_template)
+    if layout.name == "question_answer":
+        return lambda row: _question(row, c, chat_template)
+    assert layout.name == "tokenised", layout
+    return lambda row: _tokenised(row, c)
+
+
+def as_text(row: Row, column: str) -> str:
+    """A cell as text: strings as they are, whole numbers in digits; anything else has no one way to be written."""
+    value = row[column]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is None:
+        raise BadRow(f"'{column}' is missing or null")
+    raise BadRow(f"'{column}' holds {_described(value)}, expected text")
+
+
+def _text(row: Row, column: str) -> str:
+    return _filled(as_text(row, column), column)
+
+
+def _filled(text: str, name: str) -> str:
+    if not text.strip():
+        raise BadRow(f"'{name}' is empty")
+    return text
+
+
+def _text_pair(row: Row, prompt: str, completion: str) -> dict[str, Any]:
+    return {"prompt": _text(row, prompt), "completion": _text(row, completion)}
+
+
+def _messages_pair(row: Row, prompt: str, completion: str) -> dict[str, Any]:
+    for column in (prompt, completion):
+        _refuse_no_list(row[column], column)
+    given = [_message(m, f"'{prompt}' message {i}") for i, m in enumerate(row[prompt], 1)]
+    answer = [_message(m, f"'{completion}' message {i}") for i, m in enumerate(row[completion], 1)]
+    if not any(_says_something(m) for m in answer):
+        raise BadRow(f"'{completion}' has no assistant message with content to learn from")
+    return {"prompt": given, "completion": answer}
+
+
+def _instruction(row: Row, columns: Mapping[str, str], chat_template: bool) -> dict[str, Any]:
+    instruction, output = _text(row, columns["instruction"]), _text(row, columns["output"])
+    extra = ""
+    if "input" in columns and row[columns["input"]] is not None:  # an instruction that needs no input is the usual case
+        extra = as_text(row, columns["input"])
+    if chat_template:
+        return _turn(f"{instruction}\n\n{extra}" if extra.strip() else instruction, output)
+    return {"prompt": ALPACA[bool(extra.strip())].format(instruction=instruction, input=extra), "completion": output}
+
+
+def _question(row: Row, columns: Mapping[str, str], chat_template: bool) -> dict[str, Any]:
+    question, answer = _text(row, columns["question"]), _text(row, columns["answer"])
+    if chat_template:
+        return _turn(question, answer)
+    return {"prompt": f"Question: {question}\nAnswer:", "completion": f" {answer}"}
+
+
+def _turn(user: str, assistant: str) -> dict[str, Any]:
+    return {"prompt": [{"role": "user", "content": user}], "completion": [{"role": "assistant", "content": assistant}]}
+
+
+def _conversation(value: Any, column: str) -> list[dict[str, Any]]:
+    _refuse_no_list(value, column)
+    messages = [_message(message, f"message {i}") for i, message in enumerate(value, 1)]
+    if not any(_says_something(m) for m in messages):
+        raise BadRow(f"'{column}' has no assistant message with content to learn from")
+    return messages
+
+
+def _refuse_no_list(value: Any, column: str) -> None:
+    if value is None:
+        raise BadRow(f"'{column}' is missing or null")
+    if not isinstance(value, list):
+        raise BadRow(f"'{column}' holds {_described(value)}, expected a list of messages")
+    if not value:
+        raise BadRow(f"'{column}' is empty")
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "assistant" and bool(message["content"].strip() or message.get("tool_calls"))
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise BadRow(f"{where} is {_described(message)}, expected an object with role and content")
+    role = message.get("role") if message.get("role") is not None else message.get("from")
+    content = message.get("content") if message.get("content") is not None else message.get("value")
+    if role is None:
+        raise BadRow(f"{where} has no role (keys: {', '.join(message) or 'none'})")
+    known = ROLES.get(role.lower()) if isinstance(role, str) else None
+    if known is None:
+        hint = did_you_mean(role, ROLES) if isinstance(role, str) else ""
+        raise BadRow(f"{where} has the unknown role {role!r}; known: {', '.join(ROLES)}{hint and ';' + hint.rstrip('.').lower()}")
+    extras = {key: message[key] for key in MESSAGE_EXTRAS if message.get(key) is not None}
+    if content is None and extras.get("tool_calls"):
+        content = ""  # a call of a tool says nothing besides
+    if not isinstance(content, str):
+        raise BadRow(f"{where} ({known}): content is {_described(content)}, expected text")
+    return {"role": known, "content": content, **extras}
+
+
+def _tokenised(row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, column in columns.items():
+        value = row[column]
+        if value is None:
+            raise BadRow(f"'{column}' is missing or null")
+        if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
+            raise BadRow(f"'{column}' should be a list of whole numbers")
+        if not value:
+            raise BadRow(f"'{column}' is empty")
+        out[name] = value
+    if "labels" in out and len(out["labels"]) != len(out["input_ids"]):
+        raise BadRow(f"{len(out['input_ids'])} input_ids but {len(out['labels'])} labels")
+    return out
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "null"
+    names: Iterable[tuple[type, str]] = (
+        (bool, "a boolean"),
+        (float, "a fraction"),
+        (int, "a number"),
+        (str, "text"),
+        (list, "a list"),
+        (dict, "an object"),
+    )
+    return next((name for kind, name in names if isinstance(value, kind)), f"a {type(value).__name__}")

@@ -1,0 +1,193 @@
+"""Replay: old data among the new, so that a set share of what the model sees is old.
+
+All of the new data is kept, in its own order. Replay rows are drawn without replacement until they make up the fraction f of the mixture,
+
+    replay / (train + replay) = f    <=>    replay = train * f / (1 - f),
+
+counted in tokens or in examples, and are put at places drawn uniformly among the train rows, so that every stretch of training sees about the
+same share. The rehearsal line of the sequential-averaging paper (paper 002) is f = 0.1. Should the replay data not suffice, it is gone through again
+in a new order, and `MixInfo.repeated` says how many rows that made.
+
+Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever the two data sets looked like, and only there
+are tokens known. Nothing is copied: the mixture is a view with an index array. It carries no column that tells the sources apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+from holdfast.data.progress import quiet_datasets
+from holdfast.errors import ConfigError, DataError, did_you_mean
+
+if TYPE_CHECKING:
+    import datasets
+    import numpy as np
+
+Unit = Literal["tokens", "examples"]
+
+COLUMNS = ("input_ids", "labels")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MixInfo:
+    """What a mixture is made of."""
+
+    train_examples: int
+    """Rows of new data; all there were."""
+    replay_examples: int
+    """Rows of replay data, repeats included."""
+    train_tokens: int
+    """Sum of the lengths of `input_ids` over the train rows."""
+    replay_tokens: int
+    """The same over the replay rows, repeats included."""
+    repeated: int
+    """How many of `replay_examples` are a second or later use of a row; 0 where the replay data sufficed."""
+
+    @property
+    def token_fraction(self) -> float:
+        """Replay's share of the tokens."""
+        return self.replay_tokens / max(1, self.train_tokens + self.replay_tokens)
+
+    @property
+    def example_fraction(self) -> float:
+        """Replay's share of the rows."""
+        return self.replay_examples / max(1, self.train_examples + self.replay_examples)
+
+
+def mix_replay(
+    train: datasets.Dataset,
+    replay: datasets.Dataset,
+    *,
+    fraction: float,
+    seed: int,
+    unit: Unit = "tokens",
+) -> tuple[datasets.Dataset, MixInfo]:
+    """Puts replay rows among the train rows until they make up `fraction` of the mixture.
+
+    Args:
+        train: the new data; columns `input_ids` and `labels` (lists of int, one length a row).
+        replay: the old data; the same columns. Others are dropped, from both.
+        fraction: replay's share of the mixture, 0 <= fraction < 1, met within half a row; a positive one takes at least one row.
+        seed: decides the rows drawn and their places; equal seeds give equal mixtures.
+        unit: whether the share counts tokens or examples.
+
+    Returns:
+        (the mixture, what it is made of). With fraction 0 the mixture is `train`, the very same object.
+
+    Raises:
+        ConfigError: `fraction` outside [0, 1) or an unknown `unit`.
+        DataError: an empty data set, a missing column, or rows that were packed before mixing.
+    """
+    import numpy as np
+
+    if not 0.0 <= fraction < 1.0:
+        raise ConfigError(f"replay fraction: expected 0 <= fraction < 1 (0.1 is ten percent of the mixture), got {fraction!r}.")
+    if unit not in get_args(Unit):
+        raise ConfigError(f"replay unit: expected 'tokens' or 'examples', got {unit!r}.{did_you_mean(str(unit), get_args(Unit))}")
+    _check(train, "train")
+    train_lengths = token_lengths(train)
+    train_tokens = int(train_lengths.sum())
+    if fraction == 0.0:
+        return train, MixInfo(train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0)
+    _check(replay, "replay")
+    replay_lengths = token_lengths(replay)
+
+    rng = np.random.default_rng(seed)
+    if not replay_lengths.any():
+        raise DataError(f"The replay data holds {len(replay)} rows but not one token.")
+    weights = replay_lengths if unit == "tokens" else np.ones_like(replay_lengths)
+    drawn = draw(weights, (train_tokens if unit == "tokens" else len(train)) * fraction / (1.0 - fraction), rng)
+    order = interleave([np.arange(len(train)), drawn + len(train)], rng)
+    info = MixInfo(
+        train_examples=len(train),
+        replay_examples=len(drawn),
+        train_tokens=train_tokens,
+        replay_tokens=int(replay_lengths[drawn].sum()),
+        repeated=len(drawn) - min(len(drawn), len(replay)),
+    )
+    return _view([train, replay], order), info
+
+
+def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
+    """Tokens of each row, shape [rows], int64. Reads the offsets of `input_ids` only, never the tokens."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    rows = dataset.select_columns(["input_ids"]).with_format("arrow")
+    parts = [pc.fill_null(pc.list_value_length(table.column(0)), 0).to_numpy() for table in rows.iter(batch_size=100_000)]
+    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+
+
+def draw(weights: np.ndarray, target: float, rng: np.random.Generator) -> np.ndarray:
+    """Row indices in random order whose weights sum to `target` within half of the last row, at least one row.
+
+    No row comes twice before every row has come once (and so on for each further round).
+
+    Args:
+        weights: shape [rows], not negative, with a positive sum.
+        target: the sum wanted, > 0.
+        rng: draws one permutation for each round that is needed.
+    """
+    import numpy as np
+
+    total = int(weights.sum())
+    rounds = int(target // total)
+    picked = [rng.permutation(len(weights)) for _ in range(rounds)]
+    last = rng.permutation(len(weights))
+    sums = np.concatenate([[0], np.cumsum(weights[last])])
+    rest = target - rounds * total
+    count = int(np.searchsorted(sums, rest, side="left"))  # the fewest rows that reach the target
+    if count > 0 and rest - sums[count - 1] <= sums[min(count, len(weights))] - rest:
+        count -= 1
+    count = min(max(count, 0 if rounds else 1), len(weights))
+    return np.concatenate([*picked, last[:count]])
+
+
+def interleave(sources: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """One sequence of all sources' elements: each source keeps its order, every way of merging them is equally likely.
+
+    Args:
+        sources: any number of arrays of shape [n_i]; replay has two, a mixture of several tasks one for each.
+        rng: draws which source comes at which place.
+
+    Returns:
+        shape [sum of n_i].
+    """
+    import numpy as np
+
+    turns = rng.permutation(np.repeat(np.arange(len(sources)), [len(s) for s in sources]))
+    merged = np.empty(len(turns), dtype=np.int64)
+    for number, source in enumerate(sources):
+        merged[turns == number] = source
+    return merged
+
+
+def _view(parts: Sequence[datasets.Dataset], order: np.ndarray) -> datasets.Dataset:
+    import datasets
+
+    first = parts[0].select_columns(list(COLUMNS))
+    others = [part.select_columns(list(COLUMNS)) for part in parts[1:]]
+    with quiet_datasets():  # a cast rewrites the rows; int32 and int64 ids meet here
+        others = [part if part.features == first.features else part.cast(first.features) for part in others]
+    joined = datasets.concatenate_datasets([first, *others])
+    digest = hashlib.sha256(repr([part._fingerprint for part in parts]).encode())
+    digest.update(order.tobytes())
+    return joined.select(order, new_fingerprint=digest.hexdigest()[:32])
+
+
+def _check(dataset: datasets.Dataset, name: str) -> None:
+    missing = [column for column in COLUMNS if column not in dataset.column_names]
+    if missing:
+        raise DataError(
+            f"The {name} data should be tokenised, with the columns input_ids and labels; it has {', '.join(dataset.column_names)}. "
+            "Tokenise both data sets the same way before mixing."
+        )
+    if "seq_lengths" in dataset.column_names:
+        raise DataError(
+            f"The {name} data is packed already (it has seq_lengths), and mixing would lose where its documents end. Mix first, then pack."
+        )
+    if not len(dataset):
+        raise DataError(f"The {name} data holds no rows; expected at least one.")

@@ -1,0 +1,254 @@
+"""One data file of any supported kind as a stream of Arrow tables, in file order.
+
+| kind | suffixes | a row is |
+|---|---|---|
+| json | .jsonl .ndjson .json | a line holding one object, or an element of one array of objects |
+| csv | .csv .tsv | a record under a header line; every cell is text, nothing is guessed (007 stays 007) |
+| parquet | .parquet | a row |
+| text | .txt .md | the whole file, a paragraph or a line, see `Documents` |
+
+All but parquet may be compressed (`.gz`, `.zst`). Other encodings than UTF-8 are refused, a byte order mark is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+from holdfast.data.json_rows import beginning, json_tables, nonblank_lines
+from holdfast.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Documents = Literal["file", "paragraph", "line"]
+"""How a text file becomes rows: "file" is one document a file, "paragraph" splits at blank lines, "line" takes each non-blank line."""
+
+KINDS = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".md": "text",
+}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+SUPPORTED = f"{', '.join(KINDS)} (all but .parquet also with {' or '.join(COMPRESSIONS)})"
+
+_ROWS_PER_TABLE = 10_000
+
+
+def kind_of(path: Path) -> str | None:
+    """ "json", "csv", "parquet" or "text" by the file's suffixes; None for anything else."""
+    suffixes = [s.lower() for s in path.suffixes]
+    compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
+    if compressed:
+        suffixes.pop()
+    kind = KINDS.get(suffixes[-1]) if suffixes else None
+    return None if compressed and kind == "parquet" else kind
+
+
+def file_tables(path: Path, *, documents: Documents = "file", advance: Callable[[float], None] = lambda amount: None) -> Iterator[pa.Table]:
+    """Yields the rows of one file as tables of at most some ten thousand rows or some megabytes.
+
+    Args:
+        path: an existing file whose `kind_of` is not None.
+        documents: how a text file is cut into rows; ignored for other kinds.
+        advance: is called with the number of bytes of the file consumed since the last call.
+
+    Raises:
+        DataError: the file is empty, holds no rows, is truncated, malformed or not UTF-8; names the file and, where there is one, the line.
+    """
+    import pyarrow as pa
+
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty (0 bytes); expected at least one row.")
+    kind = kind_of(path)
+    rows = 0
+    if kind == "parquet":
+        tables = _parquet_tables(path, advance)
+    else:
+        tables = _stream_tables(path, kind, documents, advance)
+    try:
+        for table in tables:
+            rows += table.num_rows
+            yield table
+    except (OSError, EOFError, pa.ArrowInvalid) as error:
+        # The file opened well, so this is about its content: a truncated or damaged compressed stream, above all.
+        packed = path.suffix.lower() in COMPRESSIONS
+        hint = "The file is cut short or damaged; fetch or compress it again." if packed else "The file could not be read."
+        raise DataError(f"{path}: {hint} ({_first_line(error)})") from error
+    if rows == 0:
+        held = {"json": "blank lines or an empty array", "csv": "a header line", "parquet": "a schema", "text": "white space"}[kind or "text"]
+        raise DataError(f"{path} holds no rows (only {held}).")
+
+
+def row_lines(path: Path) -> list[int] | None:
+    """The line number (from 1) of every row of a JSON Lines file; None for other files, whose rows have no line of their own."""
+    if kind_of(path) != "json":
+        return None
+    with _open(path, lambda amount: None) as stream:
+        if stream.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
+            return None
+    with _open(path, lambda amount: None) as stream:
+        return list(nonblank_lines(stream))
+
+
+# --------------------------------------------------------------------------------------------------------------- streams
+
+
+class _Counted(io.RawIOBase):
+    """Bytes of an Arrow stream, telling how much of the underlying file has been consumed."""
+
+    def __init__(self, stream: Any, raw: Any, advance: Callable[[float], None]) -> None:
+        self._stream, self._raw, self._advance, self._told = stream, raw, advance, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        position = self._raw.tell()
+        self._advance(position - self._told)
+        self._told = position
+        return len(content)
+
+
+@contextlib.contextmanager
+def _open(path: Path, advance: Callable[[float], None]) -> Iterator[BinaryIO]:
+    """The decompressed bytes. Arrow's own streams are used: they know zstd on every Python and notice a cut-off end."""
+    import pyarrow as pa
+
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(pa.OSFile(str(path)))
+        compression = COMPRESSIONS.get(path.suffix.lower())
+        stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
+        yield io.BufferedReader(_Counted(stream, raw, advance), buffer_size=1 << 20)
+
+
+def _stream_tables(path: Path, kind: str | None, documents: Documents, advance: Callable[[float], None]) -> Iterator[pa.Table]:
+    with _open(path, advance) as stream:
+        if kind == "json":
+            yield from json_tables(stream, str(path))
+        elif kind == "csv":
+            yield from _csv_tables(stream, path)
+        else:
+            yield from _text_tables(stream, path, documents)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().split("\n")[0]
+
+
+# ----------------------------------------------------------------------------------------------------------------- kinds
+
+
+def _parquet_tables(path: Path, advance: Callable[[float], None]) -> Iterator[pa.Table]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            size, total = path.stat().st_size, max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(batch_size=_ROWS_PER_TABLE):
+                advance(size * batch.num_rows / total)
+                yield pa.Table.from_batches([batch])
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"{path} is not a readable parquet file: cut short, damaged, or another format ({_first_line(error)}).") from error
+
+
+def _text_tables(stream: BinaryIO, path: Path, documents: Documents) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    content = stream.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}. Save the file as UTF-8.") from None
+    text = text.replace("\r\n", "\n")
+    if documents == "file":
+        rows = [text]
+    elif documents == "paragraph":
+        rows = re.split(r"\n[ \t]*\n\s*", text)
+    else:
+        rows = text.split("\n")
+    kept = [row if documents == "file" else row.strip("\n") for row in rows if row.strip()]
+    for start in range(0, len(kept), _ROWS_PER_TABLE):
+        yield pa.table({"text": pa.array(kept[start : start + _ROWS_PER_TABLE], pa.string())})
+
+
+def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    delimiter = "\t" if ".tsv" in (s.lower() for s in path.suffixes) else ","
+    names = _csv_header(path, delimiter)
+    parse = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    convert = pc.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    read = pc.ReadOptions(block_size=16 << 20, use_threads=False)
+    try:
+        reader = pc.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+        if reader.schema.names != names:  # the two readers disagree about the header's quoting
+            raise pa.ArrowInvalid(f"the header reads {reader.schema.names}")
+        for batch in reader:
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+    except pa.ArrowInvalid as error:
+        _explain_csv(path, delimiter, names)
+        raise DataError(f"{path}: expected a CSV file with the columns {', '.join(names)} ({_first_line(error)}).") from error
+
+
+def _csv_header(path: Path, delimiter: str) -> list[str]:
+    with _csv_lines(path, delimiter) as (reader, _):
+        names: list[str] = next(reader, [])
+    if not names or not any(name.strip() for name in names):
+        raise DataError(f"{path}, line 1: expected a header line with the column names, got a blank line.")
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise DataError(f"{path}, line 1: the column '{repeated[0]}' appears twice in the header. Give each column its own name.")
+    return names
+
+
+@contextlib.contextmanager
+def _csv_lines(path: Path, delimiter: str) -> Iterator[tuple[Any, Callable[[], int]]]:
+    """Python's own CSV reader and its line number: slower than Arrow's, but it knows where it is."""
+    with _open(path, lambda amount: None) as stream:
+        count = 0
+
+        def lines() -> Iterator[str]:
+            nonlocal count
+            for line in stream:
+                count += 1
+                try:
+                    yield line.decode("utf-8-sig" if count == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{path}, line {count}: expected UTF-8, got byte 0x{line[error.start]:02x} at position {error.start + 1} of the line."
+                    ) from None
+
+        yield csv.reader(lines(), delimiter=delimiter, strict=True), lambda: count
+
+
+def _explain_csv(path: Path, delimiter: str, names: list[str]) -> None:
+    """Raises for the first record that Python's reader finds wrong; returns where it finds nothing."""
+    start = 1
+    with _csv_lines(path, delimiter) as (reader, line_number):
+        try:
+            for record in reader:
+                if record and len(record) != len(names):
+                    raise DataError(
+                        f"{path}, line {start}: expected {len(names)} cells ({', '.join(names)}), got {len(record)}: "
+                        f"{beginning(delimiter.join(record))}. Quote cells that hold a '{delimiter}' or a line break."
+                    )
+                start = line_number() + 1
+        except csv.Error as error:
+            raise DataError(f"{path}, record starting at line {start}: {error}. Check its quotes.") from None

@@ -1,0 +1,333 @@
+"""Where rows come from: a file, several files, a folder, or a data set of the hub.
+
+A name is a path when it exists, when it starts with `.`, `/` or `~`, when it has a data file's suffix, or when it has more than one slash. Only
+what is left can be a hub id, and only then is the network used: a mistyped path never turns into a download.
+
+Local rows are read once, validated completely (see `readers` and `json_rows`), and kept memory-mapped in the datasets cache under the hash of
+their content, so the same files anywhere are the same dataset. Row i is the i-th row of the file: for JSON Lines, its i-th non-blank line.
+What a row must contain is not decided here but in `formats`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from holdfast.data.arrow_cache import FORMAT_VERSION, cached_dataset
+from holdfast.data.progress import progress
+from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, kind_of, row_lines
+from holdfast.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+Source = str | os.PathLike[str]
+
+_SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "valid": "validation", "validation": "validation", "val": "validation"}
+_SPLIT_WORDS |= {"dev": "validation"}
+_LEGAL_STEMS = ("readme", "license", "licence", "notice", "copyright", "changelog", "dataset_card")
+
+
+def load_rows(
+    name: Source | Sequence[Source],
+    *,
+    split: str = "train",
+    config: str | None = None,
+    streaming: bool = False,
+    documents: Documents = "file",
+    required: Sequence[str] = (),
+) -> datasets.Dataset:
+    """Rows of a file, of several files one after the other, of a folder, or of a hub data set.
+
+    Args:
+        name: a file of a supported kind (see `readers`), a list of files, a folder of such files (read in the order of their relative paths;
+            hidden files are left out), a folder that `Dataset.save_to_disk` wrote, or a hub id such as "openai/gsm8k".
+        split: "train", or a part of it such as "train[:1000]" or "train[10%:]". A file given by name is the split "train", or the one it is
+            named after; in a folder, files named after a split (train.jsonl, test-00.parquet) belong to that split only.
+        config: the hub data set's configuration; meaningless for local files and refused there.
+        streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors in the data then appear on the way.
+        documents: how text files (.txt, .md) become rows: "file", "paragraph" or "line".
+        required: columns that must exist and hold no null. Checked here only when rows come from local files and are not streamed.
+
+    Returns:
+        The rows in file order; every row of a local file was parsed and validated.
+
+    Raises:
+        DataError: nothing by that name, no rows, or malformed content; the message names the file and, where there is one, the line.
+        StorageError: the datasets cache cannot be written.
+    """
+    if documents not in get_args(Documents):
+        raise DataError(
+            f"documents: expected one of {', '.join(get_args(Documents))}, got {documents!r}.{did_you_mean(documents, get_args(Documents))}"
+        )
+    if isinstance(name, (str, os.PathLike)) and not is_path(name):
+        return _load_hub(os.fspath(name), split=split, config=config, streaming=streaming)
+    if config is not None:
+        raise DataError(f"A configuration ({config!r}) only makes sense for a data set of the hub; {_label(name)} is local. Leave it out.")
+    if isinstance(name, (str, os.PathLike)) and _is_saved_dataset(Path(name).expanduser()):
+        return _load_saved(Path(name).expanduser(), split)
+    files = data_files(name, split=split)
+    if streaming:
+        return _stream(files, split, documents)
+    digest = hashlib.sha256(content_hash(files).encode())
+    # The suffixes belong to the key: the same bytes read as .txt or as .jsonl are different rows.
+    digest.update(repr((FORMAT_VERSION, documents, [f.suffixes[-2:] for f in files])).encode())
+    with progress(f"Reading {_label(name)}", total=sum(f.stat().st_size for f in files)) as advance:
+        rows = cached_dataset(digest.hexdigest(), _tables(files, documents, advance))
+    _check_required(rows, required, files)
+    return _slice(rows, split)
+
+
+def is_path(name: Source) -> bool:
+    """Whether `name` means something on this machine's disk (existing or missing) rather than a hub id."""
+    text = os.fspath(name)
+    if not isinstance(name, str) or text.startswith((".", "/", "~", "\\")) or text.count("/") > 1 or "\\" in text:
+        return True
+    return Path(text).exists() or Path(text).suffix.lower() in (*KINDS, *COMPRESSIONS)
+
+
+def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list[Path]:
+    """The local files that `load_rows` reads for `name`, in reading order.
+
+    Raises:
+        DataError: a file or folder is missing (near names are listed), is of no supported kind, or a folder mixes kinds.
+    """
+    if not isinstance(name, (str, os.PathLike)):
+        if not name:
+            raise DataError("Expected at least one data file, got an empty list.")
+        return [file for each in name for file in data_files(each, split=split)]
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _folder_files(path, split)
+    if not path.is_file():
+        raise DataError(_missing(path))
+    if kind_of(path) is None:
+        raise DataError(f"{path}: this kind of file cannot be read. Supported: {SUPPORTED}; or a folder of such files.")
+    if _base(split) not in ("train", _split_of(path)):  # training rows must not pass for a test split
+        raise DataError(
+            f"{path}: a file is the split 'train'; there is no '{_base(split)}' in it. Name the file that holds it, with the split 'train'."
+        )
+    return [path]
+
+
+def content_hash(paths: Source | Sequence[Source]) -> str:
+    """SHA-256 (64 hexadecimal digits) over contents: of one file as `sha256sum` prints it, of a folder over relative names and contents.
+
+    Several paths are hashed over their hashes in order. Hidden files and folders are left out.
+
+    Raises:
+        DataError: a path is missing or a folder holds no files.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        path = Path(paths).expanduser()
+        if path.is_file():
+            with open(path, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        if not path.is_dir():
+            raise DataError(_missing(path))
+        files = _walk(path)
+        if not files:
+            raise DataError(f"{path} holds no files.")
+        lines = [f"{file.relative_to(path).as_posix()}\0{content_hash(file)}\n" for file in files]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+    hashes = [content_hash(path) for path in paths]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def locate_rows(files: Sequence[Path], rows: Sequence[int]) -> list[str]:
+    """Says where rows are, for messages: "data.jsonl, line 7" for JSON Lines, "data.csv, row 7" (from 1) for the rest.
+
+    Args:
+        files: what `data_files` gave.
+        rows: indices from 0 into the dataset that `load_rows` made of all of `files`; ascending.
+    """
+    places: list[str] = []
+    start = 0
+    remaining = list(rows)
+    for file in files:
+        if not remaining:
+            break
+        lines = row_lines(file)
+        count = len(lines) if lines is not None else sum(t.num_rows for t in file_tables(file))
+        while remaining and remaining[0] < start + count:
+            index = remaining.pop(0) - start
+            places.append(f"{file}, line {lines[index]}" if lines is not None else f"{file}, row {index + 1}")
+        start += count
+    return places
+
+
+# ------------------------------------------------------------------------------------------------------------- local files
+
+
+def _tables(files: Iterable[Path], documents: Documents, advance: Callable[[float], None] = lambda amount: None) -> Iterator[pa.Table]:
+    for file in files:
+        yield from file_tables(file, documents=documents, advance=advance)
+
+
+def _walk(folder: Path) -> list[Path]:
+    files = (p for p in folder.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    return sorted(files, key=lambda p: p.relative_to(folder).as_posix())
+
+
+def _folder_files(folder: Path, split: str) -> list[Path]:
+    files = [file for file in _walk(folder) if kind_of(file) is not None]
+    if any(kind_of(file) != "text" for file in files):  # the README and the licence beside the data are not data
+        files = [file for file in files if kind_of(file) != "text" or not file.name.lower().startswith(_LEGAL_STEMS)]
+    if not files:
+        raise DataError(f"{folder} holds no data files. Supported: {SUPPORTED}.")
+    named = {file: _split_of(file) for file in files}
+    if any(named.values()):
+        wanted = _base(split)
+        found = sorted({s for s in named.values() if s})
+        if wanted not in found:
+            raise DataError(
+                f"{folder}: no file of the split '{wanted}'; its files are named after {', '.join(found)}. Choose one of these, or name a file."
+            )
+        files = [file for file in files if named[file] == wanted]
+    elif _base(split) != "train":
+        raise DataError(
+            f"{folder}: its files are not named after splits, so all are 'train'; there is no '{_base(split)}'. Name a file or folder that holds it."
+        )
+    kinds = {str(kind_of(file)): file for file in reversed(files)}
+    if len(kinds) > 1:
+        examples = ", ".join(f"{file.relative_to(folder)} ({kind})" for kind, file in sorted(kinds.items()))
+        raise DataError(f"{folder} mixes kinds of data files: {examples}. Keep one kind in the folder, or list the files to read.")
+    return files
+
+
+def _split_of(file: Path) -> str | None:
+    words = re.split(r"[^a-z]+", file.name.lower())
+    return _SPLIT_WORDS.get(words[0])
+
+
+def _base(split: str) -> str:
+    """The split's name without the part: "train" of "train[:10%]"."""
+    return re.split(r"[\[+]", split)[0].strip()
+
+
+def _missing(path: Path) -> str:
+    """What is missing, and what is there instead."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"No file or folder {path}: the folder {folder} does not exist."
+    names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    near = did_you_mean(path.name, names)
+    if near:
+        return f"No file or folder {path}.{near}"
+    data = [n for n in names if kind_of(Path(n)) is not None]
+    if not data:
+        return f"No file or folder {path}; {folder} holds no data files."
+    more = f" and {len(data) - 8} more" if len(data) > 8 else ""
+    return f"No file or folder {path}; {folder} holds {', '.join(data[:8])}{more}."
+
+
+def _label(name: Source | Sequence[Source]) -> str:
+    if isinstance(name, (str, os.PathLike)):
+        return os.fspath(name)
+    return f"{len(name)} files" if len(name) != 1 else os.fspath(name[0])
+
+
+def _stream(files: list[Path], split: str, documents: Documents) -> Any:
+    import datasets
+
+    if "[" in split or "+" in split:
+        raise DataError(
+            f"split: a part of a split ({split!r}) needs the number of rows, which streaming does not know. Leave out the part or streaming."
+        )
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for table in _tables(files, documents):
+            yield from datasets.Dataset(table)
+
+    return datasets.IterableDataset.from_generator(rows)
+
+
+def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
+    """The part that "train[10%:]" names; a plain name is everything."""
+    if "[" not in split:
+        return rows
+    from datasets import ReadInstruction
+
+    base = _base(split)
+    try:
+        parts = ReadInstruction.from_spec(split).to_absolute({base: len(rows)})
+    except (ValueError, AssertionError, AttributeError) as error:
+        raise DataError(f"split: expected a name or a part such as 'train[:1000]' or 'train[10%:]', got {split!r} ({error}).") from error
+    indices = [i for part in parts for i in range(part.from_ or 0, len(rows) if part.to is None else part.to)]
+    if not indices:
+        raise DataError(f"split: {split!r} selects none of the {len(rows)} rows.")
+    return rows.select(indices)
+
+
+def _check_required(rows: datasets.Dataset, required: Sequence[str], files: Sequence[Path]) -> None:
+    absent = [name for name in required if name not in rows.column_names]
+    if absent:
+        hints = did_you_mean(absent[0], rows.column_names)
+        raise DataError(f"{_label(files)}: expected the column '{absent[0]}', got {', '.join(rows.column_names)}.{hints}")
+    for name in required:
+        column = rows.data.column(name)
+        if column.null_count:
+            import numpy as np
+
+            nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            places = "; ".join(locate_rows(files, [int(i) for i in nulls[:5]]))
+            more = f" and {len(nulls) - 5} more" if len(nulls) > 5 else ""
+            raise DataError(f"The column '{name}' is missing or null in {len(nulls)} of {len(rows)} rows: {places}{more}. Fill or remove these rows.")
+
+
+# ------------------------------------------------------------------------------------------------- saved and hub data sets
+
+
+def _is_saved_dataset(path: Path) -> bool:
+    return (path / "dataset_dict.json").is_file() or ((path / "dataset_info.json").is_file() and (path / "state.json").is_file())
+
+
+def _load_saved(path: Path, split: str) -> datasets.Dataset:
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except Exception as error:
+        raise DataError(f"{path} looks like a saved dataset but cannot be read ({error}). Save it again with Dataset.save_to_disk.") from error
+    if isinstance(loaded, datasets.DatasetDict):
+        base = _base(split)
+        if base not in loaded:
+            raise DataError(f"{path}: no split '{base}'; it holds {', '.join(loaded)}.{did_you_mean(base, loaded)}")
+        loaded = loaded[base]
+    if not len(loaded):
+        raise DataError(f"{path} holds no rows.")
+    return _slice(cast("datasets.Dataset", loaded), split)
+
+
+def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> datasets.Dataset:
+    import datasets
+
+    local = f"There is no file or folder of that name either.{did_you_mean(name, _names_here())}"
+    try:
+        rows = datasets.load_dataset(name, config, split=split, streaming=streaming)
+    except ValueError as error:  # an unknown split or configuration, named by datasets itself
+        raise DataError(f"{name} (hub): {error}") from error
+    except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
+        raise DataError(f"{name}: no such data set on the hub, or no access to it ({_first_line(error)}). {local}") from error
+    except (ConnectionError, TimeoutError, OSError, datasets.exceptions.DatasetGenerationError) as error:
+        raise DataError(
+            f"{name}: the hub data set could not be loaded ({_first_line(error)}). {local} Check the network, or download the data and give its path."
+        ) from error
+    except RuntimeError as error:
+        raise DataError(
+            f"{name} (hub): {_first_line(error)} Data sets that need their own loading code are not supported; give a file instead."
+        ) from error
+    return cast("datasets.Dataset", rows)
+
+
+def _names_here() -> list[str]:
+    return [p.name for p in Path(".").iterdir()]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().split("\n")[0]

@@ -1,0 +1,367 @@
+"""Every layout with and without a chat template; every row that cannot be used is named; nothing is repaired or skipped in silence."""
+
+import json
+
+import datasets
+import pytest
+
+from holdfast.data.formats import Templates, detect, standardise
+from holdfast.data.sources import data_files, load_rows
+from holdfast.errors import ConfigError, DataError
+
+
+class Tokenizer:
+    """All that `standardise` asks of a tokenizer."""
+
+    def __init__(self, chat_template=None):
+        self.chat_template = chat_template
+
+
+PLAIN, CHAT = Tokenizer(), Tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
+
+
+def rows(*values):
+    return datasets.Dataset.from_list(list(values))
+
+
+def run(dataset, tokenizer=PLAIN, **options):
+    out, layout = standardise(dataset, tokenizer, **options)
+    return out.to_list(), layout
+
+
+def turn(user, assistant):
+    return {"prompt": [{"role": "user", "content": user}], "completion": [{"role": "assistant", "content": assistant}]}
+
+
+def refused(dataset, *parts, tokenizer=PLAIN, **options):
+    with pytest.raises(DataError) as caught:
+        standardise(dataset, tokenizer, **options)
+    message = str(caught.value)
+    for part in parts:
+        assert part in message, f"{part!r} is not in: {message}"
+    return message
+
+
+# --------------------------------------------------------------------------------------------------------------- detecting
+
+
+@pytest.mark.parametrize(
+    ("columns", "layout"),
+    [
+        (["text", "label"], "text"),
+        (["Content"], "text"),
+        (["body", "url"], "text"),
+        (["document"], "text"),
+        (["messages", "prompt", "prompt_id"], "chat"),
+        (["conversations", "id"], "chat"),
+        (["prompt", "completion"], "prompt_completion"),
+        (["prompt", "response", "text"], "prompt_completion"),
+        (["prompt", "answer"], "prompt_completion"),
+        (["prompt", "output"], "prompt_completion"),
+        (["instruction", "input", "output", "text"], "instruction"),
+        (["instruction", "context", "response", "category"], "instruction"),
+        (["Question", "Answer"], "question_answer"),
+        (["input_ids", "labels", "text"], "tokenised"),
+        (["input_ids", "attention_mask"], "tokenised"),
+    ],
+)
+def test_detect(columns, layout):
+    assert detect(columns) == layout
+    assert detect(list(reversed(columns))) == layout
+
+
+def test_unknown_columns_are_explained():
+    with pytest.raises(DataError) as caught:
+        detect(["promt", "reply", "id"])
+    message = str(caught.value)
+    for part in (
+        "promt, reply, id",
+        "Did you mean 'prompt'",
+        "messages",
+        "instruction [+ input] + output",
+        'prompt: "{promt}"',
+        'completion: " {reply}"',
+    ):
+        assert part in message
+    with pytest.raises(DataError, match="no layout"):
+        detect(["instruction", "instances"])
+    with pytest.raises(DataError, match="no layout"):  # the answer would be an index into the choices
+        detect(["question", "choices", "answer"])
+
+
+# ------------------------------------------------------------------------------------------------------------- each layout
+
+
+def test_text():
+    out, layout = run(rows({"id": 1, "body": " a\n"}, {"id": 2, "body": "b"}))
+    assert (out, layout) == ([{"text": " a\n"}, {"text": "b"}], "text")
+
+
+def test_prompt_completion_text_is_left_alone():
+    out, layout = run(rows({"response": " b", "prompt": "a", "id": 1}), CHAT)
+    assert (out, layout) == ([{"prompt": "a", "completion": " b"}], "prompt_completion")
+
+
+def test_prompt_completion_with_whole_numbers():
+    assert run(rows({"prompt": "2+2=", "answer": 4}))[0] == [{"prompt": "2+2=", "completion": "4"}]
+    refused(rows({"prompt": "a", "answer": 0.5}), "row 1: 'answer' holds a fraction, expected text")
+
+
+def test_prompt_completion_messages():
+    value = turn("x", "y")
+    assert run(rows(value, value), CHAT) == ([value, value], "prompt_completion")
+    refused(rows(value), "chat_template_path", tokenizer=PLAIN)
+    empty = {"prompt": value["prompt"], "completion": [{"role": "assistant", "content": " "}]}
+    refused(rows(value, empty), "row 2: 'completion' has no assistant message with content", tokenizer=CHAT)
+
+
+def test_prompts_of_two_kinds_are_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(turn("x", "y")) + "\n" + json.dumps({"prompt": "a", "completion": "b"}) + "\n")
+    refused(load_rows(path), "row 2: 'prompt' holds text, expected a list of messages", tokenizer=CHAT)
+
+
+def test_instruction():
+    data = rows(
+        {"instruction": "Add.", "input": "1 2", "output": "3"},
+        {"instruction": "Go.", "input": "", "output": "ok"},
+        {"instruction": "Go.", "output": "ok"},
+    )
+    out, layout = run(data, CHAT)
+    assert layout == "instruction"
+    assert out == [turn("Add.\n\n1 2", "3"), turn("Go.", "ok"), turn("Go.", "ok")]
+    plain, _ = run(data, PLAIN)
+    assert plain[0]["prompt"].endswith("### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:\n")
+    assert "paired with an input" in plain[0]["prompt"]
+    assert plain[1]["prompt"] == plain[2]["prompt"]
+    assert "Input" not in plain[1]["prompt"]
+    assert [r["completion"] for r in plain] == ["3", "ok", "ok"]
+
+
+def test_instruction_text_with_braces_is_not_a_format_string():
+    out, _ = run(rows({"instruction": "Print {x} and {", "output": "}"}))
+    assert "Print {x} and {" in out[0]["prompt"]
+
+
+def test_question_answer():
+    data = rows({"question": "Why?", "answer": "So.", "source": "x"})
+    assert run(data, CHAT) == ([turn("Why?", "So.")], "question_answer")
+    assert run(data, PLAIN) == ([{"prompt": "Question: Why?\nAnswer:", "completion": " So."}], "question_answer")
+
+
+def test_chat():
+    messages = [{"role": "system", "content": ""}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    assert run(rows({"messages": messages, "id": 3}), CHAT) == ([{"messages": messages}], "chat")
+
+
+def test_sharegpt():
+    value = {"id": "1", "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]}
+    assert run(rows(value), CHAT) == ([{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}], "chat")
+
+
+def test_chat_keeps_what_templates_read_and_drops_the_rest():
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}], "weight": 1}
+    reply = {"role": "tool", "content": "3", "name": "f", "weight": 0}
+    out, _ = run(rows({"messages": [{"role": "user", "content": "x", "weight": 0}, call, reply], "tools": "[]"}), CHAT)
+    assert out[0]["tools"] == "[]"
+    user, call_out, reply_out = out[0]["messages"]
+    assert user == {"role": "user", "content": "x"}
+    assert reply_out == {"role": "tool", "content": "3", "name": "f"}
+    assert call_out["content"] == ""
+    assert call_out["tool_calls"] == call["tool_calls"]
+
+
+def test_chat_without_a_template_says_what_to_do():
+    refused(rows({"messages": [{"role": "user", "content": "x"}]}), "no chat template", "chat_template_path:", "--chat_template_path")
+
+
+def test_tokenised_passes_through():
+    out, layout = run(rows({"input_ids": [1, 2], "labels": [-100, 2], "x": "y"}))
+    assert (out, layout) == ([{"input_ids": [1, 2], "labels": [-100, 2]}], "tokenised")
+    assert run(rows({"input_ids": [1, 2], "attention_mask": [1, 1]}))[0] == [{"input_ids": [1, 2]}]
+
+
+# --------------------------------------------------------------------------------------------------------------- templates
+
+
+def test_templates():
+    data = rows({"q": "Why?", "a b": "So.", "n": 3})
+    out, layout = run(data, CHAT, templates=Templates(prompt="Q{{}} {q}\nA ({n}):", completion=" {a b}"))
+    assert (out, layout) == ([{"prompt": "Q{} Why?\nA (3):", "completion": " So."}], "prompt_completion")
+    assert run(data, templates=Templates(text="{q} {a b}")) == ([{"text": "Why? So."}], "text")
+
+
+def test_templates_may_write_over_a_column_of_the_same_name():
+    data = rows({"prompt": "a", "completion": "b", "text": "t"})
+    assert run(data, templates=Templates(prompt="<{prompt}>", completion="{completion}{completion}"))[0] == [{"prompt": "<a>", "completion": "bb"}]
+    assert run(data, templates=Templates(text="{text}{prompt}"))[0] == [{"text": "ta"}]
+
+
+def test_template_over_a_missing_column():
+    refused(
+        rows({"question": "a", "answer": "b"}), "'questoin'", "question, answer", "Did you mean 'question'", templates=Templates(text="{questoin}")
+    )
+
+
+def test_template_values_are_checked():
+    data = rows({"q": "a", "o": ["x"]}, {"q": None, "o": ["x"]})
+    refused(data, "1 of 2", "row 2: 'q' is missing or null", templates=Templates(text="{q}"))
+    refused(data, "2 of 2", "row 1: 'o' holds a list", templates=Templates(text="{o}"))
+    refused(rows({"q": " "}), "row 1: 'completion' is empty", templates=Templates(prompt="x{q}", completion="{q}"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({}, "got none of them"),
+        ({"prompt": "{a}"}, "got prompt"),
+        ({"text": "{a}", "prompt": "{a}", "completion": "{b}"}, "got text and prompt and completion"),
+        ({"text": "{a"}, "not a format string"),
+        ({"text": "{a.__class__}"}, "plain column names"),
+        ({"text": "{a[0]}"}, "plain column names"),
+        ({"text": "{}"}, "plain column names"),
+        ({"text": "no column"}, "names no column"),
+        ({"text": 3}, "should be a string"),
+    ],
+)
+def test_bad_templates(fields, part):
+    with pytest.raises(ConfigError) as caught:
+        Templates(**fields)
+    assert part in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------------------- bad rows
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"prompt": "", "completion": "b"}, "'prompt' is empty"),
+        ({"prompt": " \n", "completion": "b"}, "'prompt' is empty"),
+        ({"prompt": "a", "completion": ""}, "'completion' is empty"),
+        ({"prompt": "a", "completion": None}, "'completion' is missing or null"),
+        ({"prompt": None, "completion": "b"}, "'prompt' is missing or null"),
+    ],
+)
+def test_bad_prompt_completion_rows(bad, reason):
+    good = {"prompt": "a", "completion": "b"}
+    message = refused(rows(good, bad, good), "1 of 3 rows cannot be used as prompt_completion", f"row 2: {reason}")
+    assert "more" not in message
+
+
+def test_the_first_five_of_many_bad_rows_are_named():
+    values = [{"text": "" if i % 3 == 0 else "x"} for i in range(30)]
+    message = refused(rows(*values), "10 of 30 rows", "row 1:", "row 4:", "row 13:", "and 5 more")
+    assert "row 16:" not in message
+
+
+def test_bad_rows_through_the_slow_path_are_counted_alike():
+    values = [{"question": "" if i % 3 == 0 else "x", "answer": "y"} for i in range(3000)]
+    message = refused(rows(*values), "1000 of 3000 rows", "row 1:", "row 13:", "and 995 more", tokenizer=CHAT)
+    assert "row 16:" not in message
+
+
+def test_bad_rows_name_file_and_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n\n{"text": ""}\n{"other": 1}\n')
+    refused(load_rows(path), f"{path}, line 3: 'text' is empty", f"{path}, line 4: 'text' is missing or null", files=data_files(path))
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        (None, "'messages' is missing or null"),
+        ([], "'messages' is empty"),
+        ([{"role": "user", "content": "x"}], "'messages' has no assistant message"),
+        ([{"role": "assistant", "content": ""}], "'messages' has no assistant message with content"),
+        ([{"role": "asistant", "content": "x"}], "message 1 has the unknown role 'asistant'"),
+        ([{"role": "user", "content": None}, {"role": "assistant", "content": "x"}], "message 1 (user): content is null, expected text"),
+        ([{"role": "assistant", "content": "x"}, {"role": None, "content": "x"}], "message 2 has no role"),
+    ],
+)
+def test_bad_messages(messages, reason):
+    good = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    refused(rows({"messages": good}, {"messages": messages}), "1 of 2 rows cannot be used as chat", f"row 2: {reason}", tokenizer=CHAT)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ("hello", "'messages' holds text, expected a list of messages"),
+        (["hello"], "message 1 is text, expected an object"),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "message 1 (user): content is a list, expected text"),
+        ([{"role": 3, "content": "x"}], "message 1 has the unknown role 3"),
+    ],
+)
+def test_messages_of_the_wrong_type_among_good_ones(tmp_path, messages, reason):
+    good = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"messages": m}) + "\n" for m in (good, messages)))
+    refused(load_rows(path), f"row 2: {reason}", tokenizer=CHAT)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"input_ids": [], "labels": []}, "'input_ids' is empty"),
+        ({"input_ids": [1, 2], "labels": [1]}, "2 input_ids but 1 labels"),
+        ({"input_ids": None, "labels": [1]}, "'input_ids' is missing or null"),
+        ({"input_ids": [1, None], "labels": [1, 2]}, "'input_ids' should be a list of whole numbers"),
+    ],
+)
+def test_bad_tokenised_rows(bad, reason):
+    refused(rows({"input_ids": [1], "labels": [1]}, bad), f"row 2: {reason}")
+
+
+def test_no_rows():
+    refused(datasets.Dataset.from_dict({"text": []}), "no rows")
+
+
+# ------------------------------------------------------------------------------------------------------ caching and streams
+
+
+def test_a_failed_conversion_is_not_cached_and_a_good_one_is(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"question": "a", "answer": "b"}\n{"question": "a", "answer": ""}\n')
+    for _ in range(2):
+        refused(load_rows(path), "row 2: 'answer' is empty", tokenizer=CHAT)
+    path.write_text('{"question": "a", "answer": "b"}\n')
+    first, again = (standardise(load_rows(path), CHAT)[0] for _ in range(2))
+    assert first._fingerprint == again._fingerprint
+    assert first.cache_files == again.cache_files != []
+    assert standardise(load_rows(path), PLAIN)[0].to_list() != first.to_list()
+    other = [standardise(load_rows(path), PLAIN, templates=Templates(text=t))[0].to_list() for t in ("{question}", "{answer}")]
+    assert other == [[{"text": "a"}], [{"text": "b"}]]
+
+
+def test_conversion_prints_nothing(capfd):
+    run(rows(*[{"question": "a", "answer": "b"}] * 100), CHAT)
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_streams_are_converted_and_checked_on_the_way(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"question": "a", "answer": "b", "n": 1}\n{"question": "a", "answer": ""}\n')
+    out, layout = standardise(load_rows(path, streaming=True), CHAT)
+    assert layout == "question_answer"
+    found = iter(out)
+    assert next(found) == turn("a", "b")
+    with pytest.raises(DataError, match="Row 2 cannot be used: 'answer' is empty"):
+        next(found)
+
+
+def test_rows_selected_before_are_the_rows_checked():
+    data = rows({"text": ""}, {"text": "a"}, {"text": "b"}).select([2, 1])
+    assert run(data)[0] == [{"text": "b"}, {"text": "a"}]
+    refused(rows({"text": "a"}, {"text": ""}, {"text": "b"}).select([2, 1]), "1 of 2 rows", "row 2:")
+
+
+def test_trl_takes_what_comes_out():
+    from trl.data_utils import is_conversational
+
+    data = rows({"instruction": "Add.", "output": "3"})
+    assert is_conversational(standardise(data, CHAT)[0][0])
+    assert not is_conversational(standardise(data, PLAIN)[0][0])
+    named = rows({"messages": [{"role": "user", "content": "x", "name": "n"}, {"role": "assistant", "content": "y", "name": None}]})
+    assert is_conversational(standardise(named, CHAT)[0][0])

@@ -1,0 +1,142 @@
+"""Replay: the fraction is reached, no train row is lost or moved past another, equal seeds give equal mixtures."""
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.data.mixing import draw, interleave, mix_replay, token_lengths
+from holdfast.errors import ConfigError, DataError
+
+
+def tokens(lengths, start):
+    """Rows of these lengths; the first token says which row it is."""
+    ids = [[start + i] * n for i, n in enumerate(lengths)]
+    return datasets.Dataset.from_dict({"input_ids": ids, "labels": ids, "extra": ["x"] * len(ids)})
+
+
+REPLAY = 1_000_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    train=st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    replay=st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    fraction=st.floats(0.001, 0.9),
+    seed=st.integers(0, 2**32),
+    unit=st.sampled_from(["tokens", "examples"]),
+)
+def test_laws_of_a_mixture(train, replay, fraction, seed, unit):
+    mixed, info = mix_replay(tokens(train, 0), tokens(replay, REPLAY), fraction=fraction, seed=seed, unit=unit)
+    ids = mixed["input_ids"][:]
+    first = [row[0] for row in ids]
+    assert mixed.column_names == ["input_ids", "labels"]
+    assert mixed["labels"][:] == ids
+
+    assert [i for i in first if i < REPLAY] == list(range(len(train))), "all train rows, in their order"
+    assert sum(len(row) for row, i in zip(ids, first, strict=True) if i < REPLAY) == sum(train) == info.train_tokens
+    taken = [i - REPLAY for i in first if i >= REPLAY]
+    assert len(taken) == info.replay_examples
+    assert sum(replay[i] for i in taken) == info.replay_tokens
+    counts = np.bincount(taken, minlength=len(replay))
+    assert counts.max() - counts.min() <= 1, "no row again before every row was taken"
+    assert info.repeated == sum(max(0, c - 1) for c in counts)
+
+    amount, target = (info.replay_tokens, sum(train)) if unit == "tokens" else (info.replay_examples, len(train))
+    target *= fraction / (1 - fraction)
+    row = max(replay) if unit == "tokens" else 1
+    assert abs(amount - target) <= row / 2 + 1e-6 or info.replay_examples == 1
+    again, same = mix_replay(tokens(train, 0), tokens(replay, REPLAY), fraction=fraction, seed=seed, unit=unit)
+    assert again["input_ids"][:] == ids
+    assert same == info
+
+
+def test_fraction_zero_is_the_very_same_object():
+    train = tokens([3, 4], 0)
+    mixed, info = mix_replay(train, tokens([1], REPLAY), fraction=0.0, seed=0)
+    assert mixed is train
+    assert (info.train_tokens, info.replay_tokens, info.replay_examples, info.token_fraction) == (7, 0, 0, 0.0)
+
+
+def test_seeds_decide_rows_and_places():
+    train, replay = tokens([5] * 200, 0), tokens([5] * 200, REPLAY)
+    one, two = (mix_replay(train, replay, fraction=0.3, seed=s)[0]["input_ids"][:] for s in (1, 2))
+    assert one != two
+    assert {r[0] for r in one} != {r[0] for r in two}, "other rows"
+    assert [r[0] < REPLAY for r in one] != [r[0] < REPLAY for r in two], "at other places"
+
+
+def test_replay_is_spread_evenly():
+    mixed, info = mix_replay(tokens([4] * 4000, 0), tokens([4] * 4000, REPLAY), fraction=0.25, seed=0)
+    assert info.token_fraction == pytest.approx(0.25, abs=1e-3)
+    is_replay = np.array([row[0] >= REPLAY for row in mixed["input_ids"][:]])
+    shares = [part.mean() for part in np.array_split(is_replay, 8)]
+    assert all(abs(share - 0.25) < 0.08 for share in shares), shares  # 0.08 is 4.8 standard deviations
+
+
+def test_exhausted_replay_says_so():
+    _, info = mix_replay(tokens([10] * 10, 0), tokens([5, 5], REPLAY), fraction=0.5, seed=0)
+    assert (info.replay_examples, info.replay_tokens, info.repeated) == (20, 100, 18)
+    _, info = mix_replay(tokens([10] * 10, 0), tokens([5] * 20, REPLAY), fraction=0.5, seed=0)
+    assert (info.replay_examples, info.repeated) == (20, 0)
+
+
+def test_selected_and_differently_typed_rows():
+    replay = tokens([1, 2, 3, 4], REPLAY).select([3, 1])
+    narrow = replay.cast_column("input_ids", datasets.List(datasets.Value("int32")))
+    mixed, info = mix_replay(tokens([6, 6, 6], 0).select([2, 0]), narrow, fraction=0.34, seed=0, unit="tokens")
+    assert [row[0] for row in mixed["input_ids"][:] if row[0] < REPLAY] == [2, 0]
+    assert info.replay_tokens == 6
+    assert {row[0] - REPLAY for row in mixed["input_ids"][:] if row[0] >= REPLAY} == {3, 1}
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 10, float("nan")])
+def test_fraction_outside_the_range(fraction):
+    with pytest.raises(ConfigError, match=r"0 <= fraction < 1"):
+        mix_replay(tokens([1], 0), tokens([1], 1), fraction=fraction, seed=0)
+
+
+def test_bad_data():
+    good = tokens([1], 0)
+    with pytest.raises(DataError, match="replay data holds no rows"):
+        mix_replay(good, good.select([]), fraction=0.1, seed=0)
+    with pytest.raises(DataError, match="not one token"):
+        mix_replay(good, tokens([0, 0], 0), fraction=0.1, seed=0)
+    with pytest.raises(DataError, match=r"(?s)replay data should be tokenised.*it has text"):
+        mix_replay(good, datasets.Dataset.from_dict({"text": ["a"]}), fraction=0.1, seed=0)
+    with pytest.raises(DataError, match="packed already"):
+        mix_replay(good.add_column("seq_lengths", [[1]]), good, fraction=0.1, seed=0)
+    with pytest.raises(ConfigError, match="Did you mean 'tokens'"):
+        mix_replay(good, good, fraction=0.1, seed=0, unit="token")
+
+
+def test_token_lengths_of_a_view():
+    assert token_lengths(tokens([3, 1, 4], 0).select([2, 0])).tolist() == [4, 3]
+    assert token_lengths(tokens([3], 0).select([])).tolist() == []
+
+
+def test_interleave_takes_any_number_of_sources():
+    sources = [np.arange(5), np.arange(10, 13), np.arange(20, 20)]
+    merged = interleave(sources, np.random.default_rng(0))
+    assert sorted(merged.tolist()) == [0, 1, 2, 3, 4, 10, 11, 12]
+    assert [x for x in merged if x < 5] == list(range(5))
+
+
+def test_every_merge_is_equally_likely():
+    rng = np.random.default_rng(0)
+    seen = [tuple(interleave([np.zeros(2, int), np.ones(2, int)], rng).tolist()) for _ in range(6000)]
+    counts = [seen.count(s) for s in set(seen)]
+    assert len(counts) == 6
+    assert max(abs(c - 1000) for c in counts) < 150  # 5 standard deviations
+
+
+def test_draw_is_fast_on_millions():
+    import time
+
+    started = time.perf_counter()
+    weights = np.full(2_000_000, 100)
+    picked = draw(weights, 150_000_000.0, np.random.default_rng(0))
+    interleave([np.arange(3_000_000), picked], np.random.default_rng(0))
+    assert len(picked) == 1_500_000
+    assert time.perf_counter() - started < 5

@@ -1,0 +1,517 @@
+"""Reading rows: every supported kind comes back as written, and every bad input is named with its file and line."""
+
+import gzip
+import io
+import json
+import math
+import os
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.data import arrow_cache, json_rows, sources
+from holdfast.data.sources import content_hash, data_files, is_path, load_rows, locate_rows
+from holdfast.errors import DataError
+
+ROWS = [{"text": f"row {i}", "n": i, "tags": ["a"] * (i % 3)} for i in range(25)]
+
+
+def jsonl(rows) -> bytes:
+    return "".join(json.dumps(r) + "\n" for r in rows).encode()
+
+
+def zstd(content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+def fails(path, *parts, **options):
+    """Loading raises DataError whose message names the file and holds every part."""
+    with pytest.raises(DataError) as caught:
+        load_rows(path, **options)
+    message = str(caught.value)
+    for part in (str(path), *parts):
+        assert part in message, f"{part!r} is not in: {message}"
+    return message
+
+
+# ------------------------------------------------------------------------------------------------------------ round trips
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", jsonl(ROWS)),
+        ("a.ndjson", jsonl(ROWS)),
+        ("a.json", json.dumps(ROWS).encode()),
+        ("pretty.json", json.dumps(ROWS, indent=2).encode()),
+        ("lines.json", jsonl(ROWS)),
+        ("array.jsonl", json.dumps(ROWS).encode()),
+        ("a.jsonl.gz", gzip.compress(jsonl(ROWS))),
+        ("members.jsonl.gz", gzip.compress(jsonl(ROWS[:7])) + gzip.compress(jsonl(ROWS[7:]))),
+        ("a.jsonl.zst", zstd(jsonl(ROWS))),
+        ("bom.jsonl", b"\xef\xbb\xbf" + jsonl(ROWS)),
+        ("crlf.jsonl", jsonl(ROWS).replace(b"\n", b"\r\n\r\n")),
+        ("cut.jsonl", jsonl(ROWS).rstrip(b"\n")),
+    ],
+)
+def test_json_comes_back_as_written_and_in_order(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert load_rows(path).to_list() == ROWS
+    assert list(load_rows(path, streaming=True)) == ROWS
+
+
+def test_parquet_round_trip(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=4)
+    assert load_rows(str(path)).to_list() == ROWS
+
+
+def test_csv_cells_stay_text(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('\ufeffquestion,answer\n"a, ""b""",007\n"two\nlines",\n2020-01-01,NA\n', encoding="utf-8")
+    assert load_rows(path).to_list() == [
+        {"question": 'a, "b"', "answer": "007"},
+        {"question": "two\nlines", "answer": ""},
+        {"question": "2020-01-01", "answer": "NA"},
+    ]
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(b"q\ta\n1,5\t2\n"))
+    assert load_rows(tmp_path / "b.tsv.gz").to_list() == [{"q": "1,5", "a": "2"}]
+
+
+def test_text_documents(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n\r\n \t\nthree\n")
+    assert load_rows(path)["text"][:] == ["one\ntwo\n\n \t\nthree\n"]
+    assert load_rows(path, documents="paragraph")["text"][:] == ["one\ntwo", "three"]
+    assert load_rows(path, documents="line")["text"][:] == ["one", "two", "three"]
+    with pytest.raises(DataError, match="Did you mean 'paragraph'"):
+        load_rows(path, documents="paragraphs")
+
+
+def test_list_of_files_in_the_order_given_and_columns_united(tmp_path):
+    (tmp_path / "b.jsonl").write_bytes(jsonl([{"text": "b", "n": 1}]))
+    (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "a", "n": 0.5, "more": "x"}]))
+    rows = load_rows([tmp_path / "b.jsonl", str(tmp_path / "a.jsonl")]).to_list()
+    assert rows == [{"text": "b", "n": 1.0, "more": None}, {"text": "a", "n": 0.5, "more": "x"}]
+    with pytest.raises(DataError, match="empty list"):
+        load_rows([])
+
+
+def test_folder_reads_files_by_relative_path_and_leaves_the_readme_out(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name, text in [("z.jsonl", "3"), ("a.jsonl", "1"), ("sub/b.jsonl", "2"), (".hidden.jsonl", "no")]:
+        (tmp_path / name).write_bytes(jsonl([{"text": text}]))
+    (tmp_path / "README.md").write_text("# about")
+    assert load_rows(tmp_path)["text"][:] == ["1", "2", "3"]
+
+
+def test_folder_with_split_names_never_mixes_train_and_test(tmp_path):
+    for name in ("train-0.jsonl", "train-1.jsonl", "test.jsonl", "dev.jsonl"):
+        (tmp_path / name).write_bytes(jsonl([{"text": name}]))
+    assert load_rows(tmp_path)["text"][:] == ["train-0.jsonl", "train-1.jsonl"]
+    assert load_rows(tmp_path, split="validation")["text"][:] == ["dev.jsonl"]
+    fails(tmp_path, "'extra'", "test, train, validation", split="extra")
+
+
+def test_training_rows_never_pass_for_a_test_split(tmp_path):
+    for name in ("data.jsonl", "test_set.jsonl"):
+        (tmp_path / name).write_bytes(jsonl(ROWS))
+    assert len(load_rows(tmp_path / "test_set.jsonl", split="test")) == len(load_rows(tmp_path / "test_set.jsonl")) == len(ROWS)
+    fails(tmp_path / "data.jsonl", "no 'test' in it", split="test[:5]")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "data.jsonl").write_bytes(jsonl(ROWS))
+    fails(tmp_path / "sub", "no 'test'", split="test")
+
+
+def test_folder_mixing_kinds_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(ROWS))
+    (tmp_path / "b.csv").write_text("text\nx\n")
+    fails(tmp_path, "mixes kinds", "a.jsonl (json)", "b.csv (csv)")
+
+
+def test_saved_dataset(tmp_path):
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "one"))
+    assert load_rows(tmp_path / "one").to_list() == ROWS
+    datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)).save_to_disk(str(tmp_path / "many"))
+    assert len(load_rows(tmp_path / "many", split="train[:3]")) == 3
+    fails(tmp_path / "many", "no split 'test'", "train", split="test")
+
+
+def test_parts_of_a_split(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(ROWS))
+    assert load_rows(path, split="train[3:5]")["n"][:] == [3, 4]
+    assert load_rows(path, split="train[-2:]")["n"][:] == [23, 24]
+    assert len(load_rows(path, split="train[:20%]")) == 5
+    with pytest.raises(DataError, match=r"train\[:1000\]"):
+        load_rows(path, split="train[three]")
+
+
+# ------------------------------------------------------------------------------------------ values that parsers like to change
+
+
+def test_dates_big_numbers_and_mixed_types_keep_their_values(tmp_path):
+    rows = [
+        {"date": "2020-01-01", "big": 2**70, "mixed": 4, "empty": {}, "deep": [{"when": "2020-01-01T00:00:00"}]},
+        {"date": "2021-05-05", "big": 1, "mixed": "four", "empty": {}, "deep": []},
+        {"date": "2022-05-05", "big": None, "mixed": [1, {"x": None}], "empty": {}, "deep": None},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(rows))
+    loaded = load_rows(path).to_list()
+    assert loaded[0]["big"] == str(2**70), "datasets.Json gives the digits of what no number type holds"
+    assert loaded == [{**rows[0], "big": str(2**70)}, *rows[1:]]
+
+
+@pytest.mark.parametrize("depth", [20, 60, 400])
+def test_deep_values_survive(tmp_path, depth):
+    value = "x"
+    for _ in range(depth):
+        value = [value]
+    rows = [{"text": "[" * 2000, "deep": value}]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(rows))
+    assert load_rows(path).to_list() == rows
+
+
+def test_types_may_change_between_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_rows, "CHUNK_BYTES", 64)
+    rows = [{"a": None, "b": 1, "c": 1, "d": [{"x": 1}]}] * 5 + [{"a": "x", "b": 1.5, "c": "x", "d": [{"y": "s"}]}] * 5
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(rows))
+    loaded = load_rows(path)
+    assert loaded["a"][:] == [None] * 5 + ["x"] * 5
+    assert loaded["b"][:] == [1.0] * 5 + [1.5] * 5
+    assert loaded["c"][:] == [1] * 5 + ["x"] * 5
+    assert loaded[9]["d"] == [{"x": None, "y": "s"}]
+
+
+def test_lines_longer_than_a_chunk(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_rows, "CHUNK_BYTES", 16)
+    rows = [{"text": "x" * n} for n in (1, 100, 3, 50)]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(rows))
+    assert load_rows(path).to_list() == rows
+    path.write_bytes(jsonl(rows) + b"\n\n[]\n")
+    fails(path, "line 7:", "an array")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**66), 2**66) | st.floats(allow_nan=False) | st.text() | st.sampled_from(["2020-01-01", "12:00"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=int(os.environ.get("HOLDFAST_EXAMPLES", "200")), deadline=None)
+@example([{"a": [None, False]}])
+@example([{"a": [None, None]}])
+@example([{"a": [{"b": None}, {"b": [None, 1]}]}])
+@example([{"a": 1}, {"a": True}])
+@example([{"a": "2020-01-01"}, {"a": None}])
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), json_values, min_size=1), min_size=1, max_size=6))
+def test_fast_path_equals_the_reference(rows):
+    content = jsonl(rows)
+    fast, slow = (list(json_rows.json_tables(io.BytesIO(content), "f", fast=f)) for f in (True, False))
+    assert [t.to_pylist() for t in fast] == [t.to_pylist() for t in slow]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), json_values, min_size=1), min_size=1, max_size=3), min_size=1, max_size=3))
+def test_any_tables_meet_under_one_schema_without_losing_values(chunks):
+    tables = [json_rows.rows_table(rows) for rows in chunks]
+    schema = arrow_cache.common_schema([t.schema for t in tables])
+    joined = pa.concat_tables([arrow_cache.conform(t, schema) for t in tables])
+    as_json = [field.name for field in schema if field.type == pa.json_()]
+    loaded = [{k: json.loads(v) if k in as_json and v is not None else v for k, v in row.items()} for row in joined.to_pylist()]
+    for got, wanted in zip(loaded, [row for rows in chunks for row in rows], strict=True):
+        assert all(covers(got.get(key), value) for key, value in wanted.items()), (got, wanted)
+
+
+def covers(got, wanted) -> bool:
+    """Equal, but for keys that rows with other keys have added as None, and whole numbers in a column of fractions."""
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        return all(covers(got.get(k), v) for k, v in wanted.items()) and all(v is None or k in wanted for k, v in got.items())
+    if isinstance(wanted, list) and isinstance(got, list):
+        return len(got) == len(wanted) and all(covers(g, w) for g, w in zip(got, wanted, strict=True))
+    if isinstance(got, float) and isinstance(wanted, int) and not isinstance(wanted, bool):
+        return math.isclose(got, wanted, rel_tol=1e-15)
+    return got == wanted
+
+
+# --------------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        (b'{"text": "cut', ["one JSON object", '\'{"text": "cut\'', "Unterminated string"]),
+        (b'{"text": 1},', ["Extra data"]),
+        (b'{"text": 1} {"text": 2}', ["Extra data"]),
+        (b'{"text": ', ["Expecting value"]),
+        (b"[1, 2]", ["an array"]),
+        (b"3", ["a number"]),
+        (b'"words"', ["a string"]),
+        (b"null", ["null"]),
+        (b"true", ["a boolean"]),
+        (b"plain words", ["'plain words'"]),
+        (b"{}", ["without any key"]),
+        (b'{"text": "\xff"}', ["UTF-8", "0xff", "position 11"]),
+        (b'{"text": "\\ud800"}', ["\\ud800", "surrogate"]),
+        (b'{"text": 1, "text": 2}', ["'text' appears twice"]),
+        (b"[" * 5_000, ["nested too deeply"]),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ["nested too deeply"]),
+    ],
+)
+@pytest.mark.parametrize("pack", [lambda b: b, gzip.compress], ids=["plain", "gz"])
+def test_malformed_line_is_named(tmp_path, line, parts, pack):
+    path = tmp_path / ("a.jsonl" if pack(b"") == b"" else "a.jsonl.gz")
+    path.write_bytes(pack(jsonl(ROWS[:3]) + b"\n" + line + b"\n" + jsonl(ROWS[3:])))
+    message = fails(path, "line 5:", *parts)
+    assert len(message) < 400 + len(str(path))
+    with pytest.raises(DataError, match="line 5:"):
+        list(load_rows(path, streaming=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b'[{"a": 1}, 3]', ["element 2", "a number"]),
+        (b'[{"a": 1}, {}]', ["element 2", "without any key"]),
+        (b'[{"a": 1},\n{"a" 1}]', ["line 2:", "':'"]),
+        (b'[{"a": 1},\n', ["line 2:", "the end of the file"]),
+        (b'[{"a": "\\udc00"}]', ["element 1", "surrogate"]),
+        (b'[{"a": 1, "a": 2}]', ["'a' appears twice"]),
+        (b'[{"a": 1},\n{"a": "\xff"}]', ["line 2:", "UTF-8"]),
+        (b'[1, 2]\n{"a": 1}\n', ["line 1:", "an array"]),
+        (b'{\n "version": 1,\n "data": [\n  {"a": 1}\n ]\n}\n', ["one object over several lines", "'version', 'data'", "under 'data'"]),
+        (b"[]", ["no rows"]),
+        (b'{"a": \n', ["line 1:"]),
+    ],
+)
+def test_malformed_json_document(tmp_path, content, parts):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    fails(path, *parts)
+
+
+def test_utf16_is_recognised(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('{"a": 1}\n'.encode("utf-16"))
+    fails(path, "line 1:", "looks like UTF-16")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "txt", "parquet", "md", "jsonl.gz"])
+def test_empty_file(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(b"")
+    fails(path, "is empty (0 bytes)")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [("a.jsonl", b"\n \n\n", "blank lines"), ("a.csv", b"question,answer\n", "header"), ("a.txt", b" \n\t\n", "white space")],
+)
+def test_file_without_rows(tmp_path, name, content, part):
+    (tmp_path / name).write_bytes(content)
+    fails(tmp_path / name, "holds no rows", part)
+
+
+def test_one_empty_file_among_good_ones_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text("good")
+    (tmp_path / "b.txt").write_text("")
+    with pytest.raises(DataError, match=r"b\.txt is empty"):
+        load_rows(tmp_path)
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("zst", zstd)])
+def test_truncated_and_false_compression(tmp_path, suffix, pack):
+    path = tmp_path / f"a.jsonl.{suffix}"
+    packed = pack(jsonl(ROWS * 200))
+    path.write_bytes(packed[: len(packed) // 2])
+    fails(path, "cut short or damaged")
+    path.write_bytes(jsonl(ROWS))
+    fails(path, "cut short or damaged")
+
+
+def test_corrupt_parquet(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    fails(path, "not a readable parquet file")
+    path.write_bytes(b"PAR1 but not really")
+    fails(path, "not a readable parquet file")
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"q,a\n1,2\n\n1,2,3\n", ["line 4:", "expected 2 cells (q, a), got 3", "'1,2,3'"]),
+        (b'q,a\n"x\ny",2\nonly\n', ["line 4:", "got 1"]),
+        (b"q,a\n1,\xff\n", ["line 2:", "UTF-8", "0xff"]),
+        (b"q,q\n1,2\n", ["line 1:", "'q' appears twice"]),
+        (b"\nq,a\n1,2\n", ["line 1:", "header"]),
+    ],
+)
+def test_malformed_csv(tmp_path, content, parts):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    fails(path, *parts)
+
+
+def test_text_that_is_not_utf8(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"good\nbad \xe9\n")
+    fails(path, "line 2:", "0xe9")
+
+
+def test_missing_files_list_what_is_near(tmp_path, monkeypatch):
+    (tmp_path / "train.jsonl").write_bytes(jsonl(ROWS))
+    fails(tmp_path / "trian.jsonl", "Did you mean 'train.jsonl'")
+    fails(tmp_path / "other.csv", "holds train.jsonl")
+    fails(tmp_path / "no" / "x.csv", "does not exist")
+    (tmp_path / "x.pkl").write_bytes(b"..")
+    fails(tmp_path / "x.pkl", "cannot be read", ".jsonl", ".parquet")
+    (tmp_path / "void").mkdir()
+    fails(tmp_path / "void", "no data files")
+
+
+def test_a_path_never_goes_to_the_hub(tmp_path, monkeypatch):
+    def no_hub(*args, **options):
+        raise AssertionError("went to the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", no_hub)
+    monkeypatch.chdir(tmp_path)
+    for name in ("nope.jsonl", "./nope", "~/nope-nope", "/nope", "data/train/x", "user/data.csv", "a.jsonl.gz"):
+        assert is_path(name)
+        with pytest.raises(DataError, match="No file or folder"):
+            load_rows(name)
+    for name in ("squad", "openai/gsm8k", "user/name-v1.5"):
+        assert not is_path(name)
+        with pytest.raises(AssertionError):
+            load_rows(name)
+    (tmp_path / "squad").mkdir()
+    assert is_path("squad")
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(DataError, match="only makes sense for a data set of the hub"):
+        load_rows("x.txt", config="main")
+
+
+def test_hub_errors_become_data_errors(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_data").mkdir()
+
+    def raising(error):
+        def load_dataset(*args, **options):
+            raise error
+
+        return load_dataset
+
+    monkeypatch.setattr(datasets, "load_dataset", raising(datasets.exceptions.DatasetNotFoundError("Dataset 'my_dta' doesn't exist")))
+    with pytest.raises(DataError, match=r"(?s)no such data set on the hub.*Did you mean 'my_data'"):
+        load_rows("my_dta")
+    monkeypatch.setattr(datasets, "load_dataset", raising(ConnectionError("no route")))
+    with pytest.raises(DataError, match=r"Check the network"):
+        load_rows("a/b")
+    monkeypatch.setattr(datasets, "load_dataset", raising(ValueError("Unknown split \"trian\". Should be one of ['train'].")))
+    with pytest.raises(DataError, match="Should be one of"):
+        load_rows("a/b", split="trian")
+
+
+def test_required_columns_name_lines(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\n{"text": "a", "n": 1}\n\n{"n": 1}\n{"text": null, "n": 2}\n')
+    fails(path, "missing or null in 2 of 3 rows", f"{path}, line 4; {path}, line 5", required=["text"])
+    with pytest.raises(DataError, match="Did you mean 'text'"):
+        load_rows(path, required=["txt"])
+
+
+def test_locate_rows_over_files(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\n{"a": 1}\n\n{"a": 2}\n')
+    (tmp_path / "b.jsonl").write_bytes(b'{"a": 1}\n')
+    (tmp_path / "c.json").write_bytes(b'[{"a": 1}, {"a": 2}]')
+    files = data_files([tmp_path / n for n in ("a.jsonl", "b.jsonl", "c.json")])
+    assert [p.removeprefix(f"{tmp_path}/") for p in locate_rows(files, [1, 2, 4])] == ["a.jsonl, line 4", "b.jsonl, line 1", "c.json, row 2"]
+
+
+# ------------------------------------------------------------------------------------------------------------ cache and hash
+
+
+def test_cache_is_keyed_by_content(tmp_path, own_cache, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(ROWS))
+    first = load_rows(path)
+    assert first.cache_files, "rows should be memory-mapped, not in memory"
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "file_tables", lambda *a, **k: pytest.fail("read again"))
+        assert load_rows(path)._fingerprint == first._fingerprint
+    path.write_bytes(jsonl(ROWS[:3]))
+    assert load_rows(path).to_list() == ROWS[:3]
+    assert first.to_list() == ROWS
+    path.write_bytes(jsonl(ROWS[:3]) + b"broken")
+    fails(path, "line 4")
+    assert len(list((own_cache / "holdfast_rows").iterdir())) == 2, "a failed read leaves nothing behind"
+
+
+def test_same_bytes_under_another_suffix_are_other_rows(tmp_path):
+    for name in ("a.jsonl", "a.txt"):
+        (tmp_path / name).write_bytes(jsonl(ROWS[:1]))
+    assert load_rows(tmp_path / "a.jsonl").to_list() == ROWS[:1]
+    assert load_rows(tmp_path / "a.txt").to_list() == [{"text": jsonl(ROWS[:1]).decode()}]
+
+
+def test_loading_prints_nothing(tmp_path, capfd):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(ROWS))
+    load_rows(path)
+    fine = capfd.readouterr()
+    assert (fine.out, fine.err) == ("", "")
+
+
+def test_content_hash(tmp_path):
+    import hashlib
+
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_bytes(b"x")
+    one = content_hash(tmp_path / "d" / "a")
+    assert one == hashlib.sha256(b"x").hexdigest() == content_hash([tmp_path / "d" / "a"])
+    folder = content_hash(tmp_path / "d")
+    (tmp_path / "d" / ".hidden").write_bytes(b"y")
+    assert content_hash(str(tmp_path / "d")) == folder
+    (tmp_path / "d" / "a").rename(tmp_path / "d" / "b")
+    assert content_hash(tmp_path / "d") != folder
+    (tmp_path / "d" / "b").write_bytes(b"z")
+    assert content_hash([tmp_path / "d" / "b"] * 2) != content_hash(tmp_path / "d" / "b")
+    with pytest.raises(DataError, match="No file or folder"):
+        content_hash(tmp_path / "nope")
+
+
+@pytest.mark.parametrize(
+    "name", ["gsm8k/test.jsonl", "instruct_openassistant/en_100_tree.jsonl.gz", "mbpp/sanitized-mbpp.json", "truthfulqa/TruthfulQA.csv"]
+)
+@pytest.mark.shared_data
+def test_real_files(name):
+    from pathlib import Path
+
+    root = Path(os.environ.get("HOLDFAST_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (root / name).is_file():
+        pytest.skip("no shared data")
+    rows = load_rows(root / name)
+    expected = {
+        "gsm8k/test.jsonl": 1319,
+        "instruct_openassistant/en_100_tree.jsonl.gz": 100,
+        "mbpp/sanitized-mbpp.json": 427,
+        "truthfulqa/TruthfulQA.csv": 813,
+    }
+    assert len(rows) == expected[name]
+    if name.endswith(".jsonl"):
+        assert rows.to_list() == [json.loads(line) for line in (root / name).read_text().splitlines()]
