@@ -1,0 +1,139 @@
+"""Run folders as training and evaluation would leave them, written through the record classes."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from holdfast.results import Comparison, Evaluation, LayerDistance, Metric, RunRecord
+
+RETENTION = [{"method": "label_annealing", "weight": 1.0, "temperature": 1.0}]
+
+
+def comparison(**changes: Any) -> Comparison:
+    """A target perplexity that got better; every field can be changed."""
+    fields: dict[str, Any] = {
+        "suite": "target", "name": "answers", "metric": "nats_per_token", "unit": "nats/token", "higher_is_better": False, "n": 400,
+        "before": 3.2145, "after": 2.8021, "difference": -0.4124, "interval": (-0.4391, -0.3857), "p_value": 0.0002, "test": "paired bootstrap",
+    }  # fmt: skip
+    return Comparison(**{**fields, **changes})
+
+
+SOURCE_LOST = {
+    "suite": "source",
+    "name": "prose",
+    "n": 500,
+    "before": 2.9013,
+    "after": 2.9876,
+    "difference": 0.0863,
+    "interval": (0.0791, 0.0935),
+    "p_value": 0.0004,
+}
+SOURCE_NOISE = {
+    "suite": "source", "name": "arc_easy", "metric": "acc", "unit": "accuracy", "higher_is_better": True, "n": 570, "before": 0.4912, "after": 0.4860,
+    "difference": -0.0052, "interval": (-0.021, 0.0105), "p_value": 0.61, "test": "McNemar (exact)", "flips_lost": 21, "flips_gained": 18,
+}  # fmt: skip
+
+
+def metric_lines(steps: int = 240, *, kl: bool = True, seed: int = 0) -> list[dict[str, Any]]:
+    """A plausible log: a loss that falls, a learning rate that warms up and decays."""
+    rng = random.Random(seed)
+    lines = []
+    for i in range(1, steps + 1):
+        at = i / steps
+        ce = 2.75 + 1.6 * math.exp(-6 * at) + rng.gauss(0, 0.07)
+        line = {"step": i * 5, "epoch": 2 * at, "ce": ce, "token_accuracy": 0.55 - 0.2 * math.exp(-5 * at) + rng.gauss(0, 0.01)}
+        line |= {
+            "learning_rate": 1e-5 * min(1, i / 20) * 0.5 * (1 + math.cos(math.pi * at)),
+            "grad_norm": 1 + 3 * math.exp(-8 * at) + abs(rng.gauss(0, 0.1)),
+        }
+        line |= {"tokens": i * 5 * 4096, "seconds": i * 3.1, "loss": ce}
+        if kl:
+            line["kl"] = 0.001 + 0.11 * (1 - math.exp(-5 * at)) + abs(rng.gauss(0, 0.004))
+            line["loss"] = ce + line["kl"]
+        lines.append(line)
+        if i % 48 == 0:
+            lines.append({"step": i * 5, "epoch": 2 * at, "eval_loss": 2.85 + 1.4 * math.exp(-6 * at)})
+    return lines
+
+
+def distances(layers: int = 24, scale: float = 1.0) -> list[LayerDistance]:
+    blocks = [
+        LayerDistance(
+            layer=str(i),
+            parameters=12_600_000,
+            l2=scale * (0.8 + 0.05 * i),
+            relative=scale * (0.004 + 0.0012 * i - 0.00003 * i * i),
+            cosine=1 - 1e-4 * scale,
+        )
+        for i in range(layers)
+    ]
+    ends = [
+        LayerDistance(layer=n, parameters=p, l2=scale * l2, relative=scale * r, cosine=0.9999)
+        for n, p, l2, r in (("norm", 896, 0.02, 0.0007), ("head", 1, 0.3, 0.003))
+    ]
+    return [LayerDistance(layer="embed", parameters=136_000_000, l2=scale * 1.1, relative=scale * 0.0021, cosine=0.99999), *blocks, *ends]
+
+
+def record(**changes: Any) -> RunRecord:
+    model = {"name": "Qwen/Qwen2.5-0.5B", "hash": "4f1d2c" + "0" * 58, "architecture": "Qwen2ForCausalLM", "vocabulary": 151_936}
+    data = {"name": "answers.jsonl", "hash": "9c" * 32, "examples": 18_240, "tokens": 4_915_200, "packed": True, "format": "prompt/completion"}
+    config = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "learning_rate": 1e-5, "num_train_epochs": 2, "lr_scheduler_type": "cosine", "bf16": True}
+    config |= {"retention": [{"label_annealing": {"weight": 1.0}}], "evaluation": {"source": ["prose.jsonl", "arc_easy"], "before": True}}
+    fields: dict[str, Any] = {
+        "name": "Qwen2.5-0.5B on medical answers",
+        "status": "finished",
+        "stage": "done",
+        "retention": RETENTION,
+        "seed": 7,
+        "config_key": "ab12" * 16,
+        "model": {**model, "parameters": 494_032_768, "trainable": 494_032_768},
+        "data": data,
+        "config": config,
+        "versions": {"holdfast": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "python": "3.11.9"},
+        "hardware": {"device": "NVIDIA H200", "devices": 1, "precision": "bfloat16", "cpu": "16 cores", "memory_gib": 128},
+        "created": "2025-11-20T09:12:44Z",
+        "finished": "2025-11-20T09:31:02Z",
+        "training": {"steps": 1200, "tokens": 4_915_200, "seconds": 744.0, "tokens_per_second": 6606.5, "sessions": 2},
+        "distance": distances(),
+        "notes": ["3 of 18,240 examples were longer than 2,048 tokens and were truncated.", "The teacher's logits were computed online."],
+    }
+    return RunRecord(**{**fields, **changes})
+
+
+def perplexity(suite: str, name: str, value: float, n: int) -> Evaluation:
+    metric = Metric(value=value, n=n, unit="nats/token", higher_is_better=False, interval=(value - 0.05, value + 0.05))
+    return Evaluation(
+        suite=suite,
+        name=name,
+        kind="perplexity",
+        primary="nats_per_token",
+        metrics={"nats_per_token": metric},
+        settings={},
+        model={"name": "m"},
+        key="k",
+    )
+
+
+def chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def browse(page: Path, profile: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Opens a page in headless Chromium without a network."""
+    command = [
+        str(chromium()),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
+    command += ["--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0"]
+    command += ["--virtual-time-budget=20000", *options, page.resolve().as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)

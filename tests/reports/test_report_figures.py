@@ -1,0 +1,143 @@
+"""Formatting, the verdict sentence, and reading folders in any state."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, metric_lines, perplexity, record
+
+from holdfast.errors import DataError
+from holdfast.reports import figures
+from holdfast.results import RunFolder
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "sign", "text"),
+    [
+        (1.23456, 3, False, "1.235"),
+        (-0.5, 2, False, "−0.50"),
+        (0.5, 2, True, "+0.50"),
+        (-0.00001, 3, True, "0.000"),
+        (math.nan, 3, True, "n/a"),
+        (None, 3, False, "n/a"),
+        (-math.inf, 2, False, "−∞"),
+    ],
+)
+def test_numbers(value: float | None, decimals: int, sign: bool, text: str) -> None:
+    assert figures.number(value, decimals, sign=sign) == text
+
+
+def test_counts_durations_and_p_values() -> None:
+    assert [figures.count(v) for v in (950, 12_345, 494_032_768, 7.62e9, None)] == ["950", "12,345", "494 M", "7.62 B", "n/a"]
+    assert [figures.duration(v) for v in (0.84, 45, 744, 3600, 12_000, 187_200, None)] == [
+        "0.8 s", "45 s", "12 min 24 s", "1 h", "3 h 20 min", "2 d 4 h", "n/a",
+    ]  # fmt: skip
+    assert [figures.p_value(v) for v in (0.00049, 0.0123, 1.0, math.nan)] == ["<0.001", "0.012", "1.000", "n/a"]
+    assert figures.significant(1e-5) == "1e-5"
+    assert figures.plural(1, "loss") == "1 loss"
+    assert figures.plural(2, "loss") == "2 losses"
+
+
+@pytest.mark.parametrize(
+    ("interval", "decimals"),
+    [((-0.44, -0.38), 3), ((0.0791, 0.0935), 4), ((0.00010, 0.00014), 6), ((-5.0, 7.0), 3), ((1.0, 1.0), 4), ((math.nan, math.nan), 4), (None, 4)],
+)
+def test_the_interval_decides_the_decimals(interval: tuple[float, float] | None, decimals: int) -> None:
+    assert figures.decimals_for(interval) == decimals
+
+
+def test_a_row_turns_the_sign_where_lower_is_better() -> None:
+    lower, higher = figures.row(comparison()), figures.row(comparison(**SOURCE_NOISE))
+    assert lower.difference == "−0.412"
+    assert lower.relative == "+12.8 %"
+    assert lower.gain_interval == (0.3857, 0.4391)
+    assert (lower.verdict, lower.tone, lower.direction) == ("gained", "good", "lower is better")
+    assert higher.relative == "−1.1 %"
+    assert higher.gain_interval == (-0.021, 0.0105)
+    assert (higher.tone, higher.flips) == ("flat", "21 lost, 18 gained")
+
+
+def test_no_relative_change_from_zero() -> None:
+    row = figures.row(comparison(before=0.0, after=0.1, difference=0.1, interval=(0.05, 0.15), higher_is_better=True))
+    assert row.relative == "n/a"
+    assert row.to_relative(0.1) is None
+
+
+LOST, NOISE = comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)
+TARGET_LOST = comparison(difference=0.2, interval=(0.1, 0.3))
+TARGET_NOISE = comparison(difference=0.01, interval=(-0.1, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "sentence"),
+    [
+        ([comparison(), LOST, NOISE], "Target improved on 1 of 1 measures; source: 1 lost, 1 within noise."),
+        ([NOISE, comparison(), TARGET_LOST], "Target improved on 1 of 2 measures and got worse on 1; source: 1 within noise."),
+        ([TARGET_LOST, TARGET_NOISE], "Target got worse on 1 of 2 measures."),
+        ([TARGET_NOISE], "Target did not change beyond noise on 1 measure."),
+        ([LOST], "Source: 1 lost."),
+        ([comparison(), comparison(suite="code", name="humaneval")], "Target improved on 1 of 1 measures; code: 1 gained."),
+        (
+            [comparison(), comparison(metric="bits_per_byte", difference=0.1, interval=(0.05, 0.2), primary=False)],
+            "Target improved on 1 of 1 measures.",
+        ),
+    ],
+)
+def test_verdict_sentence(comparisons: list, sentence: str) -> None:
+    assert figures.verdict_sentence(record(), comparisons) == sentence
+
+
+def test_verdict_without_comparisons_says_why() -> None:
+    assert "was interrupted (stage: train)" in figures.verdict_sentence(record(status="interrupted", stage="train"), [])
+    assert "is not known" in figures.verdict_sentence(record(), [])
+
+
+def test_methods_in_words() -> None:
+    assert figures.method_text([]) == "direct fine-tuning"
+    assert figures.method_text([{"method": "label_annealing", "weight": 0.5}, {"method": "my_own"}]) == "label annealing (weight 0.5) + my own"
+
+
+def test_every_registered_method_has_a_name_in_words() -> None:
+    from holdfast.retention.registry import METHODS
+
+    assert set(METHODS) <= set(figures.METHOD_NAMES)
+
+
+def test_settings_are_flattened_in_order() -> None:
+    assert figures.flatten({"a": 1, "b": {"c": [1, 2.5], "d": {}}, "e": None}) == [("a", "1"), ("b.c", "1, 2.5"), ("b.d", "none"), ("e", "none")]
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"no run\.json"):
+        figures.read_run(RunFolder(tmp_path))
+
+
+def test_unreadable_files_are_reported_and_the_rest_is_read(make_run) -> None:
+    folder = make_run()
+    (folder.evaluations / "comparisons.json").write_text("{broken")
+    folder.metrics_file.write_text('{"step": 1\n{"step": 2}\n')
+    run = figures.read_run(folder)
+    assert run.rows == []
+    assert run.metrics == []
+    assert len(run.problems) == 2
+    assert "comparisons.json" in " ".join(run.problems)
+
+
+def test_one_sided_evaluations_stand_alone(make_run) -> None:
+    folder = make_run(comparisons=[])
+    folder.write_evaluation("start", perplexity("source", "prose", 2.9, 50), [])
+    run = figures.read_run(folder)
+    assert [(v.which, v.group, v.value, v.interval, v.n) for v in run.levels] == [("start", "Source", "2.900", "[2.850, 2.950]", "50")]
+    assert any("Only one of the two models" in m for m in run.missing)
+
+
+def test_the_log_stands_in_for_what_an_unfinished_run_did_not_write(make_run) -> None:
+    lines = metric_lines(10)
+    run = figures.read_run(make_run(metrics=lines, training={}, status="interrupted", finished=None))
+    last = [line for line in lines if "tokens" in line][-1]
+    facts = dict(run.facts)
+    assert facts["Steps"] == str(last["step"])
+    assert facts["Tokens trained on"] == figures.count(last["tokens"])
+    assert facts["Finished"] == "no (interrupted)"
+    assert figures.training_figures(run.record, lines)["seconds"] == last["seconds"]

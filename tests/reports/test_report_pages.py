@@ -1,0 +1,356 @@
+"""The HTML of run reports: its figures are those of the records, its text is escaped, and gaps are named."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, distances, metric_lines, perplexity
+
+from holdfast.reports.charts import MOST_POINTS, forest, layer_chart, plain, thin, training_charts
+from holdfast.reports.figures import row
+from holdfast.reports.markup import Column, Html, join, table, tag
+from holdfast.reports.run_report import _widths, write_run_report
+from holdfast.results import RunFolder
+
+NASTY = "<img src=x onerror=alert(1)> & \"quotes\" 'n' </script><!-- `x` %{y} $z$"
+
+
+class Cells(HTMLParser):
+    """Rows of all tables as {data-label: text before the small print}."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[dict[str, str]] = []
+        self.label: str | None = None
+        self.small = 0
+        self.feed(re.sub(r"<script.*?</script>", "", page, flags=re.S))
+
+    def handle_starttag(self, name, attributes) -> None:
+        attributes = dict(attributes)
+        if name == "tr":
+            self.rows.append({})
+        if name in ("td", "th"):
+            self.label = attributes.get("data-label")
+        if attributes.get("class") == "sub":
+            self.small += 1
+            if self.label:
+                self.label += ", small"
+
+    def handle_endtag(self, name) -> None:
+        if name in ("td", "th"):
+            self.label = None
+
+    def handle_data(self, data) -> None:
+        if self.label and self.rows:
+            self.rows[-1][self.label] = self.rows[-1].get(self.label, "") + data
+
+
+def value(text: str) -> float:
+    return float(text.replace("−", "-").replace("+", "").replace(",", "").removesuffix(" %"))
+
+
+def figures_of(page: str) -> list[dict]:
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def words_of(page: str) -> str:
+    """The page without the compressed library."""
+    return re.sub(r'<script type="text/plain".*?</script>', "", page, flags=re.S)
+
+
+def write(folder: RunFolder) -> str:
+    return write_run_report(folder).read_text(encoding="utf-8")
+
+
+def test_figures_in_the_page_are_those_of_the_records(make_run) -> None:
+    folder = make_run()
+    page = write(folder)
+    rows = {r["Measure"]: r for r in Cells(page).rows if "Relative gain" in r}
+    comparisons = folder.comparisons()
+    assert set(rows) == {c.name for c in comparisons} == {"answers", "prose", "arc_easy"}
+    for c in comparisons:
+        cells = rows[c.name]
+        tolerance = 0.5 * 10 ** -len(cells["Difference"].rpartition(".")[2]) + 1e-12
+        for label, figure in (("Before", c.before), ("After", c.after), ("Difference", c.difference)):
+            assert value(cells[label]) == pytest.approx(figure, abs=tolerance)
+        low, high = (value(v) for v in cells["Difference, small"].strip("[]").split(", "))
+        assert (low, high) == pytest.approx(c.interval, abs=tolerance)
+        assert value(cells["Relative gain"]) == pytest.approx(100 * c.gain / c.before, abs=0.051)
+        assert int(cells["n"]) == c.n
+        assert cells["Test"] == c.test
+        assert cells["Verdict"] == c.verdict
+        assert ("lower is better" in cells["Measure, small"]) is not c.higher_is_better
+
+
+def test_curves_and_bars_carry_the_logged_values(make_run) -> None:
+    lines = metric_lines(30)
+    page = write(make_run(metrics=lines))
+    series = {(f["layout"]["yaxis"]["title"]["text"], d.get("name")): d for f in figures_of(page) for d in f["data"]}
+    logged = [line for line in lines if "loss" in line]
+    for axis_title, name, key in (
+        ("nats/token", "loss", "loss"),
+        ("nats/token", "cross-entropy", "ce"),
+        ("nats/token", "KL", "kl"),
+        ("", "learning rate", "learning_rate"),
+    ):
+        assert series[axis_title, name]["y"] == pytest.approx([line[key] for line in logged])
+        assert series[axis_title, name]["x"] == [line["step"] for line in logged]
+    bars = next(d for f in figures_of(page) for d in f["data"] if d["type"] == "bar")
+    assert bars["y"] == pytest.approx([100 * d.relative for d in distances()])
+
+
+def test_user_text_is_escaped_everywhere(make_run) -> None:
+    folder = make_run(
+        name=NASTY,
+        comparisons=[comparison(name=NASTY, unit=NASTY, metric=NASTY, test=NASTY), comparison(suite=NASTY)],
+        status="failed",
+        error=NASTY,
+        stage=NASTY,
+        notes=[NASTY],
+        config={NASTY: NASTY},
+        versions={NASTY: NASTY},
+        hardware={NASTY: NASTY},
+        model={"name": NASTY},
+        data={"name": NASTY},
+        retention=[{"method": NASTY, NASTY: NASTY}],
+    )
+    words = words_of(write(folder))
+    assert "<img" not in words
+    assert words.count("<script") == words.count("</script>") == 2  # the figures and page.js
+    assert "<!--" not in words
+    assert words.count("&lt;img src=x onerror=alert(1)&gt;") >= 12
+    assert figures_of(write(folder))
+
+
+def test_the_page_refers_to_nothing_outside(make_run) -> None:
+    words = words_of(write(make_run()))
+    assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!data:|#)""", words)
+    assert "http://" not in words
+    assert "https://" not in words
+    assert "default-src &#x27;none&#x27;" in words
+
+
+def test_a_page_is_about_two_megabytes_and_reproducible(make_run) -> None:
+    folder = make_run()
+    first = write(folder)
+    assert write(folder) == first
+    assert 1_000_000 < len(first) < 2_600_000
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed", "finished"])
+def test_an_empty_run_says_what_is_missing(make_run, status) -> None:
+    folder = make_run(
+        comparisons=[], metrics=[], status=status, stage="prepare", error=None, retention=[], model={}, data={}, config={}, parents=[], versions={},
+        hardware={}, created="", finished=None, training={}, distance=[], notes=[],
+    )  # fmt: skip
+    page = write(folder)
+    for sentence in (
+        "No training step was logged",
+        "No evaluation lies in this folder",
+        "distance from the starting weights was not recorded",
+        "not compared",
+    ):
+        assert sentence in page
+    assert "direct fine-tuning" in page
+    assert 'id="plotly-gzip"' not in page  # nothing to draw: no library
+    assert f">{status}</span>" in page
+
+
+def test_direct_fine_tuning_draws_no_divergence(make_run) -> None:
+    page = write(make_run(metrics=metric_lines(20, kl=False), retention=[]))
+    assert "KL to the teacher" not in page
+    assert "cross-entropy" not in page
+    assert "No divergence" not in page
+
+
+def test_retention_without_a_logged_divergence_is_said(make_run) -> None:
+    assert "No divergence from a teacher was logged" in write(
+        make_run(metrics=metric_lines(20, kl=False), retention=[{"method": "l2", "coefficient": 0.1}])
+    )
+
+
+def test_failed_and_interrupted_runs_say_where(make_run) -> None:
+    failed = write(make_run("a", status="failed", stage="train", error="The loss is NaN at step 60."))
+    assert "The run failed in stage “train”." in failed
+    assert "The loss is NaN at step 60." in failed
+    assert "Start it again with the same folder" in write(make_run("b", status="interrupted", stage="save"))
+
+
+def test_one_sided_evaluations_are_shown(make_run) -> None:
+    folder = make_run(comparisons=[])
+    folder.write_evaluation("start", perplexity("source", "prose", 2.9, 50), [])
+    cells = [r for r in Cells(write(folder)).rows if r.get("Model") == "start"]
+    assert cells == [
+        {
+            "Measure": "Source: prose",
+            "Measure, small": "nats_per_token, nats/token",
+            "Model": "start",
+            "Value": "2.900",
+            "Interval": "[2.850, 2.950]",
+            "n": "50",
+        }
+    ]
+
+
+def test_not_finite_metrics_become_gaps_and_are_counted(make_run) -> None:
+    lines = [*metric_lines(10), {"step": 55, "loss": math.nan, "kl": math.inf, "ce": 2.0}]
+    page = write(make_run(metrics=lines))
+    loss = next(d for f in figures_of(page) for d in f["data"] if d.get("name") == "loss")
+    assert loss["y"][-1] is None
+    assert "1 logged value is not finite" in page
+
+
+def test_held_out_curves_and_the_methods_figures_are_drawn(make_run) -> None:
+    lines = [
+        *metric_lines(40, kl=True),
+        {"step": 100, "eval_loss": 3.0, "eval_ce": 2.9, "eval_kl": 0.1, "eval_token_accuracy": 0.5, "eval_runtime": 3.0},
+    ]
+    lines[0] |= {"l2_distance": 0.5, "note": "text", "<i>own</i>": 1.0}
+    page = write(make_run(metrics=lines))
+    drawn = {d["name"]: d for f in figures_of(page) for d in f["data"] if d.get("name")}
+    assert drawn["held-out cross-entropy"]["y"] == [2.9]
+    assert drawn["held-out KL"]["y"] == [0.1]
+    assert drawn["held-out"]["y"] == [0.5]
+    assert drawn["l2_distance"]["y"] == [0.5]
+    assert "<h3>l2 distance</h3>" in page
+    assert "<h3>&lt;i&gt;own&lt;/i&gt;</h3>" in page
+    assert not {"eval_runtime", "note", "epoch"} & set(drawn)
+
+
+@pytest.mark.parametrize("n", range(9))
+def test_small_charts_fill_their_rows(n) -> None:
+    sixths = [{"full": 6, "half": 3, "third": 2}[w] for w in _widths(n)]
+    assert len(sixths) == n
+    row_of = 0
+    for size in sixths:
+        row_of += size
+        assert row_of <= 6
+        row_of %= 6
+    assert row_of == 0
+
+
+# ----------------------------------------------------------------------------------------------------------- charts
+
+
+def test_forest_is_relative_only_where_units_differ() -> None:
+    mixed = forest([row(comparison()), row(comparison(**SOURCE_NOISE))])
+    same = forest([row(comparison()), row(comparison(**SOURCE_LOST))])
+    assert mixed is not None
+    assert same is not None
+    bottom, top = mixed.figure["data"]  # drawn from below
+    assert top["x"] == pytest.approx([100 * 0.4124 / 3.2145])
+    assert top["error_x"]["array"] == pytest.approx([100 * (0.4391 - 0.4124) / 3.2145])
+    assert bottom["x"] == pytest.approx([-100 * 0.0052 / 0.4912])
+    assert bottom["marker"]["color"] == "var(--surface)"  # hollow: within noise
+    assert "% of the value before" in mixed.figure["layout"]["xaxis"]["title"]["text"]
+    bottom, top = same.figure["data"]
+    assert top["x"] == [0.4124]
+    assert bottom["x"] == [-0.0863]
+    assert "nats/token" in same.figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_forest_names_what_it_cannot_draw() -> None:
+    zero = comparison(name="from zero", before=0.0, difference=0.2, interval=(0.1, 0.3), unit="exact_match", higher_is_better=True)
+    chart = forest([row(comparison()), row(zero)])
+    assert chart is not None
+    assert len(chart.figure["data"]) == 1
+    assert "Target: from zero" in chart.caption
+    assert forest([]) is None
+
+
+def test_thinning_keeps_extremes_and_order() -> None:
+    ys = [math.sin(i / 50) for i in range(20_000)]
+    ys[7777], ys[12_345] = 9.0, -9.0
+    xs, kept = thin(range(20_000), ys)
+    assert len(xs) <= MOST_POINTS + 2
+    assert xs == sorted(xs)
+    assert {max(kept), min(kept)} == {9.0, -9.0}
+    assert all(ys[x] == y for x, y in zip(xs, kept, strict=True))
+
+
+def test_a_loss_over_orders_of_magnitude_gets_a_logarithmic_axis() -> None:
+    def loss_axis(values: list[float]) -> dict:
+        return training_charts([{"step": i, "loss": v} for i, v in enumerate(values, 1)])[0].figure["layout"]["yaxis"]
+
+    assert loss_axis([9.0, 2.0, 0.01])["type"] == "log"
+    assert "type" not in loss_axis([4.0, 3.0, 2.5])
+    assert "type" not in loss_axis([4.0, 1.0, 0.0])
+
+
+def test_layers_that_moved_from_zero_are_named_not_drawn() -> None:
+    import dataclasses
+
+    moved = [dataclasses.replace(distances()[0], layer="other", relative=math.inf), distances()[1]]
+    chart = layer_chart(moved)
+    assert chart is not None
+    assert chart.figure["data"][0]["y"][0] is None
+    assert "norm is 0: other" in chart.caption
+
+
+def test_plain_text_in_figures_is_not_markup() -> None:
+    assert plain("<b>a</b> $x$ %{y}") == "&lt;b&gt;a&lt;/b&gt; &#36;x&#36; &#37;{y}"
+
+
+# ----------------------------------------------------------------------------------------------------------- markup
+
+
+def test_children_are_escaped_unless_they_are_markup() -> None:
+    assert (
+        tag("p", "a < b", tag("b", "c"), cls='x"y', data_n=1, hidden=True, title=None) == '<p class="x&quot;y" data-n="1" hidden>a &lt; b<b>c</b></p>'
+    )
+    assert join("a", None, ["<", Html("<br>")]) == "a&lt;<br>"
+
+
+def test_a_row_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        table([Column(title="a")], [["1", "2"]])
+
+
+# ----------------------------------------------------------------------------------------------------------- layers
+
+
+def test_reports_never_import_torch(make_run) -> None:
+    folder = make_run()
+    program = f"""
+import io, sys
+from rich.console import Console
+from holdfast.reports import arms, card, terminal, tradeoff_report, run_report
+from holdfast.results import RunFolder
+folder = RunFolder({str(folder.path)!r})
+console = Console(file=io.StringIO(), width=80)
+run_report.write_run_report(folder)
+card.write_model_card(folder)
+terminal.print_run_summary(folder, console)
+pair = [arms.Arm("direct", folder, "direct")]
+names = dict(source=("source", "prose"), target=("target", "answers"))
+tradeoff_report.write_tradeoff_report(folder.path / "t.html", pair, title="t", intro="i", **names)
+terminal.print_tradeoff(pair, console, **names)
+print(sorted({{"torch", "transformers", "datasets", "lm_eval"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_reports_loads_neither_plotly_nor_rich() -> None:
+    program = "import sys\nimport holdfast.reports.run_report, holdfast.reports.tradeoff_report, holdfast.reports.terminal, holdfast.reports.card\n"
+    program += "print(sorted({'plotly', 'rich', 'numpy', 'yaml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_assets_are_shipped() -> None:
+    import holdfast.reports
+
+    folder = Path(holdfast.reports.__file__).parent
+    assert (folder / "page.css").is_file()
+    assert (folder / "page.js").is_file()

@@ -1,0 +1,103 @@
+"""The terminal shows the figures of the pages and stays readable at 80 columns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from synthetic_runs import comparison
+
+from holdfast.reports.arms import Arm, read_tradeoff
+from holdfast.reports.figures import read_run
+from holdfast.reports.terminal import print_run_summary, print_tradeoff
+
+NAMES = {"source": ("source", "prose"), "target": ("target", "answers")}
+
+
+class Ascii(io.StringIO):
+    encoding = "ascii"
+
+
+class Utf8(io.StringIO):
+    encoding = "utf-8"
+
+
+def console(width: int = 80, *, ascii_only: bool = False) -> Console:
+    return Console(file=Ascii() if ascii_only else Utf8(), width=width, force_terminal=False, color_system=None)
+
+
+def text_of(out: Console) -> str:
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
+    folder = make_run()
+    out = console(width)
+    print_run_summary(folder, out)
+    text = text_of(out)
+    run = read_run(folder)
+    assert run.verdict in flat(text)
+    for r in run.rows:
+        for figure in (r.before, r.after, r.difference, r.interval, r.relative, f"p {r.p}", f"n {r.n}", r.test, r.verdict, r.flips):
+            assert figure in text, figure
+    for note in run.record.notes:
+        assert note in flat(text)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text  # nothing was cut
+
+
+def test_an_ascii_terminal_gets_ascii(make_run, make_arm) -> None:
+    out = console(ascii_only=True)
+    print_run_summary(make_run(), out)
+    print_tradeoff([Arm("Direct", make_arm("d", source=0.3, target=-0.5, retention=[]), "direct")], out, **NAMES)
+    text = text_of(out)
+    assert text.isascii()
+    assert "-0.412" in text
+    assert "[-0.439, -0.386]" in text
+
+
+def test_user_text_is_not_read_as_markup(make_run) -> None:
+    folder = make_run(name="[bold]x[/bold] [red]", comparisons=[comparison(name="[/nope]")], status="failed", error="[link=x]broken")
+    out = console()
+    print_run_summary(folder, out)
+    for text in ("[bold]x[/bold] [red]", "[/nope]", "[link=x]broken"):
+        assert text in text_of(out)
+
+
+def test_a_run_without_anything_says_so(make_run) -> None:
+    out = console()
+    print_run_summary(make_run(comparisons=[], metrics=[], distance=[], notes=[], training={}, status="interrupted", stage="train"), out)
+    text = flat(text_of(out))
+    assert "The run was interrupted (stage: train)" in text
+    assert "No training step was logged." in text
+    assert "The distance from the starting weights was not recorded." in text
+    assert "Training " not in text
+
+
+def test_the_tradeoff_has_every_figure_of_the_page(make_arm) -> None:
+    annealing = make_arm("a", source=0.06, target=-0.45, retention=[{"method": "label_annealing", "weight": 1.0}])
+    arms = [
+        Arm("Direct", make_arm("d", source=0.31, target=-0.52, retention=[]), "direct"),
+        Arm("Label annealing, weight 1", annealing, "label_annealing"),
+    ]
+    out = console(80)
+    print_tradeoff(arms, out, **NAMES)
+    text = text_of(out)
+    figures = read_tradeoff(arms, **NAMES)
+    assert figures.verdict in flat(text)
+    for f in figures.arms:
+        assert f.reading in flat(text)
+        assert f.source is not None
+        assert f.target is not None
+        for r in (f.source, f.target):
+            assert r.after in text
+            assert r.difference in text
+            assert r.interval in text
+    assert max(len(line) for line in text.splitlines()) <= 80
