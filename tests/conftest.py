@@ -12,6 +12,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+
 from tiny import build_model, build_tokenizer
 
 

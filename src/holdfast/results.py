@@ -56,7 +56,9 @@ def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
     except OSError as error:
         if name is not None and os.path.exists(name):
             os.unlink(name)
-        raise StorageError(f"Could not write {path} ({error.strerror or error}). Free some space or choose another folder; nothing was lost.") from error
+        raise StorageError(
+            f"Could not write {path} ({error.strerror or error}). Free some space or choose another folder; nothing was lost."
+        ) from error
     return path
 
 
@@ -226,7 +228,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """"gained" or "lost" when the interval excludes 0, else "within noise"."""
+        """ "gained" or "lost" when the interval excludes 0, else "within noise"."""
         low, high = self.interval
         if low <= 0.0 <= high or math.isnan(low):
             return "within noise"

@@ -18,7 +18,9 @@ def main(out: Path) -> None:
     for name, label in [("direct", ""), *ALL]:
         spec = {} if name == "direct" else {name: CASES[name][label]}
         for accumulation in (1, 2):
-            trainer = make_trainer(out / "work", spec, per_device_train_batch_size=2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS)
+            trainer = make_trainer(
+                out / "work", spec, per_device_train_batch_size=2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
+            )
             assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"
             trainer.train()
             if trainer.is_world_process_zero():

@@ -199,9 +199,8 @@ def test_anchor_from_a_checkpoint_folder(tmp_path):
 
 
 def test_anchor_of_another_shape_is_refused(tmp_path):
-    from tiny import build_model
-
     from holdfast.errors import ModelError
+    from tiny import build_model
 
     build_model(width=16).save_pretrained(tmp_path / "other")
     with pytest.raises(ModelError, match=r"does not fit.*\n.*expected \(320, 32\), the checkpoint has \(320, 16\)"):
@@ -260,6 +259,7 @@ def test_direct_agrees_with_trl(tmp_path):
 
     ours = make_trainer(tmp_path, {}, optim="sgd")
     from cases import rows
+
     from tiny import build_model, build_tokenizer
 
     theirs = SFTTrainer(model=build_model(), args=ours.args, train_dataset=Dataset.from_list(rows()), processing_class=build_tokenizer())

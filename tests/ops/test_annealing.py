@@ -13,7 +13,18 @@ from holdfast.ops.heads import Head
 
 
 def problem(
-    *, rows=23, width=8, teacher_width=6, vocabulary=31, teacher_vocabulary=29, bias=True, softcap=None, scale=1.0, dtype=torch.float64, seed=0, ignored=0.3
+    *,
+    rows=23,
+    width=8,
+    teacher_width=6,
+    vocabulary=31,
+    teacher_vocabulary=29,
+    bias=True,
+    softcap=None,
+    scale=1.0,
+    dtype=torch.float64,
+    seed=0,
+    ignored=0.3,
 ):
     g = torch.Generator().manual_seed(seed)
 
@@ -28,7 +39,9 @@ def problem(
         bias=r(vocabulary).requires_grad_() if bias else None,
         labels=labels,
         teacher_hidden=r(rows, teacher_width),
-        teacher=Head(weight_VH=r(teacher_vocabulary, teacher_width) / 4, bias_V=r(teacher_vocabulary) if bias else None, softcap=softcap, logit_scale=scale),
+        teacher=Head(
+            weight_VH=r(teacher_vocabulary, teacher_width) / 4, bias_V=r(teacher_vocabulary) if bias else None, softcap=softcap, logit_scale=scale
+        ),
         mask=torch.rand(rows, generator=g) < 0.6,
         softcap=softcap,
         scale=scale,
@@ -37,7 +50,13 @@ def problem(
 
 def run(p, *, upstream=1.7, backend="chunked", **changes):
     options = dict(
-        teacher_hidden_NK=p["teacher_hidden"], teacher_head=p["teacher"], ce_scale=0.13, kl_scale=0.29, kl_mask_N=p["mask"], backend=backend, **changes
+        teacher_hidden_NK=p["teacher_hidden"],
+        teacher_head=p["teacher"],
+        ce_scale=0.13,
+        kl_scale=0.29,
+        kl_mask_N=p["mask"],
+        backend=backend,
+        **changes,
     )
     head = Head(weight_VH=p["weight"], bias_V=p["bias"], softcap=p["softcap"], logit_scale=p["scale"])
     result = annealed_loss(p["hidden"], head, p["labels"], **options)
@@ -71,9 +90,7 @@ def assert_same(a, b, *, tolerance):
     seed=st.integers(0, 10_000),
 )
 def test_agrees_with_the_reference_in_float64(rows, vocabulary, extra, temperature, direction, chunk, softcap, scale, bias, seed):
-    p = problem(
-        rows=rows, vocabulary=vocabulary, teacher_vocabulary=max(2, vocabulary + extra), softcap=softcap, scale=scale, bias=bias, seed=seed
-    )
+    p = problem(rows=rows, vocabulary=vocabulary, teacher_vocabulary=max(2, vocabulary + extra), softcap=softcap, scale=scale, bias=bias, seed=seed)
     options = dict(temperature=temperature, direction=direction)
     assert_same(run(p, backend="reference", **options), run(p, chunk_rows=chunk, **options), tolerance=1e-10)
 
@@ -143,7 +160,14 @@ def test_kl_is_exactly_zero_where_the_student_has_not_moved(direction, temperatu
     p = problem(dtype=torch.float32, teacher_vocabulary=31)
     teacher = Head(weight_VH=p["weight"], bias_V=p["bias"])
     result = annealed_loss(
-        p["hidden"], teacher, p["labels"], teacher_hidden_NK=p["hidden"].detach(), teacher_head=teacher, kl_scale=1.0, direction=direction, temperature=temperature
+        p["hidden"],
+        teacher,
+        p["labels"],
+        teacher_hidden_NK=p["hidden"].detach(),
+        teacher_head=teacher,
+        kl_scale=1.0,
+        direction=direction,
+        temperature=temperature,
     )
     assert result.kl_sum == 0.0
     assert result.kl_count > 0

@@ -39,7 +39,9 @@ def test_backbone_and_head_are_the_models_logits(name):
     model = small(name).eval()
     ids = torch.randint(0, 64, (1, 12))
     with torch.no_grad():
-        torch.testing.assert_close(project(run_backbone(model, input_ids=ids)[0], describe_head(model)), model(input_ids=ids).logits[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            project(run_backbone(model, input_ids=ids)[0], describe_head(model)), model(input_ids=ids).logits[0], atol=1e-5, rtol=1e-5
+        )
     assert check_head(model, ids) < 1e-4
 
 
@@ -66,6 +68,8 @@ def test_training_mode_comes_back():
 def test_a_model_without_a_head_is_refused():
     from transformers import LlamaConfig, LlamaModel
 
-    model = LlamaModel(LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1))
+    model = LlamaModel(
+        LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
+    )
     with pytest.raises(ModelError, match="output head"):
         describe_head(model)

@@ -270,11 +270,11 @@ def test_memory_is_pinned_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -
     assert load("").training.dataloader_pin_memory is True
 
 
-def test_remote_code_is_never_run() -> None:
-    config = load("trust_remote_code: true\nmodel_init_kwargs: {trust_remote_code: true}\n")
-    assert config.training.trust_remote_code is False
-    assert config.training.model_init_kwargs == {}
-    assert any("trust_remote_code was ignored" in note for note in config.notes)
+def test_remote_code_is_run_only_when_asked() -> None:
+    assert load("").training.trust_remote_code is False
+    config = load("trust_remote_code: true\n")
+    assert config.training.trust_remote_code is True
+    assert any("trust_remote_code is on" in note for note in config.notes)
 
 
 # ------------------------------------------------------------------------------------------------------- every mistake said

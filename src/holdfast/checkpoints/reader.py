@@ -62,7 +62,9 @@ class CheckpointReader:
             try:
                 self._open[file] = safe_open(str(file), framework="pt")
             except (SafetensorError, OSError) as error:
-                raise ModelError(f"Expected a whole safetensors file at {file}, but it cannot be read: {error}. Copy or download it again.") from error
+                raise ModelError(
+                    f"Expected a whole safetensors file at {file}, but it cannot be read: {error}. Copy or download it again."
+                ) from error
         return self._open[file]
 
 

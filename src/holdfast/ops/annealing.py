@@ -274,7 +274,8 @@ def _forward_chunks(
     needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
     any_grad = needs_hidden or needs_weight or needs_bias
     student = _Product(weight, bias, hidden, dtype)
-    teacher = None if teacher_hidden is None or options.teacher is None else _Product(options.teacher.weight_VH, options.teacher.bias_V, teacher_hidden, dtype)
+    frozen = options.teacher
+    teacher = None if teacher_hidden is None or frozen is None else _Product(frozen.weight_VH, frozen.bias_V, teacher_hidden, dtype)
 
     grad_hidden = torch.zeros_like(hidden, dtype=dtype) if needs_hidden else None
     grad_weight = torch.zeros(weight.shape, dtype=dtype, device=weight.device) if needs_weight else None
@@ -292,41 +293,53 @@ def _forward_chunks(
         y = labels[part]
         labelled = y != IGNORE
 
-        # Cross-entropy. `lse` and the maximum give loss, accuracy and the finiteness check without touching z again.
-        peak = z.amax(1)
-        lse = z.logsumexp(1)
+        # Cross-entropy. The maximum gives accuracy, and with the minimum the finiteness check, for next to nothing.
+        high = z.amax(1)
+        q = _buffer(buffers, "q", part, vocabulary, z_like=hidden, dtype=dtype)
+        lse = _softmax(z, high, out=q)  # float64 [C]
         z_y = z.gather(1, y.clamp(min=0)[:, None]).squeeze(1)
-        ce_sum += torch.where(labelled, lse - z_y, torch.zeros_like(lse)).sum()
-        correct += (labelled & (z_y >= peak)).sum()
-        bad[part, 0] = ~(lse.isfinite() & z.amin(1).isfinite())
+        ce_sum += torch.where(labelled, lse - z_y, torch.zeros_like(lse)).sum().to(dtype)
+        correct += (labelled & (z_y >= high)).sum()
+        bad[part, 0] = ~(high.isfinite() & z.amin(1).isfinite())
+        ce_row = torch.where(labelled, 1.0, 0.0).to(dtype) * ce_scale
 
-        gradient = None
-        if teacher is not None:
-            assert options.teacher is not None and kl_mask is not None
-            size = options.teacher.vocabulary
-            w = teacher.logits(part, options.teacher.logit_scale, options.teacher.softcap, _buffer(buffers, "w", part, size, z_like=hidden, dtype=dtype))
-            bad[part, 1] = ~(w.amax(1).isfinite() & w.amin(1).isfinite())
-            kl_rows, gradient = _kl_chunk(z, w, options, _buffer(buffers, "g", part, vocabulary, z_like=hidden, dtype=dtype))
-            kl_sum += torch.where(kl_mask[part], kl_rows, torch.zeros_like(kl_rows)).sum()
-            gradient.mul_(torch.where(kl_mask[part], 1.0, 0.0).to(dtype)[:, None] * kl_scale)
-        if not any_grad:
-            continue
-
-        cap_slope = None if options.softcap is None else _buffer(buffers, "c", part, vocabulary, z_like=hidden, dtype=dtype)
-        if cap_slope is not None and options.softcap is not None:  # d (c tanh(u / c)) / du = 1 - (z / c)^2, from z before it is overwritten
+        cap_slope = None
+        if any_grad and options.softcap is not None:
+            # d (c tanh(u / c)) / du = 1 - (z / c)^2, from z before it is overwritten.
+            cap_slope = _buffer(buffers, "cap", part, vocabulary, z_like=hidden, dtype=dtype)
             torch.mul(z, 1.0 / options.softcap, out=cap_slope).square_().neg_().add_(1.0)
 
-        # z becomes the gradient of the cross-entropy with respect to the (capped) logits.
-        row_scale = torch.where(labelled, 1.0, 0.0).to(dtype) * ce_scale
-        z.sub_(lse[:, None]).exp_().mul_(row_scale[:, None])
-        z.scatter_add_(1, y.clamp(min=0)[:, None], -row_scale[:, None])
-        if gradient is not None:
-            z.add_(gradient)
+        # From here on q turns from the student's softmax into the gradient of the loss with respect to the (capped) logits.
+        if teacher is None:
+            if any_grad:
+                q.mul_(ce_row[:, None])
+        else:
+            assert frozen is not None and kl_mask is not None
+            w = _buffer(buffers, "w", part, frozen.vocabulary, z_like=hidden, dtype=dtype)
+            w = teacher.logits(part, frozen.logit_scale, frozen.softcap, w)
+            high = w.amax(1)
+            bad[part, 1] = ~(high.isfinite() & w.amin(1).isfinite())
+            kl_row = torch.where(kl_mask[part], 1.0, 0.0).to(dtype) * kl_scale
+            if options.temperature == 1.0 and frozen.vocabulary == vocabulary:
+                p = _buffer(buffers, "p", part, vocabulary, z_like=hidden, dtype=dtype)
+                shift = (_softmax(w, high, out=p) - lse).to(dtype)
+                kl = _kl_shared_softmax(z, q, w, p, shift, ce_row, kl_row, options.direction)
+            else:
+                q.mul_(ce_row[:, None])
+                common = min(vocabulary, frozen.vocabulary)
+                own = _buffer(buffers, "own", part, common, z_like=hidden, dtype=dtype)
+                common_p = _buffer(buffers, "common p", part, common, z_like=hidden, dtype=dtype)
+                kl = _kl_own_softmax(z[:, :common], own, w[:, :common], common_p, options)
+                q[:, :common].addcmul_(own, kl_row[:, None])
+            kl_sum += torch.where(kl_mask[part], kl, torch.zeros_like(kl)).sum()
+        if not any_grad:
+            continue
+        q.scatter_add_(1, y.clamp(min=0)[:, None], -ce_row[:, None])
         if cap_slope is not None:
-            z.mul_(cap_slope)
+            q.mul_(cap_slope)
         if options.logit_scale != 1.0:
-            z.mul_(options.logit_scale)
-        student.accumulate(part, z, grad_hidden, grad_weight, grad_bias)
+            q.mul_(options.logit_scale)
+        student.accumulate(part, q, grad_hidden, grad_weight, grad_bias)
 
     loss = ce_scale * ce_sum + (kl_scale * kl_sum if teacher is not None else 0.0)
     ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
@@ -335,34 +348,54 @@ def _forward_chunks(
     return loss, ce_sum, kl_sum, correct, bad
 
 
-def _kl_chunk(z_CV: Tensor, w_CU: Tensor, options: _Options, out_CV: Tensor) -> tuple[Tensor, Tensor]:
-    """KL of each row `[C]` and its gradient `[C, V]` (written into `out_CV`) with respect to the student's logits.
+def _softmax(z_CV: Tensor, high_C: Tensor, *, out: Tensor) -> Tensor:
+    """Softmax of each row into `out`; returns the rows' log-sum-exp `[C]` in float64.
 
-    Destroys `w_CU`, keeps `z_CV`. The sum `p d + q - p` with `d = log p - log q` is non-negative term by term, so a tiny KL does not
-    drown in cancellation.
+    One fused kernel makes the softmax. Its largest entry is at least 1 / V and so gives `lse = max z - log max q` without a second pass of
+    exponentials. In float32 the lse of a large vocabulary (about 10) would be rounded by 5e-7, more than a small KL can bear.
+    """
+    torch.softmax(z_CV, 1, out=out)
+    wide = torch.float64 if z_CV.device.type != "mps" else torch.float32
+    return high_C.to(wide) - out.amax(1).to(wide).log()
+
+
+def _kl_shared_softmax(
+    z_CV: Tensor, q_CV: Tensor, w_CV: Tensor, p_CV: Tensor, shift_C: Tensor, ce_C: Tensor, kl_C: Tensor, direction: Direction
+) -> Tensor:
+    """The usual case, T = 1 and one vocabulary: cross-entropy and KL share the student's softmax.
+
+    Turns `q_CV` into `ce q + kl dKL/dz` (the one-hot of the cross-entropy is left to the caller); destroys `w_CV` and `p_CV`. Returns the KL of
+    each row `[C]`. With `shift = lse(w) - lse(z)`, `d = log p - log q = (w - z) - shift` is exact where the student has hardly moved, and the sum
+    `p d + q - p` is non-negative term by term, so a tiny KL does not drown in cancellation.
+    """
+    d = w_CV.sub_(z_CV).sub_(shift_C[:, None])
+    if direction == "forward":
+        kl = torch.addcmul(q_CV, p_CV, d, out=d).sub_(p_CV).sum(1)
+        q_CV.mul_((ce_C + kl_C)[:, None]).addcmul_(p_CV, -kl_C[:, None])
+    else:
+        kl = p_CV.addcmul_(q_CV, d, value=-1).sub_(q_CV).sum(1)
+        q_CV.mul_(d.add_(kl[:, None]).mul_(-kl_C[:, None]).add_(ce_C[:, None]))
+    return kl
+
+
+def _kl_own_softmax(z_CV: Tensor, out_CV: Tensor, w_CV: Tensor, p_CV: Tensor, options: _Options) -> Tensor:
+    """Any temperature, and vocabularies cut to their common columns: the KL has softmaxes of its own.
+
+    Writes dKL/dz into `out_CV`; destroys the other three. Returns the KL of each row `[C]`.
     """
     inverse = 1.0 / options.temperature
-    common = min(z_CV.shape[1], w_CU.shape[1])
-    out_CV[:, common:] = 0.0
-    log_q, log_p = out_CV[:, :common], w_CU[:, :common]
-    torch.mul(z_CV[:, :common], inverse, out=log_q)
-    log_q.sub_(log_q.logsumexp(1, keepdim=True))
-    if inverse != 1.0:
-        log_p.mul_(inverse)
-    log_p.sub_(log_p.logsumexp(1, keepdim=True))
+    z_CV.mul_(inverse)
+    w_CV.mul_(inverse)
+    q_CV = out_CV
+    shift = _softmax(w_CV, w_CV.amax(1), out=p_CV) - _softmax(z_CV, z_CV.amax(1), out=q_CV)
+    d = w_CV.sub_(z_CV).sub_(shift.to(z_CV.dtype)[:, None])
     if options.direction == "forward":
-        p = log_p.exp()
-        d = log_p.sub_(log_q)  # log p - log q, in the teacher's buffer
-        q = log_q.exp_()  # in the output buffer
-        kl = d.mul_(p).add_(q).sub_(p).sum(1)
-        q.sub_(p).mul_(inverse)
+        kl = torch.addcmul(q_CV, p_CV, d, out=d).sub_(p_CV).sum(1)
+        q_CV.sub_(p_CV).mul_(inverse)
     else:
-        p = log_p.exp()
-        d = log_p.neg_().add_(log_q)  # log q - log p
-        q = log_q.exp_()
-        kl = torch.addcmul(p, q, d).sub_(q).sum(1)
-        q.mul_(d.sub_(kl[:, None])).mul_(inverse)
-    return kl, out_CV
+        kl = p_CV.addcmul_(q_CV, d, value=-1).sub_(q_CV).sum(1)
+        q_CV.mul_(d.add_(kl[:, None])).mul_(-inverse)
+    return kl
 
 
 class _Product:

@@ -64,7 +64,9 @@ def backbone_of(model: nn.Module) -> nn.Module:
     lm = causal_lm(model)
     backbone = getattr(lm, "base_model", None)
     if backbone is None or backbone is lm:
-        raise ModelError(f"Expected a causal language model with a backbone and an output head, got {type(lm).__name__}, which has no separate backbone.")
+        raise ModelError(
+            f"Expected a causal language model with a backbone and an output head, got {type(lm).__name__}, which has no separate backbone."
+        )
     return backbone
 
 
@@ -79,7 +81,8 @@ def describe_head(model: nn.Module) -> Head:
     weight = getattr(module, "weight", None)
     if module is None or weight is None:
         raise ModelError(
-            f"Expected a causal language model with an output head, got {type(lm).__name__}, which has none. Pass a model that AutoModelForCausalLM loads."
+            f"Expected a causal language model with an output head, got {type(lm).__name__}, which has none. "
+            "Pass a model that AutoModelForCausalLM loads."
         )
     config = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
     return Head(

@@ -36,7 +36,9 @@ class SequentialAveraging(RetentionMethod):
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
     source: ClassVar[str] = "paper 002, Algorithm 1 and Eq. 5"
 
-    p: float | None = field(default=None, metadata={"help": "fraction of the run between averages, in (0, 1]; default 0.25 when `every` is not given"})
+    p: float | None = field(
+        default=None, metadata={"help": "fraction of the run between averages, in (0, 1]; default 0.25 when `every` is not given"}
+    )
     every: int | None = field(default=None, metadata={"help": "optimiser steps between averages, instead of p"})
     beta: float = field(default=0.5, metadata={"help": "weight on the OLD model in each average, in [0, 1]; 0 is direct fine-tuning"})
     previous: str = field(default=START, metadata={"help": "the old model: 'start', or the folder of the previous task's checkpoint"})

@@ -31,12 +31,17 @@ class LabelAnnealing(RetentionMethod):
 
     weight: float = field(default=1.0, metadata={"help": "lambda, factor of the KL term (nats per token); 0 is direct fine-tuning"})
     temperature: float = field(default=1.0, metadata={"help": "T > 0 of both softmaxes in the KL term (no T^2 factor)"})
-    direction: str = field(default="forward", metadata={"help": "forward: KL(teacher || student), the paper's implementation; reverse: KL(student || teacher)"})
+    direction: str = field(
+        default="forward", metadata={"help": "forward: KL(teacher || student), the paper's implementation; reverse: KL(student || teacher)"}
+    )
     tokens: str = field(default="trained", metadata={"help": "trained: tokens with a label; all: prompt tokens too"})
     teacher: str = field(
-        default="auto", metadata={"help": "online: a frozen second copy; adapter_off: LoRA's base with adapters off; auto: adapter_off under LoRA, else online"}
+        default="auto",
+        metadata={"help": "online: a frozen second copy; adapter_off: LoRA's base with adapters off; auto: adapter_off under LoRA, else online"},
     )
-    teacher_dtype: str | None = field(default=None, metadata={"help": "dtype of an online teacher (float32, bfloat16, float16); empty: the start model's"})
+    teacher_dtype: str | None = field(
+        default=None, metadata={"help": "dtype of an online teacher (float32, bfloat16, float16); empty: the start model's"}
+    )
 
     @property
     def off(self) -> bool:

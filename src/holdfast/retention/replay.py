@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from holdfast.retention.method import PrepareData, RetentionMethod
 
@@ -55,5 +55,5 @@ class Replay(RetentionMethod):
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_replay
 
-        mixed, info = mix_replay(train, prepare(self.data), fraction=self.fraction, seed=seed, unit=self.unit)
+        mixed, info = mix_replay(train, prepare(self.data), fraction=self.fraction, seed=seed, unit=cast(Any, self.unit))
         return mixed, dataclasses.asdict(info)

@@ -58,7 +58,9 @@ def arms(replay_file: str) -> list[QuickArm]:
     return annealing + others
 
 
-def quickstart(*, output_dir: str | os.PathLike[str] = "holdfast-quickstart", seed: int = 0, workers: int = 2, quick: bool = False, console: Any = None) -> Path:
+def quickstart(
+    *, output_dir: str | os.PathLike[str] = "holdfast-quickstart", seed: int = 0, workers: int = 2, quick: bool = False, console: Any = None
+) -> Path:
     """Runs the quickstart, or continues it where it was interrupted.
 
     Args:
@@ -91,7 +93,8 @@ def quickstart(*, output_dir: str | os.PathLike[str] = "holdfast-quickstart", se
         recipe = replace(recipe, layers=2, width=64, mlp=128, vocab_size=512, steps=30)
     files = corpus.write_jsonl_splits(root / "data")
     console.print(
-        f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's reference) and a little code.", highlight=False
+        f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's reference) and a little code.",
+        highlight=False,
     )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     base = cached_base(base_texts(corpus), recipe, console=console)
@@ -109,7 +112,8 @@ def quickstart(*, output_dir: str | os.PathLike[str] = "holdfast-quickstart", se
         title="What fine-tuning on code does to prose",
         intro=(
             f"A base of {_parameters(root / 'direct'):,} parameters, pre-trained on English reference prose, was fine-tuned on Python source in "
-            f"{len(chosen)} ways. Source: held-out prose, what it knew. Target: held-out code, what it learns. One seed; the intervals are over documents."
+            f"{len(chosen)} ways. Source: held-out prose, what it knew. Target: held-out code, what it learns. "
+            "One seed; the intervals are over documents."
         ),
         source=SOURCE,
         target=TARGET,
@@ -172,7 +176,7 @@ def _settings(arm: QuickArm, root: Path, base: Path, files: dict[str, Path], see
         "seed": seed,
         "retention": arm.retention,
         "evaluation": {
-            "source": [{"perplexity": str(files["prose_heldout"]), "name": "prose", "max_documents": 40 if quick else None}],
+            "source": [{"perplexity": str(files["prose_heldout"]), "name": "prose", "max_documents": 40 if quick else 1000}],
             "target": [{"perplexity": str(files["code_heldout"]), "name": "code", "max_documents": 40 if quick else 160}],
         },
     }
@@ -255,7 +259,14 @@ def _watch(processes: list[Any], jobs: list[dict[str, Any]], chosen: list[QuickA
 
     folders = [RunFolder(job["output_dir"]) for job in jobs]
     weight = [1.3 if arm.kind == "label_annealing" else 1.0 for arm in chosen]  # the teacher's forward pass
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     shown = -1
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("Fine-tuning", total=sum(weight))

@@ -80,7 +80,8 @@ class Progress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs or args.disable_tqdm:
             return
-        parts = [f"{name} {logs[key]:.4g}" for key, name in (("ce", "CE"), ("kl", "KL"), ("eval_ce", "eval CE"), ("eval_kl", "eval KL")) if key in logs]
+        names = {"ce": "CE", "kl": "KL", "eval_ce": "eval CE", "eval_kl": "eval KL"}
+        parts = [f"{name} {logs[key]:.4g}" for key, name in names.items() if key in logs]
         self.text = ", ".join(parts)
         if self.bar is not None:
             self.bar.update(self.task, figures=self.text)

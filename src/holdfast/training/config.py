@@ -18,7 +18,7 @@ All mistakes are reported at once. Departures from `trl sft` (the first and the 
 
 - bf16, TRL's default, is off on a machine that cannot do it, unless the user asks for it (TRL stops with an error there);
 - `output_dir` defaults to `runs/<model>-<methods>` instead of `trainer_output`;
-- `trust_remote_code` is never on: no code that ships with a model is run;
+- `trust_remote_code: true` is honoured, because it was asked for, and noted in the run's record;
 - `dataloader_pin_memory` is off on a machine without an accelerator, where it does nothing but warn;
 - YAML values are type-checked (TRL checks strings only), a duplicate key is an error, and option names cannot be abbreviated.
 
@@ -28,7 +28,6 @@ Relative paths start from the working directory, as in TRL. Nothing heavy is imp
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import warnings
@@ -143,8 +142,8 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
     environment = _environment(own.get("env"), problems)
 
     values = _settings(raw, known, problems)
-    if any([values.pop("trust_remote_code", False), _without_remote_code(values)]):
-        notes.append("trust_remote_code was ignored: holdfast runs no code that ships with a model; transformers' own classes are used.")
+    if values.get("trust_remote_code"):
+        notes.append("trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have read that code.")
     for name in ("model_name_or_path", "dataset_name"):
         if isinstance(values.get(name), str) and values[name].startswith("~"):
             values[name] = os.path.expanduser(values[name])
@@ -218,17 +217,6 @@ def _settings(raw: Mapping[str, Any], known: Mapping[str, Setting], problems: li
         except SettingError as error:
             problems += error.problems
     return values
-
-
-def _without_remote_code(values: dict[str, Any]) -> bool:
-    """Takes the switch out of `model_init_kwargs`, where it would act as well; True when it was there and on."""
-    kwargs = values.get("model_init_kwargs")
-    if isinstance(kwargs, str):
-        kwargs = json.loads(kwargs)
-    if not isinstance(kwargs, dict) or "trust_remote_code" not in kwargs:
-        return False
-    values["model_init_kwargs"] = {k: v for k, v in kwargs.items() if k != "trust_remote_code"}
-    return bool(kwargs["trust_remote_code"])
 
 
 def _construct(

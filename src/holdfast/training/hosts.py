@@ -58,7 +58,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         prepared = super()._prepare_dataset(tokenised, processing_class, args, packing, None, dataset_name)
         if len(prepared) == 0:
             raise DataError(
-                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills the window alone. Raise max_length or shorten the prompts."
+                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills the window alone. "
+                "Raise max_length or shorten the prompts."
             )
         return prepared
 
@@ -73,7 +74,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         """Other data (replay), tokenised by its own format: TRL decides completion-only loss from the first training sample."""
         assert self._load_rows is not None
         rows, _ = self._load_rows(name)
-        held = self.completion_only_loss
+        held: bool = self.completion_only_loss  # type: ignore[has-type]
         if args.completion_only_loss is None:
             self.completion_only_loss = "prompt" in rows.column_names and "completion" in rows.column_names
         try:
@@ -89,8 +90,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             longer = int((lengths > args.max_length).sum())
             if longer and not (packing and args.packing_strategy in ("bfd_split", "wrapped")):
                 self.data_notes.append(
-                    f"{longer} of {len(lengths)} training examples are longer than max_length={args.max_length} tokens (longest: {int(lengths.max())}) and are cut there. "
-                    "Raise max_length, or use packing with packing_strategy: bfd_split to keep their ends."
+                    f"{longer} of {len(lengths)} training examples are longer than max_length={args.max_length} tokens "
+                    f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use packing with packing_strategy: bfd_split "
+                    "to keep their ends."
                 )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

@@ -27,14 +27,14 @@ def load_model(config: TrainConfig) -> Any:
     from trl import get_quantization_config
 
     name = config.model.model_name_or_path
-    kwargs: dict[str, Any] = dict(
-        revision=config.model.model_revision,
-        trust_remote_code=config.training.trust_remote_code,
-        attn_implementation=config.model.attn_implementation,
-        dtype=config.model.dtype,
-        use_safetensors=True,
-    )
-    kwargs.update(config.training.model_init_kwargs or {})
+    kwargs: dict[str, Any] = {
+        "revision": config.model.model_revision,
+        "trust_remote_code": config.training.trust_remote_code,
+        "attn_implementation": config.model.attn_implementation,
+        "dtype": config.model.dtype,
+        "use_safetensors": True,
+        **(config.training.model_init_kwargs or {}),
+    }
     quantization = get_quantization_config(config.model)
     if quantization is not None:
         kwargs["quantization_config"] = quantization
@@ -65,7 +65,8 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         raise ModelError(f"Expected a model at {name} ({where}), but its config cannot be read: {_first_line(error)}") from error
     architectures = getattr(config, "architectures", None) or []
     causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
-    if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or (not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+    unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or unknown:
         raise ModelError(
             f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got {', '.join(architectures) or config.model_type} "
             f"at {name}. Choose a decoder-only model."
@@ -105,8 +106,9 @@ def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
         DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
     """
     from holdfast.data.formats import standardise
-    from holdfast.data.sources import load_rows
+    from holdfast.data.sources import data_files, is_path, load_rows
 
+    files = None
     if config.mixture.datasets:
         from trl import get_dataset
 
@@ -116,7 +118,19 @@ def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
         if name is None:
             raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")
         rows = load_rows(name, split=script.dataset_train_split, config=script.dataset_config, streaming=script.dataset_streaming)
-    return standardise(rows, tokenizer, templates=config.templates)
+        if is_path(name) and script.dataset_train_split == "train" and not script.dataset_streaming:
+            files = data_files(name)  # so that a bad row is named by file and line
+    return standardise(rows, tokenizer, templates=_templates(config), files=files)
+
+
+def _templates(config: TrainConfig) -> Any:
+    """The config's templates; TRL's `dataset_text_field` is one too."""
+    from holdfast.data.formats import Templates
+
+    field = config.training.dataset_text_field
+    if config.templates is None and field and field != "text":
+        return Templates(text="{" + field + "}")
+    return config.templates
 
 
 def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
@@ -131,9 +145,10 @@ def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
         rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
     except DataError as error:
         raise DataError(
-            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} Or turn it off and list held-out files under evaluation:."
+            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
+            "Or turn it off and list held-out files under evaluation:."
         ) from error
-    return standardise(rows, tokenizer, templates=config.templates)[0]
+    return standardise(rows, tokenizer, templates=_templates(config))[0]
 
 
 def other_rows(tokenizer: Any) -> Any:

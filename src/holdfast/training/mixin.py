@@ -30,7 +30,7 @@ import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,13 @@ class LossRequest:
     token_loss: TokenLoss | None = None
 
 
-class RetentionMixin:
+if TYPE_CHECKING:
+    from transformers import Trainer as _Host
+else:
+    _Host = object
+
+
+class RetentionMixin(_Host):
     """Hosts retention methods in a `transformers.Trainer` subclass; put it first among the bases.
 
     Args:
@@ -205,7 +211,7 @@ class RetentionMixin:
         )
 
     def _reset_optimizer(self) -> None:
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
         optimizer.state.clear()
 
     def after_optimizer_step(self) -> None:
@@ -348,7 +354,9 @@ class RetentionMixin:
         if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
             problems.append(f"loss_type: expected nll, got {self.args.loss_type!r}; holdfast computes the loss itself.")
         if self.args.label_smoothing_factor:
-            problems.append(f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label annealing is the smoothing that remembers.")
+            problems.append(
+                f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label_annealing is smoothing that remembers."
+            )
         if problems:
             raise ConfigError(problems)
 
@@ -365,7 +373,8 @@ class RetentionMixin:
         if inputs is not None:
             lines += ["On these samples:", *(f"  - {s}" for s in self.describe_samples(inputs, rows))]
         lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
-        lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample. Lower learning_rate or mend the sample, then run again.")
+        lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample.")
+        lines.append("Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes).")
         return TrainingDiverged("\n".join(lines))
 
     def describe_samples(self, inputs: dict[str, Any], rows: list[int] | None = None, *, limit: int = 4) -> list[str]:

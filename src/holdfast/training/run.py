@@ -62,12 +62,12 @@ def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | o
         except OSError as error:
             run.end("failed", str(error))
             if error.errno == 28:  # ENOSPC
-                raise StorageError(f"No space left on the disk of {folder.path}. Earlier checkpoints are intact; free some space and run again.") from error
+                raise _disk_full(folder) from error
             raise
         except BaseException as error:
             run.end("failed", str(error).split("\n")[0])
             if "No space left" in str(error):
-                raise StorageError(f"No space left on the disk of {folder.path}. Earlier checkpoints are intact; free some space and run again.") from error
+                raise _disk_full(folder) from error
             raise
     return folder
 
@@ -122,7 +122,8 @@ class _Run:
         known = self.record.model.get("hash")
         if known not in (None, identity):
             raise RunFolderError(
-                f"The model at {self.config.model.model_name_or_path} changed since the run in {self.folder.path} began. Choose a new output_dir, or put the old model back."
+                f"The model at {self.config.model.model_name_or_path} changed since the run in {self.folder.path} began. "
+                "Choose a new output_dir, or put the old model back."
             )
         self.record.model = {
             **self.record.model,
@@ -155,7 +156,14 @@ class _Run:
         if not self.main:
             return
         evaluate(
-            model, self.tokenizer, self.config.evaluation, folder=self.folder, which=which, model_identity=identity, cache=self.cache, console=self.console
+            model,
+            self.tokenizer,
+            self.config.evaluation,
+            folder=self.folder,
+            which=which,
+            model_identity=identity,
+            cache=self.cache,
+            console=self.console,
         )
 
     def fit(self) -> None:
@@ -176,7 +184,7 @@ class _Run:
             data_hash = content_hash(name) if name and os.path.exists(name) else str(getattr(rows, "_fingerprint", ""))
             if self.record.data.get("hash") not in (None, data_hash) and name and os.path.exists(name):
                 raise RunFolderError(f"{name} changed since the run in {self.folder.path} began. Choose a new output_dir, or put the old data back.")
-            progress = Progress(self.console, "Fine-tuning" if not config.retention else f"Fine-tuning with {', '.join(m.name for m in config.retention)}")
+            progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(m.name for m in config.retention)])))
             with _quiet_datasets(len(rows) if hasattr(rows, "__len__") else 10**9):
                 self.trainer = SFTRetentionTrainer(
                     model=self.model,
@@ -252,7 +260,8 @@ class _Run:
 
             self.model = PeftModel.from_pretrained(self.model, path)
         else:
-            self.model = AutoModelForCausalLM.from_pretrained(path, dtype=self.config.model.dtype, attn_implementation=self.config.model.attn_implementation)
+            model = self.config.model
+            self.model = AutoModelForCausalLM.from_pretrained(path, dtype=model.dtype, attn_implementation=model.attn_implementation)
         self.model.to(self.config.training.device)
 
     def report(self) -> None:
@@ -341,7 +350,7 @@ class _Run:
         reader, result = CheckpointReader(self.start_folder), self.model.state_dict()
         names = [n for n in reader.names() if n in result and tuple(result[n].shape) == reader.shape(n)]
         if len(names) < len(reader.names()):
-            self.note(f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have other names or shapes now.")
+            self.note(f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have other names or shapes.")
         return layer_distances((n, reader.tensor(n), result[n].cpu()) for n in names) if names else []
 
 
@@ -368,11 +377,13 @@ def _open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
             record.status = "running"
         return record
     if folder.path.is_dir() and any(not entry.name.startswith(".") for entry in folder.path.iterdir()):
-        raise RunFolderError(f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty output_dir, so that nothing of yours is overwritten.")
+        raise RunFolderError(
+            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty output_dir, so that nothing of yours is overwritten."
+        )
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(f"Could not make the output folder {folder.path}: {error.strerror}. Choose an output_dir that can be written.") from error
+        raise RunFolderError(f"Could not make the folder {folder.path}: {error.strerror}. Choose an output_dir that can be written.") from error
     record = RunRecord(
         name=folder.path.resolve().name,
         config=config.resolved,
@@ -386,6 +397,10 @@ def _open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
     )
     folder.write(record)
     return record
+
+
+def _disk_full(folder: RunFolder) -> StorageError:
+    return StorageError(f"No space left on the disk of {folder.path}. Earlier checkpoints are intact; free some space and run again.")
 
 
 def _nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig) -> bool:
@@ -447,7 +462,8 @@ def hardware() -> dict[str, Any]:
     """Processor, cores, memory and accelerators, without names of people or machines."""
     import torch
 
-    found: dict[str, Any] = {"system": platform.system(), "machine": platform.machine(), "processor": _processor(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: dict[str, Any] = {"system": platform.system(), "machine": platform.machine(), "processor": _processor(), "cores": cores}
     with contextlib.suppress(OSError, ValueError):
         found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     found["threads"] = torch.get_num_threads()
@@ -470,5 +486,3 @@ def _shown_name(name: str) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
