@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError, Interrupted
-from holdfast.results import RunFolder, read_json, write_json
+from holdfast.results import RunFolder, read_json, write_json, write_jsonl
 from holdfast.studies.pretrain import BaseRecipe, cached_base
 
 SOURCE = ("source", "prose")
@@ -91,7 +91,7 @@ def quickstart(
     recipe = BaseRecipe(seed=seed)
     if quick:
         recipe = replace(recipe, layers=2, width=64, mlp=128, vocab_size=512, steps=30)
-    files = corpus.write_jsonl_splits(root / "data")
+    files = write_data(corpus, root / "data")
     console.print(
         f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's reference) and a little code.",
         highlight=False,
@@ -153,6 +153,21 @@ def base_texts(corpus: Any) -> list[str]:
     return mixed + code
 
 
+def write_data(corpus: Any, folder: Path) -> dict[str, Path]:
+    """The files the runs read, by name: what is learnt, what is replayed, and the two held-out sets, short enough to measure in seconds.
+
+    Held-out code is the beginning of evenly spaced pieces: many documents for the paired intervals, few tokens.
+    """
+    every = max(1, len(corpus.code_heldout) // 160)
+    splits = {
+        "code_train": corpus.code_train[::4],
+        "prose_train": corpus.prose_train,
+        "prose_heldout": corpus.prose_heldout,
+        "code_heldout": [piece[:900].rsplit("\n", 1)[0] for piece in corpus.code_heldout[::every]],
+    }
+    return {name: write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts)) for name, texts in splits.items()}
+
+
 def _settings(arm: QuickArm, root: Path, base: Path, files: dict[str, Path], seed: int, quick: bool) -> dict[str, Any]:
     """One run's configuration: exactly what `holdfast train --config` would take."""
     return {
@@ -176,8 +191,8 @@ def _settings(arm: QuickArm, root: Path, base: Path, files: dict[str, Path], see
         "seed": seed,
         "retention": arm.retention,
         "evaluation": {
-            "source": [{"perplexity": str(files["prose_heldout"]), "name": "prose", "max_documents": 40 if quick else 1000}],
-            "target": [{"perplexity": str(files["code_heldout"]), "name": "code", "max_documents": 40 if quick else 160}],
+            name: [{"perplexity": str(files[f"{text}_heldout"]), "name": text, "window": 128, "stride": 96, "max_documents": 20 if quick else 1000}]
+            for name, text in (SOURCE, TARGET)
         },
     }
 

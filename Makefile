@@ -1,0 +1,46 @@
+# Two commands on a fresh machine do all the set-up: `make quickstart` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# One thread a process: two test workers on two cores would otherwise fight over them.
+ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test test-all check format bench clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+# torch comes first and by its exact version, so that no other package pulls a newer one with gigabytes of GPU libraries.
+$(BIN)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "holdfast needs Python 3.11 or newer, this is %s" % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $$(grep -E '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+install: $(BIN)/.installed  ## make .venv and install holdfast with its test tools
+
+quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in about three minutes
+	$(BIN)/holdfast quickstart
+
+test: $(BIN)/.installed  ## static checks and the test suite (no GPU, no network)
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check --quiet src tests examples benchmarks
+	$(BIN)/mypy --no-error-summary
+	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu and not network'
+
+test-all: $(BIN)/.installed  ## the slow tests too
+	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not gpu and not network'
+
+format: $(BIN)/.installed  ## format and fix what ruff can
+	$(BIN)/ruff check --fix src tests examples benchmarks
+	$(BIN)/ruff format src tests examples benchmarks
+
+bench: $(BIN)/.installed  ## the benchmarks with their bars
+	$(BIN)/python benchmarks/train_step.py --check
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
