@@ -3,11 +3,11 @@
     python examples/peps_gsm8k/prepare.py --data ../shared/data --out runs/peps_gsm8k
 
 writes `base/` (the model), `peps_heldout.jsonl` (source: what the base knows), `gsm8k_train.jsonl` (what it is fine-tuned on) and
-`gsm8k_test.jsonl` (target: what is learnt). Then, from the repository's root:
+`gsm8k_test.jsonl` (target: what is learnt), and a benchmark file for a harness task. Then, from the repository's root:
 
     holdfast train --config examples/peps_gsm8k/label_annealing.yaml
 
-The PEPs are split by document: every tenth is held out. About 20 minutes on two cores for the base; interrupted, it continues.
+The PEPs are split by document: every tenth is held out. About 15 minutes on two cores for the base; interrupted, it continues.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 from holdfast.data.embedded import cut
@@ -25,13 +26,13 @@ BORDERS = (r"\n\n(?=\S)", r"\n\n", r"\n", r" ")
 """Where a PEP may be cut: sections, paragraphs, lines, words."""
 
 RECIPE = BaseRecipe(
-    layers=6, width=192, heads=6, mlp=512, vocab_size=4096, context=256, batch_size=16, steps=1200, learning_rate=2e-3, warmup_steps=50
+    layers=6, width=192, heads=6, mlp=512, vocab_size=4096, context=256, batch_size=16, steps=700, learning_rate=2e-3, warmup_steps=50
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with text_peps/ and gsm8k/")
+    parser.add_argument("--data", type=Path, required=True, help="folder with text_peps/, gsm8k/ and eval_sets/")
     parser.add_argument("--out", type=Path, default=Path("runs/peps_gsm8k"))
     options = parser.parse_args()
 
@@ -47,6 +48,8 @@ def main() -> None:
         write_jsonl(options.out / "gsm8k_train.jsonl", (json.loads(line) for line in file))
     with open(options.data / "gsm8k" / "test.jsonl", encoding="utf-8") as file:
         write_jsonl(options.out / "gsm8k_test.jsonl", [json.loads(line) for line in file][:400])
+
+    shutil.copyfile(options.data / "eval_sets" / "hf_ai2_arc_ARC-Easy_validation.jsonl.gz", options.out / "arc_easy.jsonl.gz")
 
     base = options.out / "base"
     if not (base / "model.safetensors").is_file():

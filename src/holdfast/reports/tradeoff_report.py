@@ -73,17 +73,20 @@ def write_tradeoff_report(
 
 
 def _paragraphs(text: str) -> list[Html]:
-    """Blank lines separate paragraphs; lines that begin with "$ " are commands."""
+    """Blank lines separate paragraphs; lines that begin with "$ " are commands, continued where a line ends with a backslash."""
     out: list[Html] = []
     for block in text.strip().split("\n\n"):
         words: list[str] = []
         commands: list[str] = []
         for line in block.splitlines():
-            (commands if line.lstrip().startswith("$ ") else words).append(line.strip())
+            if line.lstrip().startswith("$ ") or (commands and commands[-1].endswith("\\")):
+                commands.append(line.rstrip())
+            else:
+                words.append(line.strip())
         if words:
             out.append(tag("p", " ".join(words)))
         if commands:
-            out.append(tag("pre", tag("code", "\n".join(c.removeprefix("$ ") for c in commands))))
+            out.append(tag("pre", tag("code", "\n".join(c.lstrip().removeprefix("$ ") if c.lstrip().startswith("$ ") else c for c in commands))))
     return out
 
 

@@ -64,13 +64,15 @@ def cached_base(texts: Sequence[str], recipe: BaseRecipe, *, console: Any = None
         digest.update(hashlib.sha256(text.encode()).digest())
     libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     key = fingerprint({"texts": digest.hexdigest(), "recipe": asdict(recipe), "libraries": libraries}, length=16)
-    folder = (cache or cache_folder()) / "bases" / key
+    shelf = (cache or cache_folder()) / "bases"
+    folder = shelf / key / "small-base"
     if (folder / "base.json").is_file():
         return folder
-    work = folder.with_name(f"{key}.training")
+    work = shelf / f"{key}.training"
     pretrain(texts, recipe, work, console=console)
     write_json(work / "base.json", {"recipe": asdict(recipe), "texts": len(texts), "sha256": digest.hexdigest(), "libraries": libraries})
     shutil.rmtree(folder, ignore_errors=True)  # at most a folder without base.json: an unfinished older copy
+    folder.parent.mkdir(parents=True, exist_ok=True)
     os.replace(work, folder)
     return folder
 

@@ -126,12 +126,15 @@ def quickstart(
 
 
 NEXT_STEPS = """\
-holdfast train --model_name_or_path YOUR_MODEL --dataset_name train.jsonl --output_dir my-run \\
-  --retention label_annealing:weight=1.0 --source what_it_knows.jsonl --target what_it_learns.jsonl
+$ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl \
+    --retention label_annealing:weight=1.0 --output_dir my-run \
+    --source what_it_knows.jsonl --target what_it_learns.jsonl
 
-YOUR_MODEL is a folder or a hub id; train.jsonl has text, messages, prompt/completion or instruction/output columns. --source and --target take \
-held-out files (perplexity) or lm-evaluation-harness tasks such as arc_easy. The run folder then holds the tuned model and a report like this one. \
-holdfast train --help shows the rest."""
+MODEL is a folder or a hub id. train.jsonl has text, messages, prompt and completion, or instruction and output columns. --source and --target take \
+held-out files (perplexity) or lm-evaluation-harness tasks such as arc_easy. The run folder then holds the tuned model and a report like this one.
+
+$ holdfast train --help"""
+"""What to do next, for the terminal and the page: lines that begin with `$ ` are commands."""
 
 
 def base_texts(corpus: Any) -> list[str]:

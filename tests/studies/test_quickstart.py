@@ -1,0 +1,70 @@
+"""The quickstart from end to end, in its quick form: every arm is a finished run, the page and the table agree with them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.results import RunFolder
+from holdfast.studies.quickstart import SOURCE, TARGET, arms
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """One quick quickstart by its command, with a cache of its own."""
+    import os
+
+    out = tmp_path_factory.mktemp("quickstart")
+    environment = {**os.environ, "HOLDFAST_CACHE": str(out / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(out / "run")],
+        capture_output=True, text=True, timeout=280, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
+    (out / "stdout.txt").write_text(done.stdout)
+    return out
+
+
+def test_every_arm_is_a_finished_run(root):
+    for arm in arms("replay.jsonl"):
+        folder = RunFolder(root / "run" / arm.name)
+        record = folder.read()
+        assert record.status == "finished", arm.name
+        assert record.training["steps"] == 10
+        assert {(c.suite, c.name) for c in folder.comparisons()} == {SOURCE, TARGET}
+        assert folder.report_file.is_file()
+
+
+def test_all_arms_share_one_start(root):
+    starts = {RunFolder(root / "run" / arm.name).read().model["hash"] for arm in arms("")}
+    assert len(starts) == 1
+    values = {RunFolder(root / "run" / arm.name).find_evaluation("start", *SOURCE).metrics["nats_per_token"].value for arm in arms("")}
+    assert len(values) == 1
+
+
+def test_page_and_terminal_tell_the_same(root):
+    page = (root / "run" / "report.html").read_text()
+    shown = (root / "stdout.txt").read_text()
+    direct = RunFolder(root / "run" / "direct")
+    after = next(c.after for c in direct.comparisons() if c.suite == "target" and c.metric == "nats_per_token")
+    assert f"{after:.3f}" in shown
+    assert f"{after:.3f}" in page
+    for arm in arms(""):
+        assert arm.label in page
+    assert "holdfast train --model_name_or_path" in shown
+
+
+def test_the_base_is_cached_and_a_second_call_computes_nothing(root):
+    import os
+
+    stamps = {path: path.stat().st_mtime_ns for path in (root / "run").glob("*/model.safetensors")}
+    assert len(stamps) == 7
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(root / "run")],
+        capture_output=True, text=True, timeout=200, env={**os.environ, "HOLDFAST_CACHE": str(root / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert "Pre-training" not in done.stdout
