@@ -266,3 +266,68 @@ def test_direct_agrees_with_trl(tmp_path):
     ours.train()
     theirs.train()
     assert largest_difference(weights(ours), weights(theirs)) < 1e-6
+
+
+def test_mixture_of_experts_agrees_with_trl(tmp_path):
+    """The experts' load-balancing loss is part of the loss, with TRL's weight, also under gradient accumulation."""
+    from cases import rows
+    from datasets import Dataset
+    from tiny import build_tokenizer
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+    from trl import SFTTrainer
+
+    def build():
+        torch.manual_seed(0)
+        config = Qwen2MoeConfig(
+            vocab_size=320, hidden_size=32, intermediate_size=64, moe_intermediate_size=32, shared_expert_intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=2, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, max_position_embeddings=128, router_aux_loss_coef=0.5,
+            output_router_logits=True,
+        )  # fmt: skip
+        return Qwen2MoeForCausalLM(config)
+
+    settings = {"optim": "sgd", "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "logging_steps": 1}
+    host = make_trainer(tmp_path, {}, **settings)
+    common = {"args": host.args, "train_dataset": Dataset.from_list(rows()), "processing_class": build_tokenizer()}
+    ours = type(host)(model=build(), **common, retain=[])
+    theirs = SFTTrainer(model=build(), **common)
+    ours.train()
+    theirs.train()
+    first = [next(r["loss"] for r in t.state.log_history if "loss" in r) for t in (ours, theirs)]
+    assert first[0] == pytest.approx(first[1], abs=1e-5)
+    assert first[0] > next(r["ce"] for r in ours.state.log_history if "ce" in r) + 0.3  # the extra term is there
+    assert largest_difference(weights(ours), weights(theirs)) < 2e-6
+
+
+@pytest.mark.parametrize("peft", [False, True])
+def test_gradient_checkpointing_changes_nothing(peft, tmp_path):
+    results = []
+    for checkpointing in (False, True):
+        trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 1.0}}, peft=peft, gradient_checkpointing=checkpointing)
+        trainer.train()
+        results.append(weights(trainer))
+    assert largest_difference(*results) < 1e-6
+
+
+@pytest.mark.parametrize("peft", [False, True])
+def test_bf16_autocast_reaches_the_teacher_too(peft, tmp_path):
+    """Student and teacher run under the same autocast, so the KL of a student that has not moved is still zero."""
+    trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 1.0}, "sfa": {"p": 0.5}}, peft=peft, bf16=True, logging_steps=1)
+    trainer.train()
+    logged = [r for r in trainer.state.log_history if "kl" in r]
+    assert logged[0]["kl"] == 0.0
+    assert 0 < logged[-1]["kl"] < 1
+    assert all(p.dtype == torch.float32 for p in weights(trainer).values())
+
+
+def test_a_bf16_model_trains(tmp_path):
+    trainer = make_trainer(tmp_path, {})
+    model = trainer.model.to(torch.bfloat16)
+    retain = methods({"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.1}, "sfa": {"p": 0.5}}, tmp_path)
+    again = type(trainer)(
+        model=model, args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class, retain=retain,
+        load_rows=trainer._load_rows,
+    )  # fmt: skip
+    again.train()
+    logged = [r for r in again.state.log_history if "loss" in r]
+    assert logged[-1]["ce"] < logged[0]["ce"]
+    assert all(p.dtype == torch.bfloat16 for p in weights(again).values())

@@ -28,7 +28,7 @@ import math
 import os
 import types
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from transformers import TrainerCallback
 
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits, annealed_loss
-from holdfast.ops.heads import Head, causal_lm, check_head, describe_head, run_backbone
+from holdfast.ops.heads import Head, backbone_of, causal_lm, check_head, describe_head, run_backbone
 from holdfast.results import write_json
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepInfo, TokenLoss
@@ -60,6 +60,8 @@ class LossRequest:
     teacher_hidden_BTK: Tensor | None = None
     teacher_head: Head | None = None
     token_loss: TokenLoss | None = None
+    router_scale: float = 0.0
+    """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
 
 
 if TYPE_CHECKING:
@@ -145,8 +147,10 @@ class RetentionMixin(_Host):
     def _request(self, inputs: dict[str, Any], labels: Tensor, num_items: Any) -> LossRequest:
         trained = labels[:, 1:] != IGNORE
         ce_items = trained.sum().clamp(min=1) if num_items is None else num_items
+        # The load-balancing loss is a mean per micro-batch, so it is averaged over the accumulation steps.
+        router_scale = self._router_coefficient() / (self.current_gradient_accumulation_steps if num_items is not None else 1)
         if self._token_loss is None or self._teacher is None:
-            return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items)
+            return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items, router_scale=router_scale)
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = ce_items if self._token_loss.tokens == "trained" else self._kl_items
         if num_items is None or kl_items is None:
@@ -161,7 +165,16 @@ class RetentionMixin(_Host):
             teacher_hidden_BTK=hidden,
             teacher_head=head,
             token_loss=self._token_loss,
+            router_scale=router_scale,
         )
+
+    def _router_coefficient(self) -> float:
+        """Weight of the experts' load-balancing loss: TRL's setting where the host has one, else the model's own."""
+        config = causal_lm(self.model).config.get_text_config()
+        if not getattr(config, "output_router_logits", False):
+            return 0.0
+        own = getattr(config, "router_aux_loss_coef", 0.0)
+        return float(getattr(self, "router_aux_loss_coef", own) or 0.0) / max(self.accelerator.num_processes, 1)
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
         """Trainer's global count of trained tokens; beside it, the KL's own count where its tokens differ."""
@@ -275,6 +288,10 @@ class RetentionMixin(_Host):
                 self.state.best_model_checkpoint = str(final)
                 if self.is_world_process_zero():
                     self.state.save_to_json(str(staging / name / "trainer_state.json"))
+        except BaseException:
+            if self.is_world_process_zero():
+                remove_folder(staging)  # half a checkpoint is worth nothing, and its space may be what is missing
+            raise
         finally:
             self._staging = None
             self.args.save_total_limit = limit
@@ -364,7 +381,8 @@ class RetentionMixin(_Host):
         ids = inputs.get("input_ids")
         if ids is not None and not getattr(self, "_head_checked", False) and not self.is_fsdp_enabled and not self.is_deepspeed_enabled:
             self._head_checked = True
-            check_head(self.model, ids.to(self.args.device))
+            with self.accelerator.autocast():
+                check_head(self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no")
 
     def _diverged(self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None) -> TrainingDiverged:
         step = self.state.global_step + 1
@@ -453,7 +471,11 @@ def _install_forward(lm: nn.Module) -> None:
             return original(*args, **kwargs)
         # PEFT may hand `labels=None` and output flags through.
         kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
-        hidden_BTH = run_backbone(self, *args, **kwargs)
+        router_loss = None
+        if holdfast.router_scale:
+            hidden_BTH, router_loss = _run_experts(self, *args, **kwargs)
+        else:
+            hidden_BTH = run_backbone(self, *args, **kwargs)
         head = describe_head(self)
         r, t = holdfast, holdfast.token_loss
         teacher = r.teacher_hidden_BTK
@@ -469,9 +491,24 @@ def _install_forward(lm: nn.Module) -> None:
             temperature=t.temperature if t else 1.0,
             direction=t.direction if t else "forward",  # type: ignore[arg-type]
         )
+        if router_loss is not None:
+            result = replace(result, loss=result.loss + r.router_scale * router_loss)
         return {"loss": result.loss, "result": result}
 
     lm.forward = types.MethodType(forward, lm)  # type: ignore[method-assign]
+
+
+def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Hidden states of a mixture-of-experts backbone and its load-balancing loss (Switch Transformer, as transformers computes it)."""
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    config = lm.config.get_text_config()
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("output_router_logits", "use_cache")}
+    outputs = backbone_of(lm)(*args, **kwargs, output_router_logits=True, use_cache=False)
+    experts = getattr(config, "num_experts", None) or config.num_local_experts
+    return outputs.last_hidden_state, load_balancing_loss_func(
+        outputs.router_logits, experts, config.num_experts_per_tok, kwargs.get("attention_mask")
+    )
 
 
 def checkpoints_in(folder: Path) -> Iterator[Path]:
