@@ -34,7 +34,7 @@ class SequentialAveraging(RetentionMethod):
 
     name: ClassVar[str] = "sfa"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
-    source: ClassVar[str] = "paper 002, Algorithm 1 and Eq. 5"
+    source: ClassVar[str] = "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
 
     p: float | None = field(
         default=None, metadata={"help": "fraction of the run between averages, in (0, 1]; default 0.25 when `every` is not given"}

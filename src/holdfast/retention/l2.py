@@ -31,7 +31,7 @@ class L2(RetentionMethod):
 
     name: ClassVar[str] = "l2"
     summary: ClassVar[str] = "penalty on the squared distance of the weights to the start"
-    source: ClassVar[str] = "paper 000, section 3; paper 002, section 4; Kumar et al. 2023"
+    source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"
 
     coefficient: float = field(default=0.01, metadata={"help": "lambda of lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning"})
     anchor: str = field(default=START, metadata={"help": "theta_o: 'start', or the folder of an earlier checkpoint"})

@@ -27,7 +27,7 @@ class LabelAnnealing(RetentionMethod):
 
     name: ClassVar[str] = "label_annealing"
     summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
-    source: ClassVar[str] = "paper 000, section 2.2 and appendix A.3"
+    source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
 
     weight: float = field(default=1.0, metadata={"help": "lambda, factor of the KL term (nats per token); 0 is direct fine-tuning"})
     temperature: float = field(default=1.0, metadata={"help": "T > 0 of both softmaxes in the KL term (no T^2 factor)"})

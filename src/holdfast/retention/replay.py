@@ -31,7 +31,7 @@ class Replay(RetentionMethod):
 
     name: ClassVar[str] = "replay"
     summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
-    source: ClassVar[str] = "paper 000, section 5; paper 002, section 5"
+    source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
     repeatable: ClassVar[bool] = True
 
     data: str = field(default="", metadata={"help": "file, folder or hub id of the data to replay (required)"})
