@@ -193,7 +193,8 @@ def _methods() -> str:
 
     lines = []
     for name, cls in METHODS.items():
-        lines.append(f"  {name}: {cls.summary} [{cls.source}]")
+        lines.append(f"  {name}: {cls.summary}")
+        lines.append(f"      from: {cls.source}")
         for parameter, default, text in parameters_of(cls):
             shown = "" if default in (None, "") else f" ({_text(default)})"
             lines += textwrap.wrap(f"{parameter}{shown}: {text}", 116, initial_indent="      ", subsequent_indent="          ")
