@@ -1,3 +1,133 @@
-"""holdfast: fine-tune open-weight language models without losing what they know; measure what was lost; understand why."""
+"""holdfast: fine-tune open-weight language models without losing what they know; measure what was lost; understand why.
+
+```python
+import holdfast
+
+config = holdfast.train_config(model_name_or_path="my-model", dataset_name="train.jsonl", retention=[holdfast.LabelAnnealing(weight=1.0)])
+folder = holdfast.train(config)
+```
+
+The names below are the public interface. Each is imported from its home when it is first asked for, so `import holdfast` costs a few milliseconds
+and loads no torch. Submodules are imported by their own names (`holdfast.retention.registry`); what is not listed here may change between versions.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from holdfast.errors import (
+        ConfigError,
+        DataError,
+        HoldfastError,
+        Interrupted,
+        ModelError,
+        RunFolderError,
+        ShapeError,
+        StorageError,
+        TrainingDiverged,
+        UserError,
+    )
+    from holdfast.evaluation.compare import compare_samples
+    from holdfast.evaluation.runner import compare_runs, evaluate
+    from holdfast.evaluation.suite import EvaluationPlan, parse_evaluation
+    from holdfast.ops.annealing import annealed_loss
+    from holdfast.ops.heads import describe_head
+    from holdfast.reports.run_report import write_run_report
+    from holdfast.results import RunFolder
+    from holdfast.retention.averaging import SequentialAveraging
+    from holdfast.retention.l2 import L2
+    from holdfast.retention.label_annealing import LabelAnnealing
+    from holdfast.retention.registry import retention as retention_methods
+    from holdfast.retention.replay import Replay
+    from holdfast.training.config import TrainConfig, load_train_config, train_config
+    from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
+    from holdfast.training.mixin import RetentionMixin
+    from holdfast.training.run import train
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "errors": (
+        "ConfigError",
+        "DataError",
+        "HoldfastError",
+        "Interrupted",
+        "ModelError",
+        "RunFolderError",
+        "ShapeError",
+        "StorageError",
+        "TrainingDiverged",
+        "UserError",
+    ),
+    "evaluation.compare": ("compare_samples",),
+    "evaluation.runner": ("compare_runs", "evaluate"),
+    "evaluation.suite": ("EvaluationPlan", "parse_evaluation"),
+    "ops.annealing": ("annealed_loss",),
+    "ops.heads": ("describe_head",),
+    "reports.run_report": ("write_run_report",),
+    "results": ("RunFolder",),
+    "retention.averaging": ("SequentialAveraging",),
+    "retention.l2": ("L2",),
+    "retention.label_annealing": ("LabelAnnealing",),
+    "retention.registry": ("retention_methods",),
+    "retention.replay": ("Replay",),
+    "training.config": ("TrainConfig", "load_train_config", "train_config"),
+    "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
+    "training.mixin": ("RetentionMixin",),
+    "training.run": ("train",),
+}
+"""Module below `holdfast`: the public names that live there."""
+
+_NAMED_THERE = {"retention_methods": "retention"}
+"""Public names that differ from the one at home: `holdfast.retention` is the subpackage already."""
+
+__all__ = [
+    "L2",
+    "ConfigError",
+    "DataError",
+    "EvaluationPlan",
+    "HoldfastError",
+    "Interrupted",
+    "LabelAnnealing",
+    "ModelError",
+    "Replay",
+    "RetentionMixin",
+    "RetentionTrainer",
+    "RunFolder",
+    "RunFolderError",
+    "SFTRetentionTrainer",
+    "SequentialAveraging",
+    "ShapeError",
+    "StorageError",
+    "TrainConfig",
+    "TrainingDiverged",
+    "UserError",
+    "annealed_loss",
+    "compare_runs",
+    "compare_samples",
+    "describe_head",
+    "evaluate",
+    "load_train_config",
+    "parse_evaluation",
+    "retention_methods",
+    "train",
+    "train_config",
+    "write_run_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name from its home and keeps it (PEP 562)."""
+    for module, names in _HOMES.items():
+        if name in names:
+            value = getattr(importlib.import_module(f"holdfast.{module}"), _NAMED_THERE.get(name, name))
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, whether imported yet or not, and the submodules that are."""
+    return sorted({*globals(), *__all__})

@@ -272,9 +272,10 @@ def test_mixture_of_experts_agrees_with_trl(tmp_path):
     """The experts' load-balancing loss is part of the loss, with TRL's weight, also under gradient accumulation."""
     from cases import rows
     from datasets import Dataset
-    from tiny import build_tokenizer
     from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
     from trl import SFTTrainer
+
+    from tiny import build_tokenizer
 
     def build():
         torch.manual_seed(0)
@@ -331,3 +332,66 @@ def test_a_bf16_model_trains(tmp_path):
     logged = [r for r in again.state.log_history if "loss" in r]
     assert logged[-1]["ce"] < logged[0]["ce"]
     assert all(p.dtype == torch.bfloat16 for p in weights(again).values())
+
+
+def test_several_replays_each_reach_their_share(tmp_path):
+    from cases import rows
+    from datasets import Dataset
+
+    from holdfast.retention.registry import retention
+    from holdfast.retention.replay import stacked
+
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {i} is an old sentence about {name}."}}\n' for i in range(400)))
+    replays = retention([{"replay": {"data": str(tmp_path / f"{n}.jsonl"), "fraction": f, "unit": "examples"}} for n, f in (("a", 0.2), ("b", 0.3))])
+    trainer = make_trainer(tmp_path, {})
+    host = type(trainer)
+    mixed = host(
+        model=trainer.model, args=trainer.args, train_dataset=Dataset.from_list(rows() * 5),
+        processing_class=trainer.processing_class, retain=replays,
+    ).train_dataset  # fmt: skip
+    texts = [trainer.processing_class.decode(ids) for ids in mixed["input_ids"]]
+    assert sum(t.startswith("a ") for t in texts) / len(texts) == pytest.approx(0.2, abs=0.01)
+    assert sum(t.startswith("b ") for t in texts) / len(texts) == pytest.approx(0.3, abs=0.01)
+    assert [m.fraction for m in stacked(replays)] == pytest.approx([0.2 / 0.7, 0.3])
+
+
+def test_a_host_that_leaves_data_alone_refuses_replay(tmp_path):
+    from transformers import TrainingArguments
+
+    from holdfast.errors import ConfigError
+    from holdfast.training.hosts import RetentionTrainer
+    from tiny import build_model
+
+    arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+    with pytest.raises(ConfigError, match="replay changes the training data"):
+        RetentionTrainer(model=build_model(), args=arguments, retain=methods({"replay": CASES["replay"]["10 %"]}, tmp_path))
+
+
+def test_methods_follow_parameters_that_become_sharded(tmp_path):
+    """FSDP2 turns parameters into DTensors after the anchors were taken."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+
+    from holdfast.retention.anchor import Anchors
+    from holdfast.retention.method import StepInfo
+    from holdfast.retention.registry import retention
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        start = torch.randn(6, 4)
+        l2, sfa = (
+            m.start(Anchors({"w": torch.nn.Parameter(start.clone())})) for m in retention([{"l2": {"coefficient": 0.5}}, {"sfa": {"every": 1}}])
+        )
+        moved = start + 1.0
+        parameter = torch.nn.Parameter(distribute_tensor(moved, mesh, [Shard(0)]))
+        parameter.grad = distribute_tensor(torch.zeros(6, 4), mesh, [Shard(0)])
+        step = StepInfo(step=1, total_steps=2)
+        l2.add_gradient({"w": parameter}, step)
+        assert isinstance(parameter.grad, DTensor)
+        torch.testing.assert_close(parameter.grad.full_tensor(), torch.full((6, 4), 0.5))
+        sfa.after_step({"w": parameter}, step)
+        torch.testing.assert_close(parameter.full_tensor().detach(), start + 0.5)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Safetensors folders as data: reading, hashing, distances."""

@@ -1,0 +1,1 @@
+"""Tensor maths without models: the annealing op and the vocabulary head."""

@@ -7,7 +7,6 @@ name, so full fine-tuning (all weights) and LoRA (the adapter's weights) are the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,13 +93,18 @@ def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def fingerprint(named: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names and float32 sums of the tensors: enough to notice that an anchor is not the one a run began with."""
-    digest = hashlib.sha256()
-    for name in sorted(named):
-        tensor = named[name].detach().float()
-        digest.update(f"{name} {tuple(tensor.shape)} {float(tensor.sum()):.6e} {float(tensor.abs().sum()):.6e}\n".encode())
-    return digest.hexdigest()
+def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The anchor as the parameters are now: the same object where nothing changed, sharded and moved where a parallel wrapper did so to them.
+
+    Anchors are taken before training begins, and FSDP2 turns parameters into DTensors after that.
+    """
+    first = next(iter(named.values()), None)
+    if first is None:
+        return anchor
+    held = anchor[next(iter(named))]
+    if type(held) is type(first.data) and held.device == first.device:
+        return anchor
+    return {name: like(anchor[name], parameter.data) for name, parameter in named.items()}
 
 
 def _plain(name: str) -> str:

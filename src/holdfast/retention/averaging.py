@@ -18,8 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.retention.anchor import START, Anchors
+from holdfast.retention.anchor import START, Anchors, aligned
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
+from holdfast.retention.paths import folder_problems
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +59,7 @@ class SequentialAveraging(RetentionMethod):
             found.append(f"sfa.every: expected 1 step or more, got {self.every}")
         if not 0 <= self.beta <= 1:
             found.append(f"sfa.beta: expected a weight in [0, 1], got {self.beta}")
-        return found
+        return found + folder_problems("sfa.previous", self.previous)
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
@@ -90,6 +91,7 @@ class _Average(Passive):
 
         if not self.method.averages_at(step.step, step.total_steps):
             return
+        self.anchor = aligned(self.anchor, named)
         with torch.no_grad():
             names = list(named)
             torch._foreach_lerp_([named[n].detach() for n in names], [self.anchor[n] for n in names], self.method.beta)

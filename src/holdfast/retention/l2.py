@@ -15,8 +15,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.retention.anchor import START, Anchors
+from holdfast.retention.anchor import START, Anchors, aligned
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
+from holdfast.retention.paths import folder_problems
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,8 @@ class L2(RetentionMethod):
         return self.coefficient == 0
 
     def problems(self) -> list[str]:
-        return [] if self.coefficient >= 0 else [f"l2.coefficient: expected 0 or more, got {self.coefficient}"]
+        found = [] if 0 <= self.coefficient < math.inf else [f"l2.coefficient: expected 0 or more, got {self.coefficient}"]
+        return found + folder_problems("l2.anchor", self.anchor)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Pull(self.coefficient, anchors.get(self.anchor))
@@ -55,6 +57,7 @@ class _Pull(Passive):
     def add_gradient(self, named: NamedParams, step: StepInfo) -> None:
         import torch
 
+        self.anchor = aligned(self.anchor, named)
         with torch.no_grad():
             for name, parameter in named.items():
                 if parameter.grad is not None:

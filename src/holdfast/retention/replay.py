@@ -13,13 +13,32 @@ Cost: none per token; the run is longer by the replayed tokens.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from holdfast.retention.method import PrepareData, RetentionMethod
+from holdfast.retention.paths import data_problems
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
+    """The methods with the fractions of several replays set so that each ends at ITS share of the whole mixture.
+
+    Data is mixed one replay after the other, and each later one thins the earlier ones out: replay i of fractions f needs
+    `f_i / (1 - sum of the later f)` of the mixture that stands when it is added.
+    """
+    later = 0.0
+    found: list[RetentionMethod] = []
+    for method in reversed(methods):
+        if isinstance(method, Replay):
+            found.append(dataclasses.replace(method, fraction=method.fraction / (1 - later)))
+            later += method.fraction
+        else:
+            found.append(method)
+    return found[::-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +69,7 @@ class Replay(RetentionMethod):
             found.append(f"replay.fraction: expected a share in [0, 1), got {self.fraction}")
         if self.unit not in ("tokens", "examples"):
             found.append(f"replay.unit: expected tokens or examples, got {self.unit!r}")
-        return found
+        return found + data_problems("replay.data", self.data)
 
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_replay

@@ -1,0 +1,1 @@
+"""Studies built from the rooms below: one file a study."""

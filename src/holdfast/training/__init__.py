@@ -1,0 +1,1 @@
+"""The only place that knows Trainer, TRL, PEFT and accelerate."""

@@ -21,6 +21,8 @@ from trl import SFTTrainer
 
 from holdfast.errors import DataError
 from holdfast.retention.method import RetentionMethod
+from holdfast.retention.replay import stacked
+from holdfast.training.loading import other_rows
 from holdfast.training.mixin import RetentionMixin
 
 LoadRows = Callable[[str], tuple[Dataset, str]]
@@ -35,9 +37,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
     """`trl.SFTTrainer`'s data preparation with retention methods.
 
     Args:
-        load_rows: how replay data named in a method is read.
+        load_rows: how replay data named in a method is read; None: as `holdfast train` reads any data.
         *args, **kwargs: `SFTTrainer`'s own, and `retain`.
     """
+
+    prepares_data = True
 
     def __init__(self, *args: Any, load_rows: LoadRows | None = None, retain: Any = (), **kwargs: Any) -> None:
         self._load_rows = load_rows
@@ -50,7 +54,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
             return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
         tokenised = self._tokenise(dataset, processing_class, args, formatting_func)
-        for method in self._data_methods:
+        for method in stacked(self._data_methods):
             tokenised, info = method.transform_data(tokenised, prepare=lambda name: self._prepare_other(name, processing_class, args), seed=args.seed)
             if info:
                 self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
@@ -72,8 +76,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     def _prepare_other(self, name: str, processing_class: Any, args: Any) -> Dataset:
         """Other data (replay), tokenised by its own format: TRL decides completion-only loss from the first training sample."""
-        assert self._load_rows is not None
-        rows, _ = self._load_rows(name)
+        rows, _ = (self._load_rows or other_rows(processing_class))(name)
         held: bool = self.completion_only_loss  # type: ignore[has-type]
         if args.completion_only_loss is None:
             self.completion_only_loss = "prompt" in rows.column_names and "completion" in rows.column_names

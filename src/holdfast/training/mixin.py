@@ -83,6 +83,8 @@ class RetentionMixin(_Host):
     """
 
     loss_is_scaled_for_ga = True
+    prepares_data = False
+    """Whether the host runs the methods' `transform_data` on its training data."""
 
     def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
@@ -90,6 +92,12 @@ class RetentionMixin(_Host):
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
         if len(terms) > 1:
             raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
+        changing = [m.name for m in self.retain if type(m).transform_data is not RetentionMethod.transform_data]
+        if changing and not self.prepares_data:
+            raise ConfigError(
+                f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it is. Use SFTRetentionTrainer, or mix "
+                "the data beforehand with holdfast.data.mixing.mix_replay."
+            )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None
@@ -208,6 +216,13 @@ class RetentionMixin(_Host):
             raise self._diverged(f"the gradient norm is {float(norm)} although the loss is finite", None, None)
         return norm
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
+        # Trainer looks at max_steps after a step only: continued from a checkpoint of the last step, it would take one more.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return None
+        return super()._run_epoch(*args, **kwargs)
+
     def named_trainable(self) -> dict[str, Tensor]:
         """Trainable parameters by name, looked up once training has begun (parallel wrappers may replace them before)."""
         if self._named is None:
@@ -268,6 +283,9 @@ class RetentionMixin(_Host):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Writes the checkpoint aside, adds the methods' state, and renames: a `checkpoint-N` folder is whole or absent."""
         name = f"checkpoint-{self.state.global_step}"
+        broken = [n for n, p in self.named_trainable().items() if not bool(torch.isfinite(p).all())]
+        if broken:  # every checkpoint on disk can be continued from
+            raise self._diverged(f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})", None, None, updated=True)
         if self.args.push_to_hub and str(getattr(self.args.hub_strategy, "value", self.args.hub_strategy)).endswith("checkpoint"):
             # The hub upload of checkpoints reads the folder in the background, so it cannot be moved under it.
             super()._save_checkpoint(model, trial)
@@ -315,6 +333,8 @@ class RetentionMixin(_Host):
             remove_folder(path)
 
     def _save_retention_state(self, folder: Path) -> None:
+        # Sums since the last log, over all ranks, so that figures logged after a resume cover the steps before it too.
+        pending = self.accelerator.reduce(self._sums["train"].clone(), "sum").tolist() if "train" in self._sums else None
         if not self.is_world_process_zero():
             return
         plain: list[dict[str, Any]] = []
@@ -328,7 +348,7 @@ class RetentionMixin(_Host):
             from safetensors.torch import save_file
 
             save_file(tensors, str(folder / TENSOR_FILE))
-        write_json(folder / STATE_FILE, {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0)})
+        write_json(folder / STATE_FILE, {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0), "pending_sums": pending})
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -337,6 +357,12 @@ class RetentionMixin(_Host):
             return
         saved = json.loads(path.read_text(encoding="utf-8"))
         self.tokens_seen = saved.get("tokens_seen", 0)
+        self._sums.pop("train", None)
+        if saved.get("pending_sums"):
+            device = self.args.device
+            dtype = torch.float64 if device.type != "mps" else torch.float32
+            held = torch.tensor(saved["pending_sums"], dtype=dtype, device=device)
+            self._sums["train"] = held if self.is_world_process_zero() else torch.zeros_like(held)  # summed over ranks when logged
         if [m["method"] for m in saved["methods"]] != [json.loads(json.dumps(m.describe())) for m in self.retain]:
             raise ConfigError(
                 f"{resume_from_checkpoint} was written with retention {[m['method'] for m in saved['methods']]}, this run has "
@@ -367,7 +393,7 @@ class RetentionMixin(_Host):
     def _refuse_unsupported(self) -> None:
         problems = []
         if self.is_deepspeed_enabled and any(type(m).start is not RetentionMethod.start for m in self.retain):
-            problems.append("retention: methods that change gradients or weights are not supported under DeepSpeed; use DDP or FSDP2.")
+            problems.append("retention: methods that change gradients or weights are not supported under DeepSpeed; use DDP.")
         if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
             problems.append(f"loss_type: expected nll, got {self.args.loss_type!r}; holdfast computes the loss itself.")
         if self.args.label_smoothing_factor:
@@ -384,13 +410,16 @@ class RetentionMixin(_Host):
             with self.accelerator.autocast():
                 check_head(self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no")
 
-    def _diverged(self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None) -> TrainingDiverged:
-        step = self.state.global_step + 1
+    def _diverged(self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False) -> TrainingDiverged:
+        step = self.state.global_step + (0 if updated else 1)
         kept = sorted(checkpoints_in(Path(self.args.output_dir)), key=lambda p: int(p.name.rsplit("-", 1)[1]))
-        lines = [f"Training stopped at step {step}: {what}. The weights were not updated with it."]
+        lines = [f"Training stopped at step {step}: {what}." + (" They were not saved." if updated else " The weights were not updated with it.")]
         if inputs is not None:
             lines += ["On these samples:", *(f"  - {s}" for s in self.describe_samples(inputs, rows))]
         lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
+        if len(kept) > 1 and int(kept[-1].name.rsplit("-", 1)[1]) >= step - 1:
+            # Its weights are finite, but no step has shown yet that they give a finite loss.
+            lines.append(f"It was written right before; if its weights are what is wrong, the one before is {kept[-2].name}.")
         lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample.")
         lines.append("Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes).")
         return TrainingDiverged("\n".join(lines))

@@ -1,0 +1,378 @@
+"""Laws of the house: who may import whom, what must be written down, what may not stand anywhere.
+
+Everything is read from the source (ast) or seen from a fresh interpreter; nothing heavy is imported here. An exception is a line in a table with
+its reason, and a test fails when it is no longer needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "holdfast"
+
+LAYERS: list[set[str]] = [
+    {"errors"},
+    {"results"},
+    {"ops", "checkpoints", "data", "theory"},
+    {"retention"},
+    {"training", "evaluation"},
+    {"studies", "reports"},
+    {"cli"},
+    {"__main__"},
+]
+"""Imports go down: a module imports from its own package and from lower layers."""
+
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("training/config.py", "evaluation"): "the `evaluation:` section is checked with the rest, so that all mistakes show at once",
+    ("training/run.py", "evaluation"): "a run measures before and after it trains",
+    ("training/run.py", "reports"): "a run ends with its pages",
+    ("studies", "reports"): "a study ends with its page",
+}
+"""(file or package, imported package): why. Only inside functions or for type checkers, so that the layers still load in order."""
+
+ONLY_IN: dict[str, set[str]] = {
+    "trl": {"training"},
+    "peft": {"training"},
+    "accelerate": {"training"},
+    "lm_eval": {"evaluation"},
+    "plotly": {"reports"},
+    "transformers": {"training", "evaluation", "studies", "data"},
+    "datasets": {"training", "evaluation", "studies", "data"},
+    "torch": {"ops", "checkpoints", "theory", "retention", "training", "evaluation", "studies"},
+}
+"""Which rooms know a library, imports for type checkers aside."""
+
+LIGHT = [
+    "holdfast",
+    "holdfast.errors",
+    "holdfast.results",
+    "holdfast.cli.main",
+    "holdfast.retention.registry",
+    "holdfast.reports",
+    "holdfast.evaluation.suite",
+    "holdfast.evaluation.compare",
+    "holdfast.training.launch",
+    "holdfast.training.config",
+]
+"""Modules that load without torch."""
+
+UNDOCUMENTED: dict[str, str] = {
+    "results.py Comparison.from_json": "the inverse of to_jsonable, as in Evaluation",
+    "results.py RunRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
+}
+"""Longer public functions without a docstring."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: by whom, where, and when it is loaded."""
+
+    file: str
+    line: int
+    module: str
+    when: str
+    """"at import", "in a function" or "for type checkers"."""
+
+    @property
+    def room(self) -> str:
+        """The package (or module) below `holdfast` that imports."""
+        return room_of(self.file)
+
+    @property
+    def target(self) -> str | None:
+        """The package below `holdfast` that is imported; None for anything outside."""
+        top, _, rest = self.module.partition(".")
+        return rest.partition(".")[0] if top == "holdfast" and rest else None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module} {self.when}"
+
+
+def room_of(file: str) -> str:
+    return file.partition("/")[0].removesuffix(".py")
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    return {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def imports() -> list[Import]:
+    return [found for file, tree in sources().items() for found in imports_of(file, tree)]
+
+
+def imports_of(file: str, node: ast.AST, when: str = "at import") -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(file, child.lineno, alias.name, when) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"{file}:{child.lineno}: relative import; the house writes whole names"
+            if child.module == "holdfast":  # `from holdfast import results`
+                yield from (Import(file, child.lineno, f"holdfast.{a.name}", when) for a in child.names if not a.name.startswith("__"))
+            else:
+                yield Import(file, child.lineno, str(child.module), when)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            yield from imports_of(file, ast.Module(child.body, []), "for type checkers")
+            yield from imports_of(file, ast.Module(child.orelse, []), when)
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from imports_of(file, child, when if when == "for type checkers" else "in a function")
+        else:
+            yield from imports_of(file, child, when)
+
+
+def layer_of(room: str) -> int:
+    for number, rooms in enumerate(LAYERS):
+        if room in rooms:
+            return number
+    raise AssertionError(f"{room} is in no layer: add it to LAYERS, and to the architecture")
+
+
+def excuse(found: Import) -> tuple[str, str] | None:
+    """The exception that covers an import, if one does."""
+    for who in (found.file, found.room):
+        if (who, str(found.target)) in EXCEPTIONS and found.when != "at import":
+            return who, str(found.target)
+    return None
+
+
+def goes_down(found: Import) -> bool:
+    return found.target == found.room or layer_of(str(found.target)) < layer_of(found.room)
+
+
+# --------------------------------------------------------------------------------------------------------------- layers
+
+
+def test_imports_go_down_the_layers():
+    """Lazy imports too: a layer that can only work with a higher one present is not below it."""
+    inside = [i for i in imports() if i.target is not None and i.room != "__init__"]
+    assert len(inside) > 100, "the walk over the imports is broken"
+    assert [str(i) for i in inside if not goes_down(i) and excuse(i) is None] == []
+
+
+def test_every_exception_is_still_needed():
+    used = {excuse(i) for i in imports() if i.target is not None and i.room != "__init__" and not goes_down(i)}
+    assert set(EXCEPTIONS) - used == set()
+
+
+def test_the_top_module_imports_nothing_until_asked():
+    assert [str(i) for i in imports() if i.file == "__init__.py" and i.target is not None and i.when != "for type checkers"] == []
+
+
+def test_libraries_stay_in_their_rooms():
+    assert {i.module.partition(".")[0] for i in imports()} >= set(ONLY_IN), "a library of the table is not used at all"
+    strays = [
+        str(i)
+        for i in imports()
+        if i.when != "for type checkers" and i.module.partition(".")[0] in ONLY_IN and i.room not in ONLY_IN[i.module.partition(".")[0]]
+    ]
+    assert strays == []
+
+
+def test_the_method_rooms_know_no_trainer():
+    """Type checkers aside only `datasets` may be named, by methods that change data."""
+    hosts = {"trl", "peft", "accelerate", "datasets", "transformers"}
+    found = [i for i in imports() if i.room in ("ops", "checkpoints", "retention") and i.module.partition(".")[0] in hosts]
+    assert [str(i) for i in found if not (i.room == "retention" and i.when == "for type checkers")] == []
+
+
+def test_records_and_errors_need_python_only():
+    outside = [i for i in imports() if i.file in ("errors.py", "results.py") and i.target is None]
+    assert [str(i) for i in outside if i.module.partition(".")[0] not in sys.stdlib_module_names] == []
+
+
+def test_light_modules_load_no_torch():
+    code = "\n".join(
+        [
+            "import importlib, sys",
+            *(f"importlib.import_module({m!r}); print({m!r}, *({{'torch', 'transformers'}} & set(sys.modules)))" for m in LIGHT),
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:-1] == LIGHT
+
+
+def test_nothing_happens_at_import_but_definitions():
+    """No module calls for effect at its top level (the command's `__main__` aside)."""
+    effects = [
+        f"{file}:{node.lineno}"
+        for file, tree in sources().items()
+        for node in tree.body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and file != "__main__.py"
+    ]
+    assert effects == []
+
+
+# ------------------------------------------------------------------------------------------------------------ docstrings
+
+
+def test_every_file_says_what_it_is():
+    """An empty `__init__.py` has nothing to say."""
+    assert [file for file, tree in sources().items() if tree.body and not ast.get_docstring(tree)] == []
+
+
+def public_definitions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ast.ClassDef | None]]:
+    """Every public function, class and method of a public class, with the class that holds it."""
+
+    def below(
+        file: str, holder: ast.Module | ast.ClassDef
+    ) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ast.ClassDef | None]]:
+        for node in holder.body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                yield file, node, holder if isinstance(holder, ast.ClassDef) else None
+                if isinstance(node, ast.ClassDef):
+                    yield from below(file, node)
+
+    for file, tree in sources().items():
+        yield from below(file, tree)
+
+
+def undocumented() -> list[str]:
+    """Public definitions that owe a docstring and have none.
+
+    It is owed unless the body is one or two statements, which the name and the types say as well, or the method fills in one that a base
+    class or a protocol documents.
+    """
+    protocols = {
+        child.name
+        for tree in sources().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.dump(base) for base in node.bases)
+        for child in node.body
+        if isinstance(child, ast.FunctionDef) and ast.get_docstring(child)
+    }
+    found = []
+    for file, node, holder in public_definitions():
+        inherited = holder is not None and (bool(holder.bases) or node.name in protocols)
+        short = not isinstance(node, ast.ClassDef) and len(node.body) <= 2
+        if not (ast.get_docstring(node) or inherited or short):
+            found.append(f"{file} {holder.name + '.' if holder else ''}{node.name}")
+    return found
+
+
+def test_every_public_name_is_documented():
+    assert len(list(public_definitions())) > 200, "the walk over the definitions is broken"
+    assert sorted(set(undocumented()) - set(UNDOCUMENTED)) == []
+
+
+def test_every_undocumented_name_is_still_there():
+    assert sorted(set(UNDOCUMENTED) - set(undocumented())) == []
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    """Every error class stands in the drawing of the module docstring, under its parent, with its exit code."""
+    drawn: dict[str, str | None] = {}
+    codes: dict[str, int] = {}
+    parents: list[str] = []
+    for line in str(errors.__doc__).split("```")[1].splitlines():
+        match = re.match(r"([│├└─ ]*)([A-Z]\w+)", line)
+        if not match:
+            continue
+        depth, name = len(match.group(1)) // 4, match.group(2)
+        parents = [*parents[:depth], name]
+        drawn[name] = parents[depth - 1] if depth else None
+        if code := re.search(r"exit code (\d+)", line):
+            codes[name] = int(code.group(1))
+    classes = {n: c for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, errors.HoldfastError)}
+    assert drawn == {n: None if c is errors.HoldfastError else c.__bases__[0].__name__ for n, c in classes.items()}
+    assert codes == {n: classes[n].exit_code for n in codes}
+    assert "HoldfastError" in codes and "Interrupted" in codes
+
+
+# ------------------------------------------------------------------------------------------------------ what may not be
+
+
+def calls() -> Iterator[tuple[str, ast.Call, str]]:
+    """Every call in the package with the dotted name that is called."""
+    for file, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                yield file, node, ast.unparse(node.func)
+
+
+def test_nothing_unpickles():
+    """No pickle and its kin, no `torch.load`, no numpy objects: weights are safetensors, records are JSON."""
+    kin = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    assert [str(i) for i in imports() if i.module.partition(".")[0] in kin] == []
+    loads = [f"{file}:{node.lineno}" for file, node, name in calls() if name in ("torch.load", "torch.save", "pd.read_pickle", "pandas.read_pickle")]
+    assert loads == []
+    assert [f"{f}:{n.lineno}" for f, n, _ in calls() for k in n.keywords if k.arg == "allow_pickle" and not is_false(k.value)] == []
+
+
+def is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def test_remote_code_is_only_what_the_user_asks_for():
+    """`trust_remote_code` is passed on from the config, never switched on."""
+    found = [(f, n.lineno, k.value) for f, n, _ in calls() for k in n.keywords if k.arg == "trust_remote_code"]
+    assert found, "nothing passes trust_remote_code on; has it been renamed?"
+    assert [f"{file}:{line}" for file, line, value in found if isinstance(value, ast.Constant) and value.value] == []
+    assert [f"{file}:{node.lineno}" for file, node, name in calls() if name in ("eval", "exec", "builtins.eval", "builtins.exec")] == []
+
+
+def test_only_the_command_line_prints():
+    """A library draws on the console it is given, or logs."""
+    assert any(name == "print" for _, _, name in calls())
+    assert [f"{file}:{node.lineno}" for file, node, name in calls() if name == "print" and not file.startswith("cli/")] == []
+
+
+def test_nothing_seeds_or_sets_threads_at_import():
+    """State of the whole process is changed by no module's mere import."""
+    owners = ("torch.manual_seed", "torch.set_", "random.seed", "np.random.seed", "numpy.random.seed", "logging.basicConfig", "os.environ")
+    found = [
+        f"{file}:{node.lineno}"
+        for file, tree in sources().items()
+        for statement in tree.body
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(owners)
+    ]
+    assert found == []
+
+
+def tracked_files() -> list[Path]:
+    """Files that git holds or would take in; the whole tree of a source archive without git."""
+    try:
+        done = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        folders = ("src", "tests", "docs", "configs", "examples", "benchmarks")
+        return [p for f in folders for p in (ROOT / f).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return [ROOT / name for name in done.stdout.split("\0") if name]
+
+
+def test_no_file_names_a_machine():
+    """Home folders and the like say where a file was written and help nobody."""
+    homes = re.compile(r"(?<![\w.~$}>-])/(?:" + "|".join(["work", "root", "home", "Users"]) + r")/[\w.-]+")
+    found, read = [], 0
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError):  # a binary file, or one deleted but not yet committed
+            continue
+        read += 1
+        found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()}" for m in homes.finditer(text)]
+    assert read > 50
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["/" + "home/me/model", "see /" + "root/x", "'/" + "work/data/a.jsonl'", "/" + "Users/me/x"])
+def test_the_search_for_machines_finds_them(text, tmp_path, monkeypatch):
+    (tmp_path / "a.md").write_text(text)
+    files = [tmp_path / "a.md"] + [ROOT / "pyproject.toml"] * 51
+    monkeypatch.setitem(globals(), "tracked_files", lambda: files)
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    with pytest.raises(AssertionError):
+        test_no_file_names_a_machine()

@@ -1,0 +1,338 @@
+"""The documentation is complete and true as far as a machine can tell.
+
+Every method, parameter, key, command and option is described; every YAML in it is a sound configuration; every command line parses; every Python
+example runs; every link leads somewhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.results import RunFolder, RunRecord
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+IDS = [path.name for path in PAGES]
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[Any]:
+    """Fenced blocks of a language as parameters: page, content."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(pytest.param(match.group(1), id=f"{page.name}:{line}"))
+    assert found, f"no {language} block; the search is broken"
+    return found
+
+
+def section(text: str, title: str, level: int = 2) -> str:
+    """What stands under a heading, up to the next of its level or above."""
+    match = re.search(rf"^{'#' * level} {re.escape(title)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert match, f"no section '{title}'"
+    return match.group(1)
+
+
+def table_rows(text: str) -> dict[str, list[str]]:
+    """Rows of the tables whose first cell holds names in backticks: name -> the other cells."""
+    rows = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith("| `"):
+            for name in re.findall(r"`([^`]+)`", cells[0]):
+                rows[name] = cells[1:]
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------- completeness
+
+
+def method_parameters() -> Iterator[tuple[str, str, Any]]:
+    from holdfast.retention.registry import METHODS, parameters_of
+
+    for name, cls in METHODS.items():
+        yield from ((name, parameter, default) for parameter, default, _ in parameters_of(cls))
+
+
+def test_every_method_has_its_section():
+    """With its source, where it acts, what it costs, when to use it and when not."""
+    from holdfast.retention.registry import METHODS
+
+    page = text_of("docs/methods.md")
+    for name in METHODS:
+        mine = section(page, name)
+        for word in ("Source:", "**Where it acts.**", "**Memory.**", "**Time.**", "**Under LoRA", "**Use it**", "**Do not**"):
+            assert word in mine, f"{name}: {word}"
+        assert f"](#{name})" in page.split("## How methods are given")[0]
+        assert f"| `{name}` |" in section(text_of("README.md"), "Methods")
+        assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
+
+
+@pytest.mark.parametrize(("method", "parameter", "default"), list(method_parameters()), ids=lambda v: str(v))
+def test_every_parameter_is_described_with_its_default(method, parameter, default):
+    row = table_rows(section(text_of("docs/methods.md"), method)).get(parameter)
+    assert row, f"{method}: no row for `{parameter}`"
+    assert len(row[1]) > 10
+    if default not in (None, "") and (method, parameter) != ("sfa", "p"):
+        assert row[0] == (str(default).lower() if isinstance(default, bool) else str(default))
+
+
+def test_no_parameter_is_described_that_does_not_exist():
+    page = text_of("docs/methods.md")
+    known = {(m, p) for m, p, _ in method_parameters()}
+    described = {(m, p) for m in {m for m, _ in known} for p in table_rows(section(page, m))}
+    assert described == known
+
+
+def test_every_own_key_is_described():
+    from holdfast.data.formats import Templates
+    from holdfast.training.settings import OWN_KEYS
+
+    page = text_of("docs/configuration.md")
+    for name in OWN_KEYS:
+        assert len(section(page, name).strip()) > 100, name
+    assert set(table_rows(section(page, "data"))) == {f.name for f in dataclasses.fields(Templates)}
+    for option in ("--dry_run", "--debug", "--help", "--help_all"):
+        assert option in table_rows(section(page, "Options of the command alone"))
+
+
+def test_every_evaluation_key_is_described():
+    from holdfast.evaluation import suite
+
+    page = text_of("docs/evaluation.md")
+    for title, keys, cls, aside in (
+        ("Settings", suite._PLAN_KEYS, suite.EvaluationPlan, {"entries"}),
+        ("Perplexity entries", suite._PERPLEXITY_KEYS, suite.PerplexityEntry, {"suite", "data"}),
+        ("Tasks", suite._TASK_KEYS, suite.TaskEntry, {"suite"}),
+    ):
+        rows = table_rows(section(page, title))
+        assert set(keys) == set(rows), title
+        assert {f.name for f in dataclasses.fields(cls)} - aside <= set(rows), title
+        for field in dataclasses.fields(cls):
+            if isinstance(field.default, (bool, int, float)) and field.name in rows:
+                assert rows[field.name][0] == str(field.default).lower(), f"{title}: {field.name}"
+
+
+def test_every_command_and_its_options_are_shown():
+    from holdfast.cli import quickstart
+    from holdfast.cli.main import COMMANDS
+
+    everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for name in COMMANDS:
+        assert f"holdfast {name}" in everything, name
+    options = [o for action in quickstart._parser()._actions for o in action.option_strings if o.startswith("--") and o != "--help"]
+    assert [o for o in options if o not in text_of("docs/getting_started.md")] == []
+
+
+def test_exit_codes_are_those_of_the_errors():
+    from holdfast.errors import HoldfastError, Interrupted, UserError
+
+    words = f"0 done, {HoldfastError.exit_code} failed, {UserError.exit_code} the request has to change, {Interrupted.exit_code} interrupted"
+    assert words in text_of("docs/getting_started.md")
+
+
+def test_every_page_is_linked_from_the_readme():
+    readme = text_of("README.md")
+    assert [p.name for p in (ROOT / "docs").glob("*.md") if f"(docs/{p.name})" not in readme] == []
+
+
+def test_the_version_is_in_the_changes():
+    from holdfast import __version__
+
+    assert f"## {__version__}" in text_of("CHANGELOG.md")
+
+
+def test_the_quickstart_table_has_the_quickstarts_arms():
+    from holdfast.studies.quickstart import arms
+
+    table = text_of("README.md").split("<!-- quickstart figures -->")[1].split("<!-- end of quickstart figures -->")[0]
+    rows = {cells[1].strip(): cells[2:4] for line in table.splitlines() if len(cells := line.split("|")) == 5}
+    figures = {name: cells for name, cells in rows.items() if name and not name.startswith("-")}
+    assert set(figures) == {"start", *(arm.label for arm in arms("file"))}
+    assert all(re.fullmatch(r"\s*\d\.\d{3}\s*", cell) for cells in figures.values() for cell in cells)
+
+
+# ------------------------------------------------------------------------------------------------------------- examples
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the files and folders that the examples name."""
+    from holdfast.training import config as config_module
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config_module, "has_accelerator", lambda: False)
+    monkeypatch.setattr(config_module, "has_bf16", lambda: False)
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "RANK", "HOLDFAST_LAUNCHED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for name in set(re.findall(r"\b\w+\.jsonl\b", everything)):
+        Path(name).write_text('{"text": "a"}\n')
+    Path("run.yaml").write_text("model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n")
+    Path("YOUR_MODEL").mkdir()
+    Path("YOUR_MODEL/config.json").write_text("{}")
+    Path("YOUR_MODEL/model.safetensors").write_bytes(b"")
+    return tmp_path
+
+
+@pytest.mark.parametrize("content", blocks("yaml"))
+def test_a_yaml_is_a_sound_configuration(content, desk):
+    from holdfast.training.config import load_train_config
+
+    Path("example.yaml").write_text(content)
+    config = load_train_config(["--config", "example.yaml"])
+    assert config.retention or config.evaluation.entries
+
+
+def commands_of(content: str) -> list[list[str]]:
+    return [words for line in content.replace("\\\n", " ").splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("content", blocks("bash"))
+def test_a_command_is_sound(content, desk, capsys):
+    for words in commands_of(content):
+        check_command(words, capsys)
+
+
+def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.cli import quickstart, report
+    from holdfast.cli.main import COMMANDS, main
+
+    program, *rest = words
+    if program == "make":
+        assert all(re.search(rf"^{target}:", text_of("Makefile"), re.MULTILINE) for target in rest)
+    elif program == "." and rest == [".venv/bin/activate"]:
+        return
+    elif program == "holdfast" and rest[0] == "--help":
+        assert main(rest) == 0
+    elif program == "holdfast":
+        name, *options = rest
+        assert name in COMMANDS
+        if name == "train":
+            assert main(["train", *options, "--dry_run"]) == 0, capsys.readouterr().err
+        elif name == "quickstart":
+            quickstart._parser().parse(options)
+        elif name == "report":
+            RunFolder(options[0]).write(RunRecord(name="run"))
+            assert report.find_run(Path(options[0])).exists() and len(options) == 1
+        else:
+            pytest.fail(f"no check for 'holdfast {name}': add one")
+    else:
+        pytest.fail(f"no check for '{program}': add one")
+
+
+def test_commands_within_the_text_name_what_exists():
+    """`python FILE` and `make TARGET` in running text."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert [f for f in re.findall(r"`python (\S+)`?", text) if not (ROOT / f.rstrip("`")).is_file()] == []
+        assert [t for t in re.findall(r"`make (\w[\w-]*)`", text) if not re.search(rf"^{t}:", text_of("Makefile"), re.MULTILINE)] == []
+
+
+@pytest.fixture
+def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
+    """The names that the Python examples take as given: a model, its tokenizer, data, and finished runs."""
+    from rich.console import Console
+    from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, TrainingArguments
+
+    from holdfast.results import write_jsonl
+    from holdfast.training.config import train_config
+    from holdfast.training.run import train
+    from tiny import SENTENCES
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("prose", "code", "held_out", "train"):
+        write_jsonl(f"{name}.jsonl", [{"text": f"{i} {name}: {s}"} for i in range(3) for s in SENTENCES])
+    suites = {"source": [{"perplexity": "prose.jsonl"}], "target": [{"perplexity": "code.jsonl"}]}
+    least = {"model_name_or_path": str(model_folder), "dataset_name": "train.jsonl", "max_steps": 2, "learning_rate": 1e-2, "use_cpu": True}
+    for name, methods in (("direct", None), ("la-1", "label_annealing")):
+        config = train_config(least, output_dir=f"runs/{name}", retention=methods, evaluation=suites, max_length=64, save_strategy="no")
+        train(config, console=Console(quiet=True))
+    rows = [{"input_ids": ids, "labels": ids} for ids in (tokenizer(s)["input_ids"] for s in SENTENCES)]
+    return {
+        "model": AutoModelForCausalLM.from_pretrained(model_folder),
+        "start": AutoModelForCausalLM.from_pretrained(model_folder),
+        "tuned": AutoModelForCausalLM.from_pretrained("runs/direct"),
+        "tokenizer": tokenizer,
+        "collator": DataCollatorForSeq2Seq(tokenizer),
+        "rows": rows,
+        "args": TrainingArguments("out", max_steps=4, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True, learning_rate=1e-2),
+    }
+
+
+def test_the_python_examples_run(scene, capsys):
+    examples = blocks("python")
+    for example in examples:
+        exec(compile(example.values[0], str(example.id), "exec"), scene)
+    trainer = scene["trainer"]
+    assert trainer.state.global_step == 4
+    assert [m.name for m in trainer.retain] == ["label_annealing", "sfa"]
+    assert "target held_out nats_per_token" in capsys.readouterr().out
+    assert Path("tradeoff.html").stat().st_size > 10_000
+    assert len(examples) >= 3
+
+
+@pytest.mark.parametrize("content", blocks("python"))
+def test_python_examples_import_public_names(content):
+    import holdfast
+
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.ImportFrom) and node.module == "holdfast":
+            assert {alias.name for alias in node.names} <= set(holdfast.__all__)
+
+
+def test_names_after_the_package_in_the_text_exist():
+    """`holdfast.something` in backticks is a public name or a module."""
+    import holdfast
+
+    for page in PAGES:
+        for name in re.findall(r"`holdfast\.([\w.]+)", page.read_text(encoding="utf-8")):
+            first = name.partition(".")[0]
+            assert first in holdfast.__all__ or (ROOT / "src/holdfast" / first).is_dir(), f"{page.name}: holdfast.{name}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- links
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors as GitHub makes them of headings."""
+    titles = re.findall(r"^#{1,6} (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        assert there.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(there.read_text(encoding="utf-8")), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_pages_are_plain(page):
+    """Short lines, one title, no left-overs."""
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r"^# ", prose, re.MULTILINE)) == 1
+    assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 160
+    assert not re.search(r"\b(TODO|FIXME|XXX|lorem)\b", text)
+    assert text.count("```") % 2 == 0
