@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.results import read_jsonl, to_jsonable, write_jsonl
 
 
 class MetricsFile(TrainerCallback):
-    """Appends one JSON line a logged step: step, epoch, loss, ce and kl (nats per token), learning rate, tokens, seconds.
+    """Appends one JSON line a logged step: step, epoch, loss, ce and kl (nats per token), learning rate, tokens, seconds. The last step is logged.
 
     After a resume, lines of steps that will be trained again are dropped first, and the clock goes on from where it stood.
     """
@@ -33,6 +34,11 @@ class MetricsFile(TrainerCallback):
         write_jsonl(self.path, held)
         self.began = time.monotonic()
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.global_step >= state.max_steps:
+            control.should_log = True  # a run shorter than logging_steps has a curve too, and every run its last figures
+        return control
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
@@ -42,7 +48,12 @@ class MetricsFile(TrainerCallback):
 
 
 class Progress(TrainerCallback):
-    """One bar with loss, KL, speed and time left; without a terminal a line at each tenth of the run."""
+    """One bar with loss, KL and time left; without a terminal a line at each tenth of the run.
+
+    Args:
+        console: a `rich.console.Console`.
+        label: what is being trained with what, for the line above.
+    """
 
     def __init__(self, console: Any, label: str) -> None:
         self.console = console
@@ -50,28 +61,30 @@ class Progress(TrainerCallback):
         self.bar: Any = None
         self.task: Any = None
         self.last_tenth = -1
-        self.text = ""
+        self.began = (0, time.monotonic())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or args.disable_tqdm:
             return
-        if self.console.is_terminal:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        self.began = (state.global_step, time.monotonic())
+        continues = f"continues from step {state.global_step} of " if state.global_step else ""
+        self._line(f"{self.label}: {continues}{state.max_steps} steps")
+        if not self.console.is_terminal:
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[figures]}"),
-                console=self.console,
-            )
-            self.bar.start()
-            self.task = self.bar.add_task(self.label, total=state.max_steps, completed=state.global_step, figures="")
-        elif state.global_step:
-            self.console.print(f"{self.label}: continues from step {state.global_step} of {state.max_steps}")
+        # Short enough that a terminal of 80 columns cuts nothing.
+        columns = (
+            TextColumn("Training"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+        )
+        self.bar = Progress(*columns, console=self.console, expand=True)
+        self.bar.start()
+        self.task = self.bar.add_task("Training", total=state.max_steps, completed=state.global_step, figures="")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.bar is not None:
@@ -81,15 +94,22 @@ class Progress(TrainerCallback):
         if not state.is_world_process_zero or not logs or "train_runtime" in logs or args.disable_tqdm:
             return
         names = {"ce": "CE", "kl": "KL", "eval_ce": "eval CE", "eval_kl": "eval KL"}
-        parts = [f"{name} {logs[key]:.4g}" for key, name in names.items() if key in logs]
-        self.text = ", ".join(parts)
+        figures = ", ".join(f"{name} {logs[key]:.4g}" for key, name in names.items() if key in logs)
         if self.bar is not None:
-            self.bar.update(self.task, figures=self.text)
+            self.bar.update(self.task, figures=figures)
             return
         tenth = 10 * state.global_step // max(state.max_steps, 1)
         if tenth != self.last_tenth:
             self.last_tenth = tenth
-            self.console.print(f"{self.label}: step {state.global_step}/{state.max_steps}  {self.text}")
+            self._line(f"  step {state.global_step}/{state.max_steps}, {self._left(state)}  {figures}")
+
+    def _left(self, state: Any) -> str:
+        first, began = self.began
+        seconds = (time.monotonic() - began) / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
+        return f"{timedelta(seconds=round(seconds))} left"
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leaves the terminal as it was, also after an error."""
@@ -129,10 +149,11 @@ class StopOnSignal(TrainerCallback):
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = True
-        self.console.print("Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.")
+        self.console.print("Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.", soft_wrap=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if self.stopped:
-            control.should_save = state.global_step < state.max_steps
+            if state.global_step < state.max_steps:  # at the last step the run's own settings decide
+                control.should_save = True
             control.should_training_stop = True
         return control

@@ -167,6 +167,8 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
     if values["output_dir"] is None:
         values["output_dir"] = default_output_dir(values.get("model_name_or_path"), methods)
     sound = {k: v for k, v in values.items() if k not in _named_in(problems)}
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not has_accelerator() and sound.get("use_cpu") is None:
+        sound["use_cpu"] = True  # without it transformers starts no process group on CPUs, and every rank would train alone
     _decide_precision(sound, given=values, notes=notes)
     parts: dict[str, Any] = {}
     for group, cls in (("script", ScriptArguments), ("training", SFTConfig), ("model", ModelConfig), ("mixture", DatasetMixtureConfig)):

@@ -9,7 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -40,6 +41,8 @@ def load_model(config: TrainConfig) -> Any:
         kwargs["quantization_config"] = quantization
         kwargs["device_map"] = {"": config.training.device}
     check_causal_lm(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
+    if os.path.isdir(name):
+        CheckpointReader(name)  # names a missing or damaged shard, where the loader below speaks of headers
     try:
         return AutoModelForCausalLM.from_pretrained(name, **kwargs)
     except ImportError as error:
@@ -55,7 +58,7 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         ModelError: no such model, or another kind of model.
     """
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     local = os.path.isdir(name)
     try:
@@ -66,7 +69,9 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
     architectures = getattr(config, "architectures", None) or []
     causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
     unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or unknown:
+    # BERT and its kin load as "LMHeadModel" too, but look at the whole text unless they were made decoders.
+    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False) and not causal
+    if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or unknown or encoder:
         raise ModelError(
             f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got {', '.join(architectures) or config.model_type} "
             f"at {name}. Choose a decoder-only model."
@@ -75,10 +80,12 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
 
 
 def load_tokenizer(config: TrainConfig) -> Any:
-    """The model's tokenizer, with an end-of-sequence token and a padding token.
+    """The model's tokenizer as training will have it: with an end-of-sequence token, a padding token and the chat template asked for.
+
+    TRL sets these too, but only when the trainer is made; the data is checked and the start model evaluated before that.
 
     Raises:
-        ModelError: no tokenizer in the folder, or one without an end-of-sequence token.
+        ModelError: no tokenizer in the folder, one without an end-of-sequence token, a token that is not in the vocabulary, no such template.
     """
     from transformers import AutoTokenizer
 
@@ -87,16 +94,52 @@ def load_tokenizer(config: TrainConfig) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ModelError(f"Expected a tokenizer beside the model at {name}, but none can be loaded: {_first_line(error)}") from error
+    for key in ("eos_token", "pad_token"):
+        token = getattr(config.training, key)
+        if token is not None and token not in tokenizer.get_vocab():
+            raise ModelError(
+                f"{key}: expected a token of the vocabulary of {name}, got {token!r}.{did_you_mean(token, tokenizer.all_special_tokens)} "
+                f"Its special tokens: {_special(tokenizer)}."
+            )
     eos = config.training.eos_token or tokenizer.eos_token
     if eos is None:
-        special = ", ".join(repr(t) for t in tokenizer.all_special_tokens[:8]) or "none"
         raise ModelError(
             f"The tokenizer of {name} has no end-of-sequence token, which ends every training example. Set eos_token to a token of its vocabulary "
-            f"(its special tokens: {special})."
+            f"(its special tokens: {_special(tokenizer)})."
         )
+    tokenizer.eos_token = eos
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = eos  # labels mask padding, so sharing the token is harmless
+        tokenizer.pad_token = config.training.pad_token or eos  # labels mask padding, so sharing the token is harmless
+    if config.training.chat_template_path is not None:
+        tokenizer.chat_template = load_chat_template(config.training.chat_template_path)
     return tokenizer
+
+
+def load_chat_template(path: str) -> str:
+    """The text of a chat template: a `.jinja` or `.j2` file, or the template of another model.
+
+    Raises:
+        ModelError: no such file, or a model without one.
+    """
+    from transformers import AutoTokenizer
+
+    if path.endswith((".jinja", ".j2")):
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ModelError(f"chat_template_path: expected a template file or a model that has one, but {path} cannot be read: {reason}.") from error
+    try:
+        template = AutoTokenizer.from_pretrained(path).chat_template
+    except (OSError, ValueError) as error:
+        raise ModelError(f"chat_template_path: expected a .jinja file or a model with a chat template, got {path}: {_first_line(error)}") from error
+    if not isinstance(template, str):
+        raise ModelError(f"chat_template_path: the tokenizer of {path} has no chat template; choose an instruct model or a .jinja file.")
+    return template
+
+
+def _special(tokenizer: Any) -> str:
+    return ", ".join(repr(t) for t in tokenizer.all_special_tokens[:8]) or "none"
 
 
 def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:

@@ -95,8 +95,8 @@ class RetentionMixin(_Host):
         changing = [m.name for m in self.retain if type(m).transform_data is not RetentionMethod.transform_data]
         if changing and not self.prepares_data:
             raise ConfigError(
-                f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it is. Use SFTRetentionTrainer, or mix "
-                "the data beforehand with holdfast.data.mixing.mix_replay."
+                f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it is. "
+                "Use SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
             )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._sums: dict[str, Tensor] = {}

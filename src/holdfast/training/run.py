@@ -8,11 +8,16 @@ checkpoint with its optimiser, schedule, random state and position in the data.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import errno
 import fcntl
 import os
 import platform
 import shutil
+import signal
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
-from holdfast.results import LayerDistance, RunFolder, RunRecord
+from holdfast.errors import ConfigError, Interrupted, RunFolderError, StorageError
+from holdfast.results import LayerDistance, RunFolder, RunRecord, fingerprint
 
 if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig
@@ -48,26 +53,33 @@ def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | o
     console = console or Console()
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
-    with _lock(folder.path) if main else contextlib.nullcontext():
+    _refuse_foreign(folder)
+    with _lock(folder.path) if main else contextlib.nullcontext(), quiet_libraries(), _terminated_is_interrupted():
         record = _open_run(folder, config)
-        if record.status == "finished" and _nothing_left(folder, record, config):
-            console.print(f"{folder.path} holds this run, finished {record.finished}. Nothing to do; give another output_dir for a new run.")
-            return folder
+        if record.status == "finished":
+            if _nothing_left(folder, record, config):
+                when = f", finished {record.finished}" if record.finished else ""
+                _say(console, f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.")
+                return folder
+            record.status = "running"
         run = _Run(config, folder, record, console, evaluation_cache, main)
         try:
             run.go()
-        except (Interrupted, KeyboardInterrupt):
+        except Interrupted:
             run.end("interrupted")
             raise
-        except OSError as error:
-            run.end("failed", str(error))
-            if error.errno == 28:  # ENOSPC
-                raise _disk_full(folder) from error
-            raise
-        except BaseException as error:
-            run.end("failed", str(error).split("\n")[0])
-            if "No space left" in str(error):
-                raise _disk_full(folder) from error
+        except KeyboardInterrupt:
+            run.end("interrupted")
+            raise Interrupted(
+                f"Interrupted during stage '{record.stage}'; what was finished is in {folder.path}. The same command continues."
+            ) from None
+        except Exception as error:
+            run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
+            if not isinstance(error, StorageError) and is_disk_full(error):
+                raise StorageError(
+                    f"No space left on the disk of {folder.path} (stage '{record.stage}'). What was written before is whole"
+                    f"{_last_checkpoint_text(folder)}; free some space, and the same command continues."
+                ) from error
             raise
     return folder
 
@@ -81,14 +93,21 @@ class _Run:
         self.tokenizer: Any = None
         self.trainer: Any = None
         self.start_folder: Path | None = None
+        self.rows: Any = None
+        self.layout = ""
+        self.eval_rows: Any = None
+        self.stopped = False
+        self.entered = time.monotonic()
 
     def go(self) -> None:
-        trained = self.record.stage in ("evaluate result", "report", "done")
+        trained = bool(self.record.training.get("saved"))
+        plan, count = self.config.evaluation, len(self.config.evaluation.entries)
+        entries = f"{count} entr{'y' if count == 1 else 'ies'}"
         self.stage("prepare")
-        self.prepare()
+        self.prepare(trained=trained)
         self.check_evaluation()
-        if self.config.evaluation.entries and self.config.evaluation.before:
-            self.stage("evaluate start")
+        if plan.entries and plan.before:
+            self.stage("evaluate start", f"Evaluating the start model on {entries}")
             self.evaluate("start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]})
         if trained:
             self.load_result()
@@ -97,34 +116,38 @@ class _Run:
             self.fit()
             self.stage("save")
             self.save()
-        self.stage("evaluate result")
-        if self.config.evaluation.entries:
+            if self.stopped:
+                raise Interrupted(f"Interrupted after the last step; the trained model is in {self.folder.path}. The same command continues.")
+        self.stage("evaluate result", f"Evaluating the result on {entries}" if plan.entries else "")
+        if plan.entries:
             self.evaluate("result", self.model, {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)})
         self.stage("report")
         self.report()
+        self.record.training["evaluated"] = evaluation_fingerprint(plan)
         self.record.finished = _now()
-        self.record.error = None
-        self.record.stage = "done"
+        self.stage("done")
         self.end("finished")
         self.write_pages()
         self.push()
 
     # ------------------------------------------------------------------------------------------------------- stages
 
-    def prepare(self) -> None:
-        from holdfast.training.loading import load_model, load_tokenizer, model_folder
+    def prepare(self, *, trained: bool) -> None:
+        """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows here, before anything slow."""
+        from holdfast.training.loading import check_causal_lm, load_model, load_tokenizer, model_folder
 
-        with self.status(f"Loading {self.config.model.model_name_or_path}"):
+        model, args = self.config.model, self.config.training
+        check_causal_lm(model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code)
+        with self.status(f"Loading {model.model_name_or_path}"):
             self.tokenizer = load_tokenizer(self.config)
+            data_hash = _data_hash(self.config)
+            _refuse_changed_data(self.folder, self.record, self.config, data_hash)
+            if not trained:
+                self.read_data()
             self.model = load_model(self.config)
-            self.start_folder = model_folder(self.config.model.model_name_or_path, self.config.model.model_revision)
+            self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
-        known = self.record.model.get("hash")
-        if known not in (None, identity):
-            raise RunFolderError(
-                f"The model at {self.config.model.model_name_or_path} changed since the run in {self.folder.path} began. "
-                "Choose a new output_dir, or put the old model back."
-            )
+        _refuse_changed_model(self.folder, self.record, self.config, identity)
         self.record.model = {
             **self.record.model,
             "name": _shown_name(self.config.model.model_name_or_path),
@@ -134,11 +157,29 @@ class _Run:
             "vocabulary": self.model.get_output_embeddings().weight.shape[0],
         }
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
+        if not trained:
+            data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
+            self.record.data = {"name": _data_name(self.config), "hash": data_hash, "format": self.layout}
+            if not model.use_peft:  # how much of the model LoRA saves is known later
+                self._check_space(self.model)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        if limit and (self.config.training.max_length or 0) > limit:
-            self.note(f"max_length={self.config.training.max_length} is more than the model's context; {limit} is used.")
-            self.config.training.max_length = limit
-        self.model.to(self.config.training.device) if not getattr(self.model, "is_quantized", False) else None
+        if limit and (args.max_length is None or args.max_length > limit):
+            if args.max_length is not None:
+                self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
+            args.max_length = limit
+        if not getattr(self.model, "is_quantized", False):
+            self.model.to(args.device)
+        self.write()
+
+    def read_data(self) -> None:
+        from holdfast.retention.replay import Replay
+        from holdfast.training.loading import load_eval_data, load_training_data, other_rows
+
+        self.rows, self.layout = load_training_data(self.config, self.tokenizer)
+        self.eval_rows = load_eval_data(self.config, self.tokenizer)
+        for method in self.config.retention:
+            if isinstance(method, Replay) and not method.off:
+                other_rows(self.tokenizer)(method.data)  # checked now, read again from the cache when it is mixed in
 
     def check_evaluation(self) -> None:
         """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""
@@ -169,28 +210,23 @@ class _Run:
     def fit(self) -> None:
         from trl import get_peft_config
 
-        from holdfast.data.sources import content_hash
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
         from holdfast.training.hosts import SFTRetentionTrainer
-        from holdfast.training.loading import load_eval_data, load_training_data, other_rows
-        from holdfast.training.mixin import last_checkpoint, remove_folder
+        from holdfast.training.loading import other_rows
+        from holdfast.training.mixin import last_checkpoint
 
         config, args = self.config, self.config.training
         if self.main:
-            remove_folder(self.folder.path / ".saving")
-        with self.status("Reading and tokenising the training data"):
-            rows, layout = load_training_data(config, self.tokenizer)
-            name = config.script.dataset_name
-            data_hash = content_hash(name) if name and os.path.exists(name) else str(getattr(rows, "_fingerprint", ""))
-            if self.record.data.get("hash") not in (None, data_hash) and name and os.path.exists(name):
-                raise RunFolderError(f"{name} changed since the run in {self.folder.path} began. Choose a new output_dir, or put the old data back.")
-            progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(m.name for m in config.retention)])))
-            with _quiet_datasets(len(rows) if hasattr(rows, "__len__") else 10**9):
+            clear_leftovers(self.folder.path)
+        with self.status("Tokenising the training data"):
+            active = [m.name for m in config.retention if not m.off]
+            progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
+            with _quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
                 self.trainer = SFTRetentionTrainer(
                     model=self.model,
                     args=args,
-                    train_dataset=rows,
-                    eval_dataset=load_eval_data(config, self.tokenizer),
+                    train_dataset=self.rows,
+                    eval_dataset=self.eval_rows,
                     processing_class=self.tokenizer,
                     peft_config=get_peft_config(config.model),
                     retain=config.retention,
@@ -201,9 +237,9 @@ class _Run:
         for note in self.trainer.data_notes:
             self.note(note)
         self.record.model["trainable"] = sum(p.numel() for p in self.trainer.model.parameters() if p.requires_grad)
-        self.record.data = {"name": _shown_name(name) if name else "mixture", "hash": data_hash, "format": layout, **self.trainer.data_info}
-        self.write()
-        self._check_space()
+        self.record.data = {**self.record.data, **self.trainer.data_info}
+        if hasattr(self.trainer.model, "peft_config"):
+            self._check_space(self.trainer.model)
         checkpoint = last_checkpoint(self.folder.path)
         sessions = self.record.training.get("sessions", 0) + 1
         self.record.training = {**self.record.training, "sessions": sessions}
@@ -215,9 +251,10 @@ class _Run:
                 self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             finally:
                 progress.close()
+        self.stopped = stop.stopped
         logged = [row for row in self.folder.metrics() if "loss" in row]
         seconds = max((float(r.get("seconds", 0.0)) for r in logged), default=time.monotonic() - began)
-        tokens = int(max((r.get("tokens", 0) for r in logged), default=0))
+        tokens = int(getattr(self.trainer, "tokens_seen", 0))
         self.record.training = {
             **self.record.training,
             "steps": self.trainer.state.global_step,
@@ -239,28 +276,40 @@ class _Run:
 
         staging = self.folder.path / ".final"
         remove_folder(staging)
-        self.trainer.save_model(str(staging), _internal_call=True)
-        if self.main:
-            (staging / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
-            sync_folder(staging)
-            for file in sorted(staging.iterdir()):
-                os.replace(file, self.folder.path / file.name)
-            remove_folder(staging)
-        self.model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
-        self.record.distance = self._distances()
+        with self.status("Saving the model"):
+            try:
+                self.trainer.save_model(str(staging), _internal_call=True)
+            except BaseException:
+                if self.main:
+                    remove_folder(staging)  # half a model is worth nothing, and its space may be what is missing
+                raise
+            if self.main:
+                (staging / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
+                sync_folder(staging)
+                for item in sorted(staging.iterdir()):
+                    if item.is_dir():
+                        remove_folder(self.folder.path / item.name)
+                    os.replace(item, self.folder.path / item.name)
+                remove_folder(staging)
+            self.model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
+            self.record.distance = self._distances()
+        self.record.training["saved"] = True
         self.write()
 
     def load_result(self) -> None:
         """The finished weights, when an earlier session trained them and this one only measures."""
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         path = str(self.folder.path)
+        if self.config.training.chat_template_path is not None:  # tokens may have come with the template
+            self.tokenizer = AutoTokenizer.from_pretrained(path)
         if (self.folder.path / "adapter_config.json").is_file():
             from peft import PeftModel
 
             self.model = PeftModel.from_pretrained(self.model, path)
         else:
             model = self.config.model
+            self.model = None  # its memory is needed for the result
             self.model = AutoModelForCausalLM.from_pretrained(path, dtype=model.dtype, attn_implementation=model.attn_implementation)
         self.model.to(self.config.training.device)
 
@@ -287,16 +336,31 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------------------ helpers
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, announcement: str = "") -> None:
+        self._count_seconds()
         self.record.stage = name
         self.write()
+        if announcement and self.main:
+            _say(self.console, announcement)
+
+    def _count_seconds(self) -> None:
+        """Adds the time since the last call to the stage that is ending, over all sessions: `training.stages`, in seconds."""
+        now = time.monotonic()
+        stages = self.record.training.setdefault("stages", {})
+        stages[self.record.stage] = round(stages.get(self.record.stage, 0.0) + now - self.entered, 3)
+        self.entered = now
 
     def end(self, status: str, error: str | None = None) -> None:
         self.record.status = status
         self.record.error = error
-        self.write()
-        if status != "finished" and self.main and self.record.training:
-            with contextlib.suppress(HoldfastError):  # the page is a courtesy here; the error that stopped the run matters more
+        if status == "finished":
+            self.write()
+            return
+        self._count_seconds()
+        # What stopped the run matters more than a record or a page that cannot be written, on a full disk for example.
+        with contextlib.suppress(Exception):
+            self.write()
+            if self.main and self.folder.metrics_file.is_file():
                 from holdfast.reports.run_report import write_run_report
 
                 write_run_report(self.folder)
@@ -308,10 +372,13 @@ class _Run:
     def note(self, text: str) -> None:
         if text not in self.record.notes:
             self.record.notes.append(text)
-            self.console.print(f"Note: {text}", highlight=False)
+            if self.main:
+                _say(self.console, f"Note: {text}")
 
     def status(self, text: str) -> Any:
-        return self.console.status(text) if self.console.is_terminal else contextlib.nullcontext()
+        from rich.markup import escape
+
+        return self.console.status(escape(text)) if self.console.is_terminal and self.main else contextlib.nullcontext()
 
     def _own_progress(self, progress: Any) -> None:
         from transformers import PrinterCallback, ProgressCallback
@@ -320,9 +387,8 @@ class _Run:
         self.trainer.remove_callback(PrinterCallback)
         self.trainer.add_callback(progress)
 
-    def _check_space(self) -> None:
+    def _check_space(self, model: Any) -> None:
         """Refuses what is certain to fail: no room for one checkpoint and the final weights."""
-        model = self.trainer.model
         saved = [p for p in model.parameters() if p.requires_grad] if hasattr(model, "peft_config") else list(model.parameters())
         weights = sum(p.numel() * p.element_size() for p in saved)
         moments = 0 if self.config.training.save_only_model else 8 * sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -365,25 +431,18 @@ def _open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
     """
     if folder.exists():
         record = folder.read()
-        if record.config_key != config.key:
+        if record.config_key != config.key and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
             shown = "\n".join(f"  - {d}" for d in differences) or "  - (the settings that decide the weights)"
             raise RunFolderError(
                 f"{folder.path} holds another run ({record.name}, {record.status}), whose settings differ:\n{shown}\n"
                 "Give another output_dir, or delete the folder if the old run is not wanted."
             )
-        record.config = config.resolved
-        if record.status != "finished":
-            record.status = "running"
-        return record
-    if folder.path.is_dir() and any(not entry.name.startswith(".") for entry in folder.path.iterdir()):
-        raise RunFolderError(
-            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty output_dir, so that nothing of yours is overwritten."
-        )
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"Could not make the folder {folder.path}: {error.strerror}. Choose an output_dir that can be written.") from error
+        if record.config_key == config.key:
+            record.config = config.resolved
+            if record.status != "finished":
+                record.status, record.error = "running", None
+            return record
     record = RunRecord(
         name=folder.path.resolve().name,
         config=config.resolved,
@@ -399,15 +458,117 @@ def _open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
     return record
 
 
-def _disk_full(folder: RunFolder) -> StorageError:
-    return StorageError(f"No space left on the disk of {folder.path}. Earlier checkpoints are intact; free some space and run again.")
+def _refuse_foreign(folder: RunFolder) -> None:
+    """A folder with files that are no run is not touched at all, not even by the lock."""
+    if not folder.exists() and folder.path.is_dir() and any(not entry.name.startswith(".") for entry in folder.path.iterdir()):
+        raise RunFolderError(
+            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty output_dir, so that nothing of yours is overwritten."
+        )
+
+
+def _began_training(folder: RunFolder, record: RunRecord) -> bool:
+    """Whether the folder holds steps that were paid for; before that, only evaluations, which carry their own keys."""
+    from holdfast.training.mixin import last_checkpoint
+
+    return bool(record.training.get("saved")) or folder.metrics_file.is_file() or last_checkpoint(folder.path) is not None
+
+
+def _replaceable(folder: RunFolder, record: RunRecord) -> bool:
+    """A run that failed before its first step, over a wrong setting or file, leaves nothing that another try in its folder could spoil."""
+    return record.status == "failed" and not _began_training(folder, record)
+
+
+def _data_name(config: TrainConfig) -> str:
+    name = config.script.dataset_name
+    return _shown_name(name) if name and not config.mixture.datasets else "mixture"
+
+
+def _data_hash(config: TrainConfig) -> str | None:
+    """The content's hash where the training data is local, else None."""
+    from holdfast.data.sources import content_hash
+
+    name = config.script.dataset_name
+    return content_hash(name) if name and not config.mixture.datasets and os.path.exists(name) else None
+
+
+def _refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str | None) -> None:
+    if found is not None and record.data.get("hash") not in (None, found) and _began_training(folder, record):
+        raise RunFolderError(
+            f"{config.script.dataset_name} changed since the run in {folder.path} began. Expected the data that the run was trained on: "
+            "put the old data back, or choose a new output_dir."
+        )
+
+
+def _refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str) -> None:
+    if record.model.get("hash") not in (None, found) and _began_training(folder, record):
+        raise RunFolderError(
+            f"The model at {config.model.model_name_or_path} changed since the run in {folder.path} began. Expected the weights that the run "
+            "started from: put the old model back, or choose a new output_dir."
+        )
 
 
 def _nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig) -> bool:
-    """Whether every evaluation the config asks for is there and the pages are written."""
-    wanted = [(e.suite, e.name) for e in config.evaluation.entries]
-    sides = ["result"] + (["start"] if config.evaluation.before else [])
-    return folder.report_file.is_file() and all(folder.find_evaluation(side, *entry) is not None for side in sides for entry in wanted)
+    """Whether everything the config asks for is there: the evaluations of this very plan on this very data, and pages newer than the record.
+
+    Raises:
+        RunFolderError: the start model or the training data is another than the one the run was made from.
+    """
+    from holdfast.training.loading import model_folder
+
+    _refuse_changed_data(folder, record, config, _data_hash(config))
+    start = model_folder(config.model.model_name_or_path, config.model.model_revision)
+    if start is not None:
+        _refuse_changed_model(folder, record, config, checkpoint_hash(start))
+    if record.training.get("evaluated") != evaluation_fingerprint(config.evaluation):
+        return False
+    pages = (folder.report_file, folder.path / "README.md")
+    return all(page.is_file() and page.stat().st_mtime_ns >= folder.run_file.stat().st_mtime_ns for page in pages)
+
+
+def evaluation_fingerprint(plan: Any) -> str:
+    """Fingerprint of an `EvaluationPlan` and of the local files it reads: equal, nothing to evaluate again."""
+    from holdfast.data.sources import content_hash
+    from holdfast.evaluation.suite import PerplexityEntry
+
+    files: list[Path] = []
+    for entry in plan.entries:
+        if isinstance(entry, PerplexityEntry):
+            files.append(Path(entry.data))
+        else:
+            from holdfast.evaluation.tasks import local_files
+
+            files += local_files(entry)
+    return fingerprint({"plan": dataclasses.asdict(plan), "files": [content_hash(f) for f in files if f.exists()]})
+
+
+def _last_checkpoint_text(folder: RunFolder) -> str:
+    from holdfast.training.mixin import last_checkpoint
+
+    found = last_checkpoint(folder.path)
+    return f", the last checkpoint is {found.name}" if found else ""
+
+
+def clear_leftovers(path: Path) -> None:
+    """Deletes what a killed process was still writing or deleting: half a checkpoint, temporary files."""
+    for name in (".saving", ".final"):
+        shutil.rmtree(path / name, ignore_errors=True)
+    for doomed in path.glob(".deleting-*"):
+        shutil.rmtree(doomed, ignore_errors=True)
+    for file in path.rglob(".*.tmp"):
+        file.unlink(missing_ok=True)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error means that there was no room to write. Libraries wrap the system's error, so causes and texts are looked at too."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        text = str(error)
+        # safetensors gives the system's words; torch.save only says that its writer failed
+        if "No space left" in text or "Disk quota exceeded" in text or "PytorchStreamWriter failed writing file" in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextlib.contextmanager
@@ -430,6 +591,53 @@ def _lock(path: Path) -> Iterator[None]:
         yield
     finally:
         handle.close()
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silences the bars of transformers (one a file loaded or written) and warnings about arguments deprecated inside the libraries.
+
+    Both come back at the end. Download bars of the hub client stay, and so do warnings about the request itself.
+    """
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
+    bars, downloads = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    if downloads:
+        enable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+        if downloads:
+            enable_progress_bars()
+
+
+@contextlib.contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    """SIGTERM, by which schedulers stop jobs, ends a run as Ctrl-C does. Training itself handles both more gently (`StopOnSignal`)."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, held)
+
+
+def _say(console: Any, text: str) -> None:
+    """One line as it is: brackets are no markup, and a log file's lines are not wrapped."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

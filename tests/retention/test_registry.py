@@ -1,0 +1,126 @@
+"""How a config names methods, and what it hears when it names them wrongly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.retention.averaging import SequentialAveraging
+from holdfast.retention.l2 import L2
+from holdfast.retention.label_annealing import LabelAnnealing
+from holdfast.retention.registry import METHODS, parameters_of, parse_retention, retention
+from holdfast.retention.replay import Replay
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "task1").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("value", [None, "none", "None", "direct", "", [], ["none"], {"direct": {}}, [{"none": None}]])
+def test_direct_fine_tuning_is_no_method(value) -> None:
+    assert parse_retention(value) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("l2", [L2()]),
+        ({"l2": None}, [L2()]),
+        ({"l2": {"coefficient": "1e-4"}}, [L2(coefficient=1e-4)]),  # YAML 1.1 reads 1e-4 as text
+        ({"l2": {"coefficient": 2}}, [L2(coefficient=2.0)]),
+        ([{"sfa": {"every": "7"}}], [SequentialAveraging(every=7)]),
+        ([{"sfa": {"every": 7.0, "reset_optimizer": "True"}}], [SequentialAveraging(every=7, reset_optimizer=True)]),
+        (["label_annealing", {"replay": {"data": "old.jsonl"}}], [LabelAnnealing(), Replay(data="old.jsonl")]),
+        ([LabelAnnealing(weight=0.3), "l2"], [LabelAnnealing(weight=0.3), L2()]),
+        ([{"replay": {"data": "old.jsonl"}}, {"replay": {"data": "owner/name"}}], [Replay(data="old.jsonl"), Replay(data="owner/name")]),
+        ({"l2": {"anchor": "task1"}}, [L2(anchor="task1")]),
+        ({"label_annealing": {"teacher_dtype": None}}, [LabelAnnealing()]),
+    ],
+)
+def test_spellings(value, expected) -> None:
+    assert parse_retention(value) == (expected, [])
+    # A field that holds a number holds a number, whatever the YAML held: 2 and 2.0 are one run.
+    for method, wanted in zip(parse_retention(value)[0], expected, strict=True):
+        assert repr(method) == repr(wanted)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("label_anealing", "retention[0]: unknown method 'label_anealing'; known: label_annealing, l2, sfa, replay. Did you mean 'label_annealing'?"),
+        ([{"sfa": {}, "l2": {}}], "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got {'sfa': {}, 'l2': {}}"),
+        ([3], "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got 3"),
+        ({"l2": 0.1}, "l2: expected a mapping of parameters, got 0.1"),
+        ({"l2": {"coeficient": 1}}, "l2: unknown parameter 'coeficient'; known: coefficient, anchor. Did you mean 'coefficient'?"),
+        ({"l2": {"coefficient": "much"}}, "l2.coefficient: expected a number, got 'much'"),
+        ({"l2": {"coefficient": True}}, "l2.coefficient: expected a number, got True"),
+        ({"l2": {"coefficient": None}}, "l2.coefficient: expected a number, got None"),
+        ({"l2": {"coefficient": "nan"}}, "l2.coefficient: expected 0 or more, got nan"),
+        ({"l2": {"coefficient": -1}}, "l2.coefficient: expected 0 or more, got -1.0"),
+        ({"l2": {"anchor": "task2"}}, "l2.anchor: no such folder: task2. Did you mean 'task1'?"),
+        ({"l2": {"anchor": "a/b"}}, "l2.anchor: no such folder: a/b. The folder a does not exist either."),
+        ({"l2": {"anchor": 3}}, "l2.anchor: expected text, got 3"),
+        ({"sfa": {"every": 2.5}}, "sfa.every: expected a whole number or nothing, got 2.5"),
+        ({"sfa": {"every": 0}}, "sfa.every: expected 1 step or more, got 0"),
+        ({"sfa": {"p": 0}}, "sfa.p: expected a fraction in (0, 1], got 0.0"),
+        ({"sfa": {"p": 0.5, "every": 3}}, "sfa: expected one of p and every, got p=0.5 and every=3"),
+        ({"sfa": {"beta": 1.5}}, "sfa.beta: expected a weight in [0, 1], got 1.5"),
+        ({"sfa": {"previous": "./nowhere"}}, "sfa.previous: no such folder: ./nowhere."),
+        ({"label_annealing": {"weight": "nan"}}, "label_annealing.weight: expected 0 or more, got nan"),
+        ({"label_annealing": {"temperature": 0}}, "label_annealing.temperature: expected more than 0, got 0.0"),
+        ({"label_annealing": {"direction": "sideways"}}, "label_annealing.direction: expected one of forward, reverse, got 'sideways'"),
+        ({"replay": {"data": ""}}, "replay.data: expected a file, folder or hub id of the data to replay, got nothing"),
+        ({"replay": {"data": "old.jsonl", "fraction": -0.1}}, "replay.fraction: expected a share in [0, 1), got -0.1"),
+        (["l2", "l2"], "retention: 'l2' is given 2 times; expected once. Put all its parameters in one entry."),
+    ],
+)
+def test_one_mistake_is_one_sentence(value, problem: str) -> None:
+    assert parse_retention(value)[1] == [problem]
+
+
+def test_replay_data_that_is_a_path_must_exist(place: Path) -> None:
+    ((problem,),) = (parse_retention({"replay": {"data": "odl.jsonl"}})[1],)
+    assert problem == f"replay.data: no such file or folder: odl.jsonl (working directory: {place}). Did you mean 'old.jsonl'?"
+    assert parse_retention({"replay": {"data": "owner/some_data"}})[1] == []  # a hub id is not looked up here
+
+
+def test_replay_must_leave_room_for_new_data() -> None:
+    entry = {"replay": {"data": "old.jsonl", "fraction": 0.6}}
+    (problem,) = parse_retention([entry, entry])[1]
+    assert "add up to 1.2; expected less than 1" in problem
+
+
+def test_all_mistakes_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        retention(["l3", {"sfa": {"p": 2, "beta": 2, "previous": "nowhere"}}, {"l2": {"anker": "a", "coefficient": "b"}}])
+    assert len(caught.value.problems) == 6
+    assert str(caught.value).startswith("6 problems:\n  - retention[0]: unknown method 'l3'")
+
+
+def test_a_missing_path_is_reported_once_by_a_whole_config(place: Path) -> None:
+    from holdfast.training.config import train_config
+
+    for value, part in (({"replay": {"data": "odl.jsonl"}}, "odl.jsonl"), ({"l2": {"anchor": "./task2"}}, "./task2")):
+        with pytest.raises(ConfigError) as caught:
+            train_config(model_name_or_path="owner/model", dataset_name="old.jsonl", retention=[value])
+        assert len([p for p in caught.value.problems if part in p]) == 1
+
+
+def test_every_parameter_is_explained() -> None:
+    for cls in METHODS.values():
+        assert cls.summary and cls.source
+        for name, _, text in parameters_of(cls):
+            assert len(text) > 10, f"{cls.name}.{name}"
+
+
+def test_listing_methods_needs_no_torch() -> None:
+    code = "import sys, holdfast.retention.registry as r; r.parse_retention({'l2': {}}); assert 'torch' not in sys.modules and 'datasets' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
