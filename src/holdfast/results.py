@@ -284,7 +284,9 @@ class RunRecord:
     """ISO 8601, UTC."""
     finished: str | None = None
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"steps", "tokens", "seconds", "tokens_per_second", "sessions", "final": {last logged metrics}}`."""
+    """`{"steps", "tokens", "seconds", "tokens_per_second", "sessions", "final": {last logged metrics}, "stages": {name: seconds}, "saved",
+    "evaluated"}`:
+    `saved` says that the final weights are on disk, `evaluated` is the fingerprint of the evaluation plan that was run."""
     distance: list[LayerDistance] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could not be had."""

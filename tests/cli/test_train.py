@@ -127,9 +127,9 @@ def test_dry_run_looks_into_the_output_folder(capsys: pytest.CaptureFixture[str]
     assert main([*LEAST, "--output_dir", "out", "--dry_run"]) == 0
     assert "continues   the run in out (status interrupted, stage 'train')" in capsys.readouterr().out
     assert main([*LEAST, "--output_dir", "out", "--dry_run", "--learning_rate", "1e-3"]) == 2
-    assert "out holds another run:\n  - learning_rate: 2e-05 there, 0.001 now\n" in capsys.readouterr().err
+    assert "out holds another run (out, interrupted), whose settings differ:\n  - learning_rate: 2e-05 there, 0.001 now\n" in capsys.readouterr().err
     assert main([*LEAST, "--output_dir", ".", "--dry_run"]) == 2
-    assert "is not empty and holds no run" in capsys.readouterr().err
+    assert "is not empty and holds no holdfast run" in capsys.readouterr().err
 
 
 def test_several_processes_start_through_a_launcher(trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

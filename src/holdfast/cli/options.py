@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from holdfast.errors import ConfigError, did_you_mean
 
@@ -31,6 +31,15 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}. See '{self.prog} --help'.")
+
+
+def console() -> Any:
+    """The terminal as it is; in a file or a pipe 120 columns, so that tables are not squeezed into 80."""
+    import sys
+
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 def nearest(name: str, known: list[str], *, count: int = 3) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from holdfast.cli.options import OptionParser
+from holdfast.cli.options import OptionParser, console
 
 DESCRIPTION = """\
 Trains a small language model on the English prose that every Python carries, fine-tunes it on source code with each
@@ -25,11 +25,9 @@ def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast quickstart --help`."""
     options = _parser().parse(argv)
 
-    from rich.console import Console
-
     from holdfast.studies.quickstart import quickstart
 
-    quickstart(output_dir=options.output_dir, seed=options.seed, workers=options.workers, quick=options.quick, console=Console())
+    quickstart(output_dir=options.output_dir, seed=options.seed, workers=options.workers, quick=options.quick, console=console())
     return 0
 
 

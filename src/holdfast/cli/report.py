@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.cli.options import OptionParser, nearest
+from holdfast.cli.options import OptionParser, console, nearest
 from holdfast.errors import RunFolderError
 from holdfast.results import RunFolder
 
@@ -21,13 +21,11 @@ def run(argv: list[str]) -> int:
     parser.add_argument("folder", metavar="RUN_FOLDER", type=Path, help="the output folder of a run, the one with run.json")
     folder = find_run(parser.parse(argv).folder)
 
-    from rich.console import Console
-
     from holdfast.reports.run_report import write_run_report
     from holdfast.reports.terminal import print_run_summary
 
     write_run_report(folder)  # first: the summary names the page where there is one
-    print_run_summary(folder, Console())
+    print_run_summary(folder, console())
     return 0
 
 

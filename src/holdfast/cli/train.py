@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, RunFolderError
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig
@@ -106,11 +106,10 @@ def run(argv: list[str]) -> int:
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
-    from rich.console import Console
-
+    from holdfast.cli.options import console
     from holdfast.training.run import train
 
-    train(config, console=Console())
+    train(config, console=console())
     return 0
 
 
@@ -151,17 +150,11 @@ def check_folder(config: TrainConfig) -> None:
         RunFolderError: it holds another run, with the settings that differ, or files that are no run.
     """
     from holdfast.results import RunFolder
+    from holdfast.training.run_folder import run_to_continue
 
-    folder = RunFolder(config.training.output_dir)
-    if not folder.exists():
-        if folder.path.is_dir() and any(not entry.name.startswith(".") for entry in folder.path.iterdir()):
-            raise RunFolderError(f"{folder.path} is not empty and holds no run. Choose a new or empty --output_dir.")
-        return
-    record = folder.read()
-    if record.config_key and record.config_key != config.key:
-        lines = "\n".join(f"  - {line}" for line in config.explain_difference(record.config))
-        raise RunFolderError(f"{folder.path} holds another run:\n{lines}\nChoose another --output_dir, or delete the folder.")
-    print(f"  {'continues':<11} the run in {folder.path} (status {record.status}, stage '{record.stage}')")
+    record = run_to_continue(RunFolder(config.training.output_dir), config)
+    if record is not None:
+        print(f"  {'continues':<11} the run in {config.training.output_dir} (status {record.status}, stage '{record.stage}')")
 
 
 def _data(config: TrainConfig) -> str:

@@ -233,6 +233,21 @@ def _data_hashes(entry: Entry) -> list[str]:
     return [content_hash(path) for path in local_files(entry)]
 
 
+def plan_fingerprint(plan: EvaluationPlan) -> str:
+    """Fingerprint of an `EvaluationPlan` and of the local files it reads: equal, nothing to evaluate again."""
+    from holdfast.data.sources import content_hash
+
+    files: list[Path] = []
+    for entry in plan.entries:
+        if isinstance(entry, PerplexityEntry):
+            files.append(Path(entry.data))
+        else:
+            from holdfast.evaluation.tasks import local_files
+
+            files += local_files(entry)
+    return fingerprint({"plan": dataclasses.asdict(plan), "files": [content_hash(f) for f in files if f.exists()]})
+
+
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Hash of all that decides a tokenizer's ids and chat text: vocabulary, rules, special tokens and template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -8,25 +8,18 @@ checkpoint with its optimiser, schedule, random state and position in the data.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import errno
-import fcntl
 import os
-import platform
 import shutil
-import signal
-import threading
 import time
-import warnings
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
-from holdfast.errors import ConfigError, Interrupted, RunFolderError, StorageError
-from holdfast.results import LayerDistance, RunFolder, RunRecord, fingerprint
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
+from holdfast.results import LayerDistance, RunFolder, RunRecord
+from holdfast.training import run_folder
+from holdfast.training.environment import now, quiet_datasets, quiet_libraries, say, shown_name, terminated_is_interrupted
 
 if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig
@@ -50,16 +43,18 @@ def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | o
     """
     from rich.console import Console
 
+    from holdfast.evaluation.runner import plan_fingerprint
+
     console = console or Console()
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
-    _refuse_foreign(folder)
-    with _lock(folder.path) if main else contextlib.nullcontext(), quiet_libraries(), _terminated_is_interrupted():
-        record = _open_run(folder, config)
+    run_folder.refuse_foreign(folder)
+    with run_folder.lock_folder(folder.path) if main else contextlib.nullcontext(), quiet_libraries(), terminated_is_interrupted():
+        record = run_folder.open_run(folder, config)
         if record.status == "finished":
-            if _nothing_left(folder, record, config):
+            if run_folder.nothing_left(folder, record, config, evaluated=plan_fingerprint(config.evaluation)):
                 when = f", finished {record.finished}" if record.finished else ""
-                _say(console, f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.")
+                say(console, f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.")
                 return folder
             record.status = "running"
         run = _Run(config, folder, record, console, evaluation_cache, main)
@@ -75,10 +70,10 @@ def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | o
             ) from None
         except Exception as error:
             run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
-            if not isinstance(error, StorageError) and is_disk_full(error):
+            if not isinstance(error, StorageError) and run_folder.is_disk_full(error):
                 raise StorageError(
                     f"No space left on the disk of {folder.path} (stage '{record.stage}'). What was written before is whole"
-                    f"{_last_checkpoint_text(folder)}; free some space, and the same command continues."
+                    f"{run_folder.last_checkpoint_text(folder)}; free some space, and the same command continues."
                 ) from error
             raise
     return folder
@@ -100,6 +95,8 @@ class _Run:
         self.entered = time.monotonic()
 
     def go(self) -> None:
+        from holdfast.evaluation.runner import plan_fingerprint
+
         trained = bool(self.record.training.get("saved"))
         plan, count = self.config.evaluation, len(self.config.evaluation.entries)
         entries = f"{count} entr{'y' if count == 1 else 'ies'}"
@@ -123,8 +120,8 @@ class _Run:
             self.evaluate("result", self.model, {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)})
         self.stage("report")
         self.report()
-        self.record.training["evaluated"] = evaluation_fingerprint(plan)
-        self.record.finished = _now()
+        self.record.training["evaluated"] = plan_fingerprint(plan)
+        self.record.finished = now()
         self.stage("done")
         self.end("finished")
         self.write_pages()
@@ -140,17 +137,17 @@ class _Run:
         check_causal_lm(model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code)
         with self.status(f"Loading {model.model_name_or_path}"):
             self.tokenizer = load_tokenizer(self.config)
-            data_hash = _data_hash(self.config)
-            _refuse_changed_data(self.folder, self.record, self.config, data_hash)
+            data_hash = run_folder.data_hash(self.config)
+            run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
             if not trained:
                 self.read_data()
             self.model = load_model(self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
-        _refuse_changed_model(self.folder, self.record, self.config, identity)
+        run_folder.refuse_changed_model(self.folder, self.record, self.config, identity)
         self.record.model = {
             **self.record.model,
-            "name": _shown_name(self.config.model.model_name_or_path),
+            "name": shown_name(self.config.model.model_name_or_path),
             "hash": identity,
             "architecture": type(self.model).__name__,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -159,7 +156,7 @@ class _Run:
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
-            self.record.data = {"name": _data_name(self.config), "hash": data_hash, "format": self.layout}
+            self.record.data = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
             if not model.use_peft:  # how much of the model LoRA saves is known later
                 self._check_space(self.model)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -217,11 +214,11 @@ class _Run:
 
         config, args = self.config, self.config.training
         if self.main:
-            clear_leftovers(self.folder.path)
+            run_folder.clear_leftovers(self.folder.path)
         with self.status("Tokenising the training data"):
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
-            with _quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
+            with quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
                 self.trainer = SFTRetentionTrainer(
                     model=self.model,
                     args=args,
@@ -233,6 +230,12 @@ class _Run:
                     load_rows=other_rows(self.tokenizer),
                     callbacks=[MetricsFile(self.folder.metrics_file)],
                 )
+        world = int(os.environ.get("WORLD_SIZE") or 1)
+        if self.trainer.accelerator.num_processes != world:
+            raise HoldfastError(
+                f"Expected training over {world} processes, the trainer found {self.trainer.accelerator.num_processes}: every process would "
+                "train alone. On CPUs set use_cpu: true."
+            )
         self._own_progress(progress)
         for note in self.trainer.data_notes:
             self.note(note)
@@ -291,6 +294,7 @@ class _Run:
                         remove_folder(self.folder.path / item.name)
                     os.replace(item, self.folder.path / item.name)
                 remove_folder(staging)
+            self.trainer.accelerator.wait_for_everyone()  # other ranks read the folder only when it is whole
             self.model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
             self.record.distance = self._distances()
         self.record.training["saved"] = True
@@ -341,7 +345,7 @@ class _Run:
         self.record.stage = name
         self.write()
         if announcement and self.main:
-            _say(self.console, announcement)
+            say(self.console, announcement)
 
     def _count_seconds(self) -> None:
         """Adds the time since the last call to the stage that is ending, over all sessions: `training.stages`, in seconds."""
@@ -373,7 +377,7 @@ class _Run:
         if text not in self.record.notes:
             self.record.notes.append(text)
             if self.main:
-                _say(self.console, f"Note: {text}")
+                say(self.console, f"Note: {text}")
 
     def status(self, text: str) -> Any:
         from rich.markup import escape
@@ -418,279 +422,3 @@ class _Run:
         if len(names) < len(reader.names()):
             self.note(f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have other names or shapes.")
         return layer_distances((n, reader.tensor(n), result[n].cpu()) for n in names) if names else []
-
-
-# --------------------------------------------------------------------------------------------------------- the folder
-
-
-def _open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
-    """The record to continue, or a new one.
-
-    Raises:
-        RunFolderError: the folder holds another run, or files that are no run.
-    """
-    if folder.exists():
-        record = folder.read()
-        if record.config_key != config.key and not _replaceable(folder, record):
-            differences = config.explain_difference(record.config)
-            shown = "\n".join(f"  - {d}" for d in differences) or "  - (the settings that decide the weights)"
-            raise RunFolderError(
-                f"{folder.path} holds another run ({record.name}, {record.status}), whose settings differ:\n{shown}\n"
-                "Give another output_dir, or delete the folder if the old run is not wanted."
-            )
-        if record.config_key == config.key:
-            record.config = config.resolved
-            if record.status != "finished":
-                record.status, record.error = "running", None
-            return record
-    record = RunRecord(
-        name=folder.path.resolve().name,
-        config=config.resolved,
-        config_key=config.key,
-        retention=[m.describe() for m in config.retention],
-        seed=config.training.seed,
-        versions=versions(),
-        hardware=hardware(),
-        created=_now(),
-        notes=list(config.notes),
-    )
-    folder.write(record)
-    return record
-
-
-def _refuse_foreign(folder: RunFolder) -> None:
-    """A folder with files that are no run is not touched at all, not even by the lock."""
-    if not folder.exists() and folder.path.is_dir() and any(not entry.name.startswith(".") for entry in folder.path.iterdir()):
-        raise RunFolderError(
-            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty output_dir, so that nothing of yours is overwritten."
-        )
-
-
-def _began_training(folder: RunFolder, record: RunRecord) -> bool:
-    """Whether the folder holds steps that were paid for; before that, only evaluations, which carry their own keys."""
-    from holdfast.training.mixin import last_checkpoint
-
-    return bool(record.training.get("saved")) or folder.metrics_file.is_file() or last_checkpoint(folder.path) is not None
-
-
-def _replaceable(folder: RunFolder, record: RunRecord) -> bool:
-    """A run that failed before its first step, over a wrong setting or file, leaves nothing that another try in its folder could spoil."""
-    return record.status == "failed" and not _began_training(folder, record)
-
-
-def _data_name(config: TrainConfig) -> str:
-    name = config.script.dataset_name
-    return _shown_name(name) if name and not config.mixture.datasets else "mixture"
-
-
-def _data_hash(config: TrainConfig) -> str | None:
-    """The content's hash where the training data is local, else None."""
-    from holdfast.data.sources import content_hash
-
-    name = config.script.dataset_name
-    return content_hash(name) if name and not config.mixture.datasets and os.path.exists(name) else None
-
-
-def _refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str | None) -> None:
-    if found is not None and record.data.get("hash") not in (None, found) and _began_training(folder, record):
-        raise RunFolderError(
-            f"{config.script.dataset_name} changed since the run in {folder.path} began. Expected the data that the run was trained on: "
-            "put the old data back, or choose a new output_dir."
-        )
-
-
-def _refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str) -> None:
-    if record.model.get("hash") not in (None, found) and _began_training(folder, record):
-        raise RunFolderError(
-            f"The model at {config.model.model_name_or_path} changed since the run in {folder.path} began. Expected the weights that the run "
-            "started from: put the old model back, or choose a new output_dir."
-        )
-
-
-def _nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig) -> bool:
-    """Whether everything the config asks for is there: the evaluations of this very plan on this very data, and pages newer than the record.
-
-    Raises:
-        RunFolderError: the start model or the training data is another than the one the run was made from.
-    """
-    from holdfast.training.loading import model_folder
-
-    _refuse_changed_data(folder, record, config, _data_hash(config))
-    start = model_folder(config.model.model_name_or_path, config.model.model_revision)
-    if start is not None:
-        _refuse_changed_model(folder, record, config, checkpoint_hash(start))
-    if record.training.get("evaluated") != evaluation_fingerprint(config.evaluation):
-        return False
-    pages = (folder.report_file, folder.path / "README.md")
-    return all(page.is_file() and page.stat().st_mtime_ns >= folder.run_file.stat().st_mtime_ns for page in pages)
-
-
-def evaluation_fingerprint(plan: Any) -> str:
-    """Fingerprint of an `EvaluationPlan` and of the local files it reads: equal, nothing to evaluate again."""
-    from holdfast.data.sources import content_hash
-    from holdfast.evaluation.suite import PerplexityEntry
-
-    files: list[Path] = []
-    for entry in plan.entries:
-        if isinstance(entry, PerplexityEntry):
-            files.append(Path(entry.data))
-        else:
-            from holdfast.evaluation.tasks import local_files
-
-            files += local_files(entry)
-    return fingerprint({"plan": dataclasses.asdict(plan), "files": [content_hash(f) for f in files if f.exists()]})
-
-
-def _last_checkpoint_text(folder: RunFolder) -> str:
-    from holdfast.training.mixin import last_checkpoint
-
-    found = last_checkpoint(folder.path)
-    return f", the last checkpoint is {found.name}" if found else ""
-
-
-def clear_leftovers(path: Path) -> None:
-    """Deletes what a killed process was still writing or deleting: half a checkpoint, temporary files."""
-    for name in (".saving", ".final"):
-        shutil.rmtree(path / name, ignore_errors=True)
-    for doomed in path.glob(".deleting-*"):
-        shutil.rmtree(doomed, ignore_errors=True)
-    for file in path.rglob(".*.tmp"):
-        file.unlink(missing_ok=True)
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error means that there was no room to write. Libraries wrap the system's error, so causes and texts are looked at too."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        text = str(error)
-        # safetensors gives the system's words; torch.save only says that its writer failed
-        if "No space left" in text or "Disk quota exceeded" in text or "PytorchStreamWriter failed writing file" in text:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """One process a folder. The kernel lets go of the lock when the process ends, however it ends.
-
-    Raises:
-        RunFolderError: another process is at work in the folder.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        handle = open(path / ".lock", "a+")  # noqa: SIM115
-    except OSError as error:
-        raise RunFolderError(f"Could not write in the output folder {path}: {error.strerror}. Choose an output_dir that can be written.") from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunFolderError(f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir.") from None
-        yield
-    finally:
-        handle.close()
-
-
-@contextlib.contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Silences the bars of transformers (one a file loaded or written) and warnings about arguments deprecated inside the libraries.
-
-    Both come back at the end. Download bars of the hub client stay, and so do warnings about the request itself.
-    """
-    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
-    from transformers.utils import logging as transformers_logging
-
-    bars, downloads = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    transformers_logging.disable_progress_bar()
-    if downloads:
-        enable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
-        if downloads:
-            enable_progress_bars()
-
-
-@contextlib.contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM, by which schedulers stop jobs, ends a run as Ctrl-C does. Training itself handles both more gently (`StopOnSignal`)."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, held)
-
-
-def _say(console: Any, text: str) -> None:
-    """One line as it is: brackets are no markup, and a log file's lines are not wrapped."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _quiet_datasets(rows: int) -> Iterator[None]:
-    """Bars for tokenising only where it takes more than a moment."""
-    import datasets
-
-    if rows > 20_000 or datasets.are_progress_bars_disabled():
-        yield
-        return
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        datasets.enable_progress_bars()
-
-
-def versions() -> dict[str, str]:
-    """Versions of everything that can change a figure."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for name in ("holdfast", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "lm_eval", "tokenizers", "safetensors", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def hardware() -> dict[str, Any]:
-    """Processor, cores, memory and accelerators, without names of people or machines."""
-    import torch
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found: dict[str, Any] = {"system": platform.system(), "machine": platform.machine(), "processor": _processor(), "cores": cores}
-    with contextlib.suppress(OSError, ValueError):
-        found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    found["threads"] = torch.get_num_threads()
-    found["accelerators"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return found
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
-
-
-def _shown_name(name: str) -> str:
-    """A hub id as it is; a local path by its last part, so that reports carry no machine's paths."""
-    return Path(name).resolve().name if os.path.exists(name) else name
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

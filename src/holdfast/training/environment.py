@@ -1,0 +1,117 @@
+"""Around a run: what it runs on, and keeping libraries and signals in order while it does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silences the bars of transformers (one a file loaded or written) and warnings about arguments deprecated inside the libraries.
+
+    Both come back at the end. Download bars of the hub client stay, and so do warnings about the request itself.
+    """
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
+    bars, downloads = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    if downloads:
+        enable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+        if downloads:
+            enable_progress_bars()
+
+
+@contextlib.contextmanager
+def terminated_is_interrupted() -> Iterator[None]:
+    """SIGTERM, by which schedulers stop jobs, ends a run as Ctrl-C does. Training itself handles both more gently (`StopOnSignal`)."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, held)
+
+
+def say(console: Any, text: str) -> None:
+    """One line as it is: brackets are no markup, and a log file's lines are not wrapped."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def quiet_datasets(rows: int) -> Iterator[None]:
+    """Bars for tokenising only where it takes more than a moment."""
+    import datasets
+
+    if rows > 20_000 or datasets.are_progress_bars_disabled():
+        yield
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a figure."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("holdfast", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "lm_eval", "tokenizers", "safetensors", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory and accelerators, without names of people or machines."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: dict[str, Any] = {"system": platform.system(), "machine": platform.machine(), "processor": _processor(), "cores": cores}
+    with contextlib.suppress(OSError, ValueError):
+        found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    found["threads"] = torch.get_num_threads()
+    found["accelerators"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return found
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def shown_name(name: str) -> str:
+    """A hub id as it is; a local path by its last part, so that reports carry no machine's paths."""
+    return Path(name).resolve().name if os.path.exists(name) else name
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
