@@ -95,8 +95,10 @@ def _cells(r: Row) -> list[tuple[str, str]]:
     better = f"{arrow} is better"
     quiet = "" if r.raw.primary else "dim"
     verdict = f"{r.verdict}\n({r.relative})\np {r.p}, n {r.n}\n{r.test}" + (f"\n{r.flips}" if r.flips else "")
+    # Text measures are known by their unit; a task may have several of one unit (acc and acc_norm), so those go by the metric's name.
+    what = r.unit if "/" in r.unit or r.metric == r.unit else r.metric
     return [
-        (f"{r.name}\n{r.unit}, {better}", quiet),
+        (f"{r.name}\n{what}, {better}", quiet),
         (r.before, quiet),
         (r.after, quiet),
         (f"{r.difference}\n{r.interval}", quiet),
