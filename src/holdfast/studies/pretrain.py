@@ -96,8 +96,8 @@ def pretrain(texts: Sequence[str], recipe: BaseRecipe, folder: Path, *, console:
 
     from holdfast.data.embedded import train_tokenizer
     from holdfast.training.callbacks import Progress
+    from holdfast.training.checkpoint_folders import last_checkpoint, remove_folder
     from holdfast.training.hosts import RetentionTrainer
-    from holdfast.training.mixin import last_checkpoint, remove_folder
 
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(texts, vocab_size=recipe.vocab_size)

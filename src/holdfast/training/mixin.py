@@ -21,14 +21,10 @@ checkpoint folder is whole or absent.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import math
 import os
-import types
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,31 +33,17 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from holdfast.errors import ConfigError, TrainingDiverged
-from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits, annealed_loss
-from holdfast.ops.heads import Head, backbone_of, causal_lm, check_head, describe_head, run_backbone
+from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
+from holdfast.ops.heads import causal_lm, check_head
 from holdfast.results import write_json
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepInfo, TokenLoss
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
+from holdfast.training.checkpoint_folders import checkpoints_in, remove_folder, sync_folder
+from holdfast.training.forward import LossRequest, install_forward, successor_mask
 
 STATE_FILE = "retention_state.json"
 TENSOR_FILE = "retention_state.safetensors"
-
-
-@dataclass(frozen=True)
-class LossRequest:
-    """What the redirected forward needs beside the model's inputs."""
-
-    labels_BT: Tensor
-    ce_scale: float | Tensor
-    kl_scale: float | Tensor = 0.0
-    kl_mask_BS: Tensor | None = None
-    """`[B, T-1]` bool: positions whose prediction takes part in the KL."""
-    teacher_hidden_BTK: Tensor | None = None
-    teacher_head: Head | None = None
-    token_loss: TokenLoss | None = None
-    router_scale: float = 0.0
-    """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
 
 
 if TYPE_CHECKING:
@@ -113,7 +95,7 @@ class RetentionMixin(_Host):
         self.model_accepts_loss_kwargs = True
         self._loss_shifts_labels = True
         self._refuse_unsupported()
-        _install_forward(causal_lm(self.model))
+        install_forward(causal_lm(self.model))
         self._teacher: Teacher | None = None
         if self._token_loss is not None:
             self._teacher = OnlineTeacher(copied).to(self.args.device) if copied is not None else AdapterOffTeacher(self.model)
@@ -470,107 +452,6 @@ class _AfterStep(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.after_optimizer_step()
-
-
-def successor_mask(inputs: dict[str, Any]) -> Tensor:
-    """`[B, T-1]` bool: positions followed by another token of the same document.
-
-    Args:
-        inputs: `input_ids [B, T]` and either `position_ids` that restart at 0 (packing) or `attention_mask` (padding).
-    """
-    position_ids, attention_mask = inputs.get("position_ids"), inputs.get("attention_mask")
-    if position_ids is not None:
-        return position_ids[:, 1:] != 0
-    if attention_mask is not None:
-        return (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
-    return torch.ones_like(inputs["input_ids"][:, 1:], dtype=torch.bool)
-
-
-def _install_forward(lm: nn.Module) -> None:
-    """Lets `lm(..., holdfast=request)` return the loss of `request`, computed inside the module's own forward.
-
-    Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an ordinary forward call. Without the keyword the
-    forward is what it was.
-    """
-    original = lm.forward
-
-    @functools.wraps(type(lm).forward)
-    def forward(self: nn.Module, *args: Any, holdfast: LossRequest | None = None, **kwargs: Any) -> Any:
-        if holdfast is None:
-            return original(*args, **kwargs)
-        # PEFT may hand `labels=None` and output flags through.
-        kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
-        router_loss = None
-        if holdfast.router_scale:
-            hidden_BTH, router_loss = _run_experts(self, *args, **kwargs)
-        else:
-            hidden_BTH = run_backbone(self, *args, **kwargs)
-        head = describe_head(self)
-        r, t = holdfast, holdfast.token_loss
-        teacher = r.teacher_hidden_BTK
-        result = annealed_loss(
-            hidden_BTH[:, :-1].flatten(0, 1),
-            head,
-            r.labels_BT[:, 1:].flatten(),
-            teacher_hidden_NK=None if teacher is None else teacher[:, :-1].flatten(0, 1),
-            teacher_head=r.teacher_head,
-            ce_scale=r.ce_scale,
-            kl_scale=r.kl_scale,
-            kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
-            temperature=t.temperature if t else 1.0,
-            direction=t.direction if t else "forward",  # type: ignore[arg-type]
-        )
-        if router_loss is not None:
-            result = replace(result, loss=result.loss + r.router_scale * router_loss)
-        return {"loss": result.loss, "result": result}
-
-    lm.forward = types.MethodType(forward, lm)  # type: ignore[method-assign]
-
-
-def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Hidden states of a mixture-of-experts backbone and its load-balancing loss (Switch Transformer, as transformers computes it)."""
-    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
-
-    config = lm.config.get_text_config()
-    kwargs = {k: v for k, v in kwargs.items() if k not in ("output_router_logits", "use_cache")}
-    outputs = backbone_of(lm)(*args, **kwargs, output_router_logits=True, use_cache=False)
-    experts = getattr(config, "num_experts", None) or config.num_local_experts
-    return outputs.last_hidden_state, load_balancing_loss_func(
-        outputs.router_logits, experts, config.num_experts_per_tok, kwargs.get("attention_mask")
-    )
-
-
-def checkpoints_in(folder: Path) -> Iterator[Path]:
-    """Whole `checkpoint-N` folders (the trainer's state is the last file of one)."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name.startswith("checkpoint-") and path.name[11:].isdigit() and (path / "trainer_state.json").is_file():
-                yield path
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the highest step, or None."""
-    return max(checkpoints_in(folder), key=lambda p: int(p.name[11:]), default=None)
-
-
-def remove_folder(path: Path) -> None:
-    """Deletes a folder tree if it is there; renamed first, so that no half-deleted folder passes for a whole one."""
-    import shutil
-
-    if path.is_dir():
-        doomed = path.with_name(f".deleting-{path.name}")
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(doomed)
-        os.replace(path, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
-
-
-def sync_folder(path: Path) -> None:
-    """fsync of every file below `path`, so that a rename is never ahead of the content."""
-    for file in path.rglob("*"):
-        if file.is_file():
-            with open(file, "rb") as stream:
-                os.fsync(stream.fileno())
 
 
 def _document_starts(inputs: dict[str, Any], shape: Any) -> list[list[int]]:

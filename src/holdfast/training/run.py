@@ -208,9 +208,9 @@ class _Run:
         from trl import get_peft_config
 
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
+        from holdfast.training.checkpoint_folders import last_checkpoint
         from holdfast.training.hosts import SFTRetentionTrainer
         from holdfast.training.loading import other_rows
-        from holdfast.training.mixin import last_checkpoint
 
         config, args = self.config, self.config.training
         if self.main:
@@ -275,7 +275,7 @@ class _Run:
             )
 
     def save(self) -> None:
-        from holdfast.training.mixin import remove_folder, sync_folder
+        from holdfast.training.checkpoint_folders import remove_folder, sync_folder
 
         staging = self.folder.path / ".final"
         remove_folder(staging)

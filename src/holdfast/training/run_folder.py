@@ -82,7 +82,7 @@ def refuse_foreign(folder: RunFolder) -> None:
 
 def began_training(folder: RunFolder, record: RunRecord) -> bool:
     """Whether the folder holds steps that were paid for; before that, only evaluations, which carry their own keys."""
-    from holdfast.training.mixin import last_checkpoint
+    from holdfast.training.checkpoint_folders import last_checkpoint
 
     return bool(record.training.get("saved")) or folder.metrics_file.is_file() or last_checkpoint(folder.path) is not None
 
@@ -144,7 +144,7 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
 
 def last_checkpoint_text(folder: RunFolder) -> str:
     """`, the last checkpoint is checkpoint-40`, or nothing where there is none; for the end of a sentence."""
-    from holdfast.training.mixin import last_checkpoint
+    from holdfast.training.checkpoint_folders import last_checkpoint
 
     found = last_checkpoint(folder.path)
     return f", the last checkpoint is {found.name}" if found else ""

@@ -1,0 +1,103 @@
+"""The loss inside the model's own forward: how backbone, head and loss op run where parallel wrappers can see them.
+
+DDP, FSDP and ZeRO act in hooks around the wrapped module's forward, so the loss has to be computed inside it, from hidden states, without logits.
+`install_forward` lets `model(..., holdfast=request)` do that; without the keyword the forward is what it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.ops.annealing import annealed_loss
+from holdfast.ops.heads import Head, backbone_of, describe_head, run_backbone
+from holdfast.retention.method import TokenLoss
+
+
+@dataclass(frozen=True)
+class LossRequest:
+    """What the redirected forward needs beside the model's inputs."""
+
+    labels_BT: Tensor
+    ce_scale: float | Tensor
+    kl_scale: float | Tensor = 0.0
+    kl_mask_BS: Tensor | None = None
+    """`[B, T-1]` bool: positions whose prediction takes part in the KL."""
+    teacher_hidden_BTK: Tensor | None = None
+    teacher_head: Head | None = None
+    token_loss: TokenLoss | None = None
+    router_scale: float = 0.0
+    """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
+
+
+def successor_mask(inputs: dict[str, Any]) -> Tensor:
+    """`[B, T-1]` bool: positions followed by another token of the same document.
+
+    Args:
+        inputs: `input_ids [B, T]` and either `position_ids` that restart at 0 (packing) or `attention_mask` (padding).
+    """
+    position_ids, attention_mask = inputs.get("position_ids"), inputs.get("attention_mask")
+    if position_ids is not None:
+        return position_ids[:, 1:] != 0
+    if attention_mask is not None:
+        return (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
+    return torch.ones_like(inputs["input_ids"][:, 1:], dtype=torch.bool)
+
+
+def install_forward(lm: nn.Module) -> None:
+    """Lets `lm(..., holdfast=request)` return the loss of `request`, computed inside the module's own forward.
+
+    Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an ordinary forward call. Without the keyword the
+    forward is what it was.
+    """
+    original = lm.forward
+
+    @functools.wraps(type(lm).forward)
+    def forward(self: nn.Module, *args: Any, holdfast: LossRequest | None = None, **kwargs: Any) -> Any:
+        if holdfast is None:
+            return original(*args, **kwargs)
+        # PEFT may hand `labels=None` and output flags through.
+        kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
+        router_loss = None
+        if holdfast.router_scale:
+            hidden_BTH, router_loss = _run_experts(self, *args, **kwargs)
+        else:
+            hidden_BTH = run_backbone(self, *args, **kwargs)
+        head = describe_head(self)
+        r, t = holdfast, holdfast.token_loss
+        teacher = r.teacher_hidden_BTK
+        result = annealed_loss(
+            hidden_BTH[:, :-1].flatten(0, 1),
+            head,
+            r.labels_BT[:, 1:].flatten(),
+            teacher_hidden_NK=None if teacher is None else teacher[:, :-1].flatten(0, 1),
+            teacher_head=r.teacher_head,
+            ce_scale=r.ce_scale,
+            kl_scale=r.kl_scale,
+            kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
+            temperature=t.temperature if t else 1.0,
+            direction=t.direction if t else "forward",  # type: ignore[arg-type]
+        )
+        if router_loss is not None:
+            result = replace(result, loss=result.loss + r.router_scale * router_loss)
+        return {"loss": result.loss, "result": result}
+
+    lm.forward = types.MethodType(forward, lm)  # type: ignore[method-assign]
+
+
+def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Hidden states of a mixture-of-experts backbone and its load-balancing loss (Switch Transformer, as transformers computes it)."""
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    config = lm.config.get_text_config()
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("output_router_logits", "use_cache")}
+    outputs = backbone_of(lm)(*args, **kwargs, output_router_logits=True, use_cache=False)
+    experts = getattr(config, "num_experts", None) or config.num_local_experts
+    return outputs.last_hidden_state, load_balancing_loss_func(
+        outputs.router_logits, experts, config.num_experts_per_tok, kwargs.get("attention_mask")
+    )
