@@ -185,7 +185,7 @@ def test_l2_gradient_is_the_penaltys(tmp_path):
     parameter.grad = torch.ones_like(parameter)
     active.add_gradient({"w": parameter}, StepInfo(step=1, total_steps=2, grad_scale=8.0))
     torch.testing.assert_close(parameter.grad, 1 + 8 * expected)
-    assert active.metrics({"w": parameter})["l2_penalty"] == pytest.approx(float(penalty))
+    assert active.metrics({"w": parameter})["l2_penalty"] == pytest.approx(float(penalty.detach()))
 
 
 def test_anchor_from_a_checkpoint_folder(tmp_path):
