@@ -68,3 +68,26 @@ def test_the_base_is_cached_and_a_second_call_computes_nothing(root):
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert "Pre-training" not in done.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_workers_and_the_same_command_continues(tmp_path):
+    import os
+    import signal
+    import time
+
+    command = [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(tmp_path / "run")]
+    environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    began = time.monotonic()
+    while not list((tmp_path / "run").glob("*/metrics.jsonl")):
+        assert process.poll() is None
+        assert time.monotonic() - began < 120
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and all workers get it
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors[-2000:]
+    assert "The same command continues" in errors
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "run" / "report.html").is_file()

@@ -14,6 +14,9 @@ from transformers import TrainerCallback
 
 from holdfast.results import read_jsonl, to_jsonable, write_jsonl
 
+SAME_SIGNAL_SECONDS = 1.0
+"""Signals closer together than this are one press of Ctrl-C."""
+
 
 class MetricsFile(TrainerCallback):
     """Appends one JSON line a logged step: step, epoch, loss, ce and kl (nats per token), learning rate, tokens, seconds. The last step is logged.
@@ -130,6 +133,7 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, console: Any) -> None:
         self.console = console
         self.stopped = False
+        self._first = 0.0
         self._held: dict[int, Any] = {}
 
     def __enter__(self) -> StopOnSignal:
@@ -147,8 +151,12 @@ class StopOnSignal(TrainerCallback):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.stopped:
+            # One Ctrl-C can arrive twice: from the terminal and through the launcher that passes it on.
+            if time.monotonic() - self._first < SAME_SIGNAL_SECONDS:
+                return
             raise KeyboardInterrupt
         self.stopped = True
+        self._first = time.monotonic()
         self.console.print("Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.", soft_wrap=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
