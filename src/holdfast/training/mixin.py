@@ -138,7 +138,9 @@ class RetentionMixin(_Host):
         trained = labels[:, 1:] != IGNORE
         ce_items = trained.sum().clamp(min=1) if num_items is None else num_items
         # The load-balancing loss is a mean per micro-batch, so it is averaged over the accumulation steps.
-        router_scale = self._router_coefficient() / (self.current_gradient_accumulation_steps if num_items is not None else 1)
+        router_scale = self._router_coefficient()
+        if router_scale and num_items is not None:
+            router_scale /= self.current_gradient_accumulation_steps
         if self._token_loss is None or self._teacher is None:
             return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items, router_scale=router_scale)
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
