@@ -329,3 +329,14 @@ def test_on_a_terminal_there_is_one_bar(place: Path) -> None:
     last = next(line for line in reversed(re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))) if " left " in line)
     assert re.fullmatch(r"Training .*━ 4/4 left 0:00:00 CE \d\.\d+, KL \S+ *", last) and "…" not in last
     assert "step 4/4" not in shown  # no lines beside the bar
+
+
+def test_trained_tokens_are_the_labels_that_count():
+    from datasets import Dataset
+
+    from holdfast.training.hosts import trained_tokens
+
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 3], [4], [5, 6]], "labels": [[-100, 2, 3], [-100], [5, 6]]})
+    assert trained_tokens(rows) == 4
+    assert trained_tokens(rows.select([2, 0])) == 4
+    assert trained_tokens(rows.select([1])) == 0

@@ -19,6 +19,7 @@ from datasets import Dataset
 from transformers import Trainer
 from trl import SFTTrainer
 
+from holdfast.data.mixing import token_lengths
 from holdfast.errors import DataError
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.replay import stacked
@@ -87,8 +88,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     def _note_lengths(self, tokenised: Dataset, args: Any, packing: bool) -> None:
         lengths = token_lengths(tokenised)
-        trained = sum(int(np.count_nonzero(np.asarray(chunk.flatten()) != -100)) for chunk in _labels(tokenised).chunks)
-        self.data_info.update(examples=len(tokenised), tokens=int(lengths.sum()), trained_tokens=trained, packed=bool(packing))
+        self.data_info.update(examples=len(tokenised), tokens=int(lengths.sum()), trained_tokens=trained_tokens(tokenised), packed=bool(packing))
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
             if longer and not (packing and args.packing_strategy in ("bfd_split", "wrapped")):
@@ -107,13 +107,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             super()._send_telemetry()
 
 
-def token_lengths(tokenised: Dataset) -> np.ndarray:
-    """Tokens of each example, `[examples]` int64, without reading them into Python."""
-    import pyarrow.compute as pc
-
-    column = tokenised.with_format("arrow")[:]["input_ids"]
-    return np.asarray(pc.list_value_length(column)).astype(np.int64)
-
-
-def _labels(tokenised: Dataset) -> Any:
-    return tokenised.with_format("arrow")[:]["labels"]
+def trained_tokens(tokenised: Dataset) -> int:
+    """Labels that are not -100, counted in Arrow batches so that a large data set never becomes Python lists."""
+    tables = tokenised.select_columns(["labels"]).with_format("arrow").iter(batch_size=10_000)
+    return sum(int(np.count_nonzero(chunk.flatten().to_numpy(zero_copy_only=False) != -100)) for table in tables for chunk in table.column(0).chunks)

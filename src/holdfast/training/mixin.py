@@ -70,7 +70,6 @@ class RetentionMixin(_Host):
 
     def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
-        self.retention_info: list[dict[str, Any]] = []
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
         if len(terms) > 1:
             raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
