@@ -96,7 +96,6 @@ def quickstart(
         f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's reference) and a little code.",
         highlight=False,
     )
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     base = cached_base(base_texts(corpus), recipe, console=console)
 
     chosen = arms(str(files["prose_train"]))
@@ -215,8 +214,10 @@ def _run_all(jobs: list[dict[str, Any]], chosen: list[QuickArm], root: Path, wor
         queue.put(None)
     log = root / "logs"
     log.mkdir(parents=True, exist_ok=True)
-    held = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS",)}
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # read by the children when their torch starts; two threads a core would be many times slower
+    # Read by the children when their libraries start: two threads a core would be many times slower, and nothing here needs the hub.
+    wanted = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+    held = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     processes = [context.Process(target=_worker, args=(queue, str(root), str(log / f"worker-{n}.log")), daemon=False) for n in range(workers)]
     try:
         for process in processes:
