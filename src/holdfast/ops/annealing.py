@@ -227,20 +227,9 @@ class _Chunked(torch.autograd.Function):
     """Row chunks, closed-form gradients computed in the forward pass, buffers reused."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        teacher_hidden: Tensor | None,
-        kl_mask: Tensor | None,
-        ce_scale: float | Tensor,
-        kl_scale: float | Tensor,
-        options: _Options,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        with torch.autocast(hidden.device.type, enabled=False):
-            return _forward_chunks(ctx, hidden, weight, bias, labels, teacher_hidden, kl_mask, ce_scale, kl_scale, options)
+    def forward(ctx: Any, hidden: Tensor, *more: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # type: ignore[override]
+        with torch.autocast(hidden.device.type, enabled=False):  # logits stay float32 whatever surrounds the call
+            return _forward_chunks(ctx, hidden, *more)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

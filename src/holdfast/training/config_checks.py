@@ -156,7 +156,7 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
 
 
 def check_method(method: RetentionMethod) -> list[str]:
-    """The paths among a retention method's parameters."""
+    """What lies at the paths a retention method names (an empty file, a folder without weights); that they exist is the method's own check too."""
     problems = []
     data = getattr(method, "data", None)
     if isinstance(data, str) and data:
