@@ -306,6 +306,7 @@ def test_no_space_from_the_start(more: tuple[str, ...], say: Say, monkeypatch: p
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     code, err = say(*more)
     assert code == 2 and "No room in out" in err and "save_strategy: 'no'" in err
+    assert "0.00 GB" not in err  # sizes in a unit that shows them
 
 
 def no_space_system(*_: Any, **__: Any) -> None:
@@ -412,6 +413,7 @@ def test_weights_that_are_not_finite_are_never_saved(say: Say, place: Path, monk
     code, err = say()
     assert code == 1
     assert "Training stopped at step 4: 1 parameters are no longer finite (model.norm.weight). They were not saved." in err
+    assert "On these samples:" in err and "of the prepared training data" in err
     assert "The last good checkpoint is out/checkpoint-2" in err
     assert [p.name for p in (place / "out").glob("checkpoint-*")] == ["checkpoint-2"]
 

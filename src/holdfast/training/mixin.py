@@ -83,6 +83,7 @@ class RetentionMixin(_Host):
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None
         self._named: dict[str, Tensor] | None = None
+        self._last_batch: dict[str, Any] | None = None
 
         model = kwargs.get("model", args[0] if args else None)
         copied = None
@@ -183,6 +184,7 @@ class RetentionMixin(_Host):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         if self.state.global_step == 0 and self._named is None:
             self._check_first_batch(inputs)
+        self._last_batch = inputs  # named when the gradient or the weights turn out not to be finite
         loss = super().training_step(model, inputs, *args, **kwargs)
         if not bool(torch.isfinite(loss)):
             raise self._diverged(f"the loss is {float(loss)}", inputs, None)
@@ -196,7 +198,7 @@ class RetentionMixin(_Host):
         norm = super()._clip_grad_norm(model)
         # Under fp16 the scaler meets infinite gradients on purpose and skips the step itself.
         if norm is not None and self.accelerator.scaler is None and not math.isfinite(float(norm)):
-            raise self._diverged(f"the gradient norm is {float(norm)} although the loss is finite", None, None)
+            raise self._diverged(f"the gradient norm is {float(norm)} although the loss is finite", self._last_batch, None)
         return norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
@@ -268,7 +270,7 @@ class RetentionMixin(_Host):
         name = f"checkpoint-{self.state.global_step}"
         broken = [n for n, p in self.named_trainable().items() if not bool(torch.isfinite(p).all())]
         if broken:  # every checkpoint on disk can be continued from
-            raise self._diverged(f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})", None, None, updated=True)
+            raise self._diverged(f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})", self._last_batch, None, updated=True)
         if self.args.push_to_hub and str(getattr(self.args.hub_strategy, "value", self.args.hub_strategy)).endswith("checkpoint"):
             # The hub upload of checkpoints reads the folder in the background, so it cannot be moved under it.
             super()._save_checkpoint(model, trial)

@@ -401,7 +401,7 @@ class _Run:
         free = shutil.disk_usage(self.folder.path).free
         if free < needed:
             raise RunFolderError(
-                f"No room in {self.folder.path}: the final weights and one checkpoint take {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free. "
+                f"No room in {self.folder.path}: the final weights and one checkpoint take {_size(needed)}, {_size(free)} are free. "
                 "Free some space, choose another output_dir, or set save_only_model: true or save_strategy: 'no'."
             )
 
@@ -422,3 +422,11 @@ class _Run:
         if len(names) < len(reader.names()):
             self.note(f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have other names or shapes.")
         return layer_distances((n, reader.tensor(n), result[n].cpu()) for n in names) if names else []
+
+
+def _size(count: float) -> str:
+    """Bytes as people read them: `1.33 GB`, `100 kB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} bytes"
