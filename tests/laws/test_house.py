@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 
 LAYERS: list[set[str]] = [
-    {"errors"},
+    {"errors", "cache"},
     {"results"},
     {"ops", "checkpoints", "data", "theory"},
     {"retention"},

@@ -9,6 +9,17 @@ states and multiply by the head themselves, a slice of rows at a time:
 `check_head` proves on a few tokens that the two together are the model's own logits, so that an architecture with a detail we do not
 know is refused instead of trained wrongly. Works on plain and PEFT-wrapped models; nothing here imports transformers.
 
+Sharded models (FSDP2, `torch.distributed.fsdp.fully_shard`). The op needs the whole head at once and calls neither the head module nor its hooks:
+
+- head in a group that is unsharded while the backbone runs (the root's; final norm and head together): the live whole parameter, nothing to do;
+- head an FSDP module of its own: it is unsharded by FSDP's own means, one gather a forward. FSDP then averages and scatters its gradient at the
+  end of the backward like every other one (its dtypes, its divide factor, its accumulation) and shards it again. Without grad: a copy;
+- any other DTensor head (tensor parallelism): gathered whole; its gradient is averaged over the mesh, which is right both for ranks that saw
+  different tokens and for ranks that computed the same.
+
+Backbone and head have to run inside the root's forward there: `run_outside` is `run_backbone` for callers who are not. Under a mixed precision
+policy the head has the policy's `param_dtype`, and its gradient is rounded to it before it is reduced, as FSDP does with every weight.
+
 Shapes: N tokens, H hidden width, V vocabulary, B batch, T positions.
 """
 
@@ -85,9 +96,10 @@ def describe_head(model: nn.Module) -> Head:
             "Pass a model that AutoModelForCausalLM loads."
         )
     config = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
+    weight, bias = _whole(module)
     return Head(
-        weight_VH=_full(weight),
-        bias_V=_full(getattr(module, "bias", None)),
+        weight_VH=weight,
+        bias_V=bias,
         logit_scale=_logit_scale(config),
         softcap=getattr(config, "final_logit_softcapping", None),
     )
@@ -97,6 +109,46 @@ def run_backbone(model: nn.Module, *args: Any, **inputs: Any) -> Tensor:
     """Last hidden states `[B, T, H]` of the backbone for the model's own inputs (`input_ids`, `attention_mask`, `position_ids`, ...)."""
     inputs = {k: v for k, v in inputs.items() if k not in ("labels", "use_cache")}
     return backbone_of(model)(*args, **inputs, use_cache=False).last_hidden_state
+
+
+def run_outside(model: nn.Module, **inputs: Any) -> Tensor:
+    """`run_backbone` for callers outside the model's own forward (a teacher's pass): `[B, T, H]`.
+
+    Under FSDP the embeddings and the final norm are whole only between the hooks around the root's forward, so there the root is called, with
+    the causal LM's forward exchanged for its backbone meanwhile.
+    """
+    if not is_sharded(model):
+        return run_backbone(model, **inputs)
+    lm = causal_lm(model)
+
+    def states_only(*args: Any, **kwargs: Any) -> Tensor:
+        # PEFT hands `labels=None` and output flags through.
+        kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
+        return run_backbone(lm, *args, **kwargs)
+
+    installed = lm.__dict__.get("forward")
+    lm.forward = states_only  # type: ignore[method-assign]
+    try:
+        return model(**inputs)
+    finally:
+        if installed is None:
+            del lm.forward
+        else:
+            lm.forward = installed  # type: ignore[method-assign]
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 (`fully_shard`) holds parts of the model."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def is_distributed_tensor(tensor: Tensor | None) -> bool:
+    """Whether the tensor is a DTensor, of which this process may hold a part only."""
+    return tensor is not None and hasattr(tensor, "full_tensor")
 
 
 def project(hidden_NH: Tensor, head: Head) -> Tensor:
@@ -158,6 +210,24 @@ def _logit_scale(config: Any) -> float:
     return 1.0
 
 
-def _full(tensor: Tensor | None) -> Tensor | None:
-    """A sharded (DTensor) head gathered whole, once; plain tensors as they are."""
-    return tensor.full_tensor() if tensor is not None and hasattr(tensor, "full_tensor") else tensor
+def _whole(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight `[V, H]` and bias `[V]` of the head, gathered where they are sharded (see the module's docstring)."""
+    unshard, reshard = getattr(module, "unshard", None), getattr(module, "reshard", None)
+    if not is_distributed_tensor(module.weight) or unshard is None or reshard is None:
+        return _full(module.weight), _full(getattr(module, "bias", None))
+    unshard()
+    weight, bias = _full(module.weight), _full(getattr(module, "bias", None))
+    if not torch.is_grad_enabled():
+        # No backward will shard it again, and sharding frees the storage.
+        weight, bias = weight.clone(), None if bias is None else bias.clone()
+        reshard()
+    return weight, bias
+
+
+def _full(tensor: Any) -> Any:
+    """A DTensor gathered whole, its gradient averaged over the mesh; plain tensors, and None, as they are."""
+    if not is_distributed_tensor(tensor):
+        return tensor
+    from torch.distributed.tensor import Partial
+
+    return tensor.full_tensor(grad_placements=[Partial("avg")] * tensor.device_mesh.ndim)

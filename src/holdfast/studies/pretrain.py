@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.cache import cache_folder
 from holdfast.errors import DataError
 from holdfast.results import fingerprint, write_json
 
@@ -41,12 +42,6 @@ class BaseRecipe:
     warmup_steps: int = 20
     weight_decay: float = 0.1
     seed: int = 0
-
-
-def cache_folder() -> Path:
-    """Where bases are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
-    own = os.environ.get("HOLDFAST_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"
 
 
 def cached_base(texts: Sequence[str], recipe: BaseRecipe, *, console: Any = None, cache: Path | None = None) -> Path:

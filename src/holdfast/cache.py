@@ -1,0 +1,12 @@
+"""Where things that can be made again are kept between runs. No torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """`$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
+    own = os.environ.get("HOLDFAST_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"

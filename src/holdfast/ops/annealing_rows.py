@@ -1,0 +1,297 @@
+"""The element-wise part of the annealing op: logits of a few rows in, their gradient and their figures out.
+
+What lies between the two logit products and the two gradient products of `ops.annealing_chunked`. For each row, with raw products z (student) and
+w (teacher), bias b, logit scale s and soft-cap c of each model:
+
+    u = softcap(s (z + b))         softcap(x) = c tanh(x / c)
+    CE  = lse(u) - u_y                                            d CE / d u_i  = softmax(u)_i - [i = y]
+    q = softmax(u_student / T), p = softmax(u_teacher / T), over the columns both vocabularies have; d = log p - log q
+    forward  KL(p || q) = sum p d + q - p                         d / d u_i = (q_i - p_i) / T
+    reverse  KL(q || p) = sum -q d + p - q                        d / d u_i = q_i (-d_i - KL) / T
+    jsd      beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q
+             L = log(m / q) = log(1 + beta (e^d - 1))             d / d u_i = (1 - beta) q_i (-L_i + sum_j q_j L_j) / T
+    entropy  -sum softmax(u) log softmax(u)                       (T = 1, nats)
+
+and d / d z = s (1 - (u / c)^2) d / d u. The sums are non-negative term by term, and d is formed as (w - z) - (lse_w - lse_z), exact where the
+student has hardly moved, so that a tiny divergence does not drown in cancellation.
+
+`RowStage` is the contract. Here are the stages for any device, in PyTorch (`EagerRows`, and the same under `torch.compile`), and the one in C for
+CPUs (`NativeRows`, from `ops.native`); `ops.annealing_triton` has the one for GPUs.
+
+Shapes: C rows of a chunk, V student vocabulary, U teacher vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.ops import native
+
+FIGURES = ("ce", "kl", "entropy", "correct", "bad_student", "bad_teacher")
+"""Columns of the figures a row stage writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What stays the same over all rows of a call."""
+
+    logit_scale: float = 1.0
+    softcap: float | None = None
+    teacher_logit_scale: float = 1.0
+    teacher_softcap: float | None = None
+    temperature: float = 1.0
+    direction: str = "forward"
+    """"forward", "reverse" or "jsd"."""
+    beta: float = 0.5
+    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, 0 < beta < 1."""
+
+
+class RowStage(Protocol):
+    """Turns a chunk's raw products into the gradient of the loss and the rows' figures."""
+
+    def __call__(
+        self,
+        z_CV: Tensor,
+        w_CU: Tensor | None,
+        *,
+        bias_V: Tensor | None,
+        teacher_bias_U: Tensor | None,
+        labels_C: Tensor,
+        kl_rows_C: Tensor | None,
+        ce_scale: Tensor,
+        kl_scale: Tensor,
+        terms: Terms,
+        gradient_CV: Tensor | None,
+        figures_CF: Tensor,
+    ) -> None:
+        """Writes `gradient_CV` and `figures_CF` in place.
+
+        Args:
+            z_CV: `[C, V]` float32 (float64) raw student products, before bias, scale and cap; last dimension contiguous; may be destroyed.
+            w_CU: `[C, U]` the same of the teacher; None: cross-entropy only.
+            bias_V, teacher_bias_U: `[V]`, `[U]` of the same dtype as z, or None.
+            labels_C: `[C]` int64, -100: no cross-entropy in this row.
+            kl_rows_C: `[C]` bool, rows of the KL term; None exactly when `w_CU` is None.
+            ce_scale, kl_scale: `[]` float32 (float64) factors of the two terms in the gradient.
+            terms: the rest.
+            gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16; may be `z_CV` itself; None: not wanted.
+                Rows of neither term, and columns of no mass, are exactly 0.
+            figures_CF: `[C, 6]` float32 (float64), columns as in `FIGURES`: cross-entropy (0 without a label), divergence (0 outside the KL's
+                rows), entropy, 1 where the label is the most likely token, 1 where the student's or the teacher's products are not finite.
+        """
+        ...
+
+
+# ---------------------------------------------------------------------------------------------------------------- PyTorch
+
+
+class EagerRows:
+    """The row stage in PyTorch operations, in place where possible; float32 and float64, any device.
+
+    Scratch buffers live as long as the object, so that the chunks of one call share them.
+
+    Args:
+        compiled: through `torch.compile`, which fuses the passes over the vocabulary (20 s the first time, then from its cache).
+    """
+
+    def __init__(self, *, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._buffers: dict[str, Tensor] = {}
+
+    def __call__(self, z_CV: Tensor, w_CU: Tensor | None, *, gradient_CV: Tensor | None, figures_CF: Tensor, **more: Any) -> None:
+        if self.compiled:
+            _compiled()(z_CV, w_CU, gradient_CV=gradient_CV, figures_CF=figures_CF, q_CV=None, p_CU=None, **more)
+            return
+        # The softmax of the student turns into the gradient in place, so it is written where the gradient goes if that fits.
+        fits = gradient_CV is not None and gradient_CV.dtype == z_CV.dtype and gradient_CV.data_ptr() != z_CV.data_ptr()
+        q_CV = gradient_CV if fits else self._buffer("q", z_CV)
+        _eager_rows(
+            z_CV, w_CU, gradient_CV=gradient_CV, figures_CF=figures_CF, q_CV=q_CV, p_CU=None if w_CU is None else self._buffer("p", w_CU), **more
+        )
+
+    def _buffer(self, name: str, like: Tensor) -> Tensor:
+        held = self._buffers.get(name)
+        if held is None or held.shape[0] < like.shape[0] or held.shape[1] != like.shape[1]:
+            held = self._buffers[name] = torch.empty_like(like)
+        return held[: like.shape[0]]
+
+
+def _eager_rows(
+    z_CV: Tensor,
+    w_CU: Tensor | None,
+    *,
+    bias_V: Tensor | None,
+    teacher_bias_U: Tensor | None,
+    labels_C: Tensor,
+    kl_rows_C: Tensor | None,
+    ce_scale: Tensor,
+    kl_scale: Tensor,
+    terms: Terms,
+    gradient_CV: Tensor | None,
+    figures_CF: Tensor,
+    q_CV: Tensor | None,
+    p_CU: Tensor | None,
+) -> None:
+    """`RowStage`, with scratch for the two softmaxes (None: the compiler's affair)."""
+    labelled = labels_C != -100
+    z = cap_logits(z_CV, bias_V, terms.logit_scale, terms.softcap)
+    high = z.amax(1)
+    q, lse = _softmax(z, high, q_CV)
+    index = labels_C.clamp(min=0)[:, None]
+    z_y = z.gather(1, index).squeeze(1)
+    zero = torch.zeros((), dtype=z.dtype, device=z.device)
+    figures_CF[:, 0] = torch.where(labelled, (lse - z_y).to(z.dtype), zero)
+    # Rounding can leave -1e-7 where all mass is on one token.
+    figures_CF[:, 2] = (lse - torch.linalg.vecdot(q, z)).to(z.dtype).clamp(min=0)
+    figures_CF[:, 3] = (labelled & (z_y >= high)).to(z.dtype)
+    figures_CF[:, 4] = (~(high.isfinite() & z.amin(1).isfinite())).to(z.dtype)
+    ce_row = torch.where(labelled, ce_scale, zero)
+
+    slope = None
+    if gradient_CV is not None and terms.softcap is not None:  # d (c tanh(x / c)) / dx = 1 - (z / c)^2, before z is overwritten
+        slope = 1.0 - (z / terms.softcap).square()
+    if w_CU is None:
+        gradient = q.mul_(ce_row[:, None])
+        figures_CF[:, 1] = zero
+        figures_CF[:, 5] = zero
+    else:
+        assert kl_rows_C is not None
+        w = cap_logits(w_CU, teacher_bias_U, terms.teacher_logit_scale, terms.teacher_softcap)
+        w_high = w.amax(1)
+        figures_CF[:, 5] = (~(w_high.isfinite() & w.amin(1).isfinite())).to(z.dtype)
+        kl_row = torch.where(kl_rows_C, kl_scale, zero)
+        if terms.temperature == 1.0 and z.shape[1] == w.shape[1]:
+            p, w_lse = _softmax(w, w_high, p_CU)
+            kl, gradient = _shared_softmax(z, q, w, p, (w_lse - lse).to(z.dtype), ce_row, kl_row, terms)
+        else:
+            common = min(z.shape[1], w.shape[1])
+            kl, own = _own_softmax(z[:, :common], w[:, :common], terms)
+            gradient = q.mul_(ce_row[:, None])
+            gradient[:, :common] += own.mul_(kl_row[:, None])
+        figures_CF[:, 1] = torch.where(kl_rows_C, kl, zero)
+    if gradient_CV is None:
+        return
+    gradient = gradient.scatter_add_(1, index, -ce_row[:, None])
+    if slope is not None:
+        gradient = gradient.mul_(slope)
+    if terms.logit_scale != 1.0:
+        gradient = gradient.mul_(terms.logit_scale)
+    if gradient.data_ptr() != gradient_CV.data_ptr() if not torch.compiler.is_compiling() else True:
+        gradient_CV.copy_(gradient)
+
+
+def cap_logits(z_CV: Tensor, bias_V: Tensor | None, scale: float, cap: float | None) -> Tensor:
+    """`c tanh(s (z + b) / c)` in place: raw products become logits."""
+    if bias_V is not None:
+        z_CV.add_(bias_V)
+    if scale != 1.0:
+        z_CV.mul_(scale)
+    if cap is not None:
+        z_CV.mul_(1.0 / cap).tanh_().mul_(cap)
+    return z_CV
+
+
+def _softmax(z: Tensor, high_C: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Softmax, and the log-sum-exp of each row in float64.
+
+    One fused pass. The log-sum-exp comes from the largest probability, `lse = max z - log max q`, because `logsumexp` costs two more passes. In
+    float64, so that the difference of two of them does not drown a KL of 1e-6 nats.
+    """
+    q = torch.softmax(z, 1) if out is None else torch.softmax(z, 1, out=out)
+    return q, high_C.double() - q.amax(1).double().log()
+
+
+def _shared_softmax(z: Tensor, q: Tensor, w: Tensor, p: Tensor, shift_C: Tensor, ce_C: Tensor, kl_C: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """T = 1 and one vocabulary: the divergence's softmax is the cross-entropy's. Rows' divergence and the gradient of both terms, in `q`."""
+    d = w.sub_(z).sub_(shift_C[:, None])
+    if terms.direction == "forward":
+        kl = torch.addcmul(q, p, d).sub_(p).sum(1) if torch.compiler.is_compiling() else torch.addcmul(q, p, d, out=d).sub_(p).sum(1)
+        return kl, q.mul_((ce_C + kl_C)[:, None]).addcmul_(p, -kl_C[:, None])
+    kl, slope = _divergence_slope(q, p, d, terms)
+    return kl, q.mul_(slope.mul_(kl_C[:, None]).add_(ce_C[:, None]))
+
+
+def _own_softmax(z: Tensor, w: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """Any temperature, vocabularies cut to their common columns. Rows' divergence and its gradient, unscaled."""
+    inverse = 1.0 / terms.temperature
+    z, w = z.mul_(inverse), w.mul_(inverse)
+    p, w_lse = _softmax(w, w.amax(1), None)
+    q, z_lse = _softmax(z, z.amax(1), None)
+    d = w.sub_(z).sub_((w_lse - z_lse).to(z.dtype)[:, None])
+    if terms.direction == "forward":
+        kl = torch.addcmul(q, p, d).sub_(p).sum(1)
+        return kl, q.sub_(p).mul_(inverse)
+    kl, slope = _divergence_slope(q, p, d, terms)
+    return kl, q.mul_(slope).mul_(inverse)
+
+
+def _divergence_slope(q: Tensor, p: Tensor, d: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """Rows' reverse KL or JSD, and what q has to be multiplied with to become its gradient. Destroys p and d."""
+    if terms.direction == "reverse":
+        kl = p.addcmul_(q, d, value=-1).sub_(q).sum(1)
+        return kl, d.add_(kl[:, None]).neg_()
+    beta = terms.beta
+    share = torch.where(d > 0, 1.0 - beta, beta)  # log(1 + beta (e^d - 1)) from the side on which e^d cannot overflow
+    above = d.clamp(min=0)
+    log_m = torch.log1p(share * torch.expm1(-d.abs())).add_(above)
+    divergence = (beta * p * (d - log_m) - (1.0 - beta) * q * log_m).sum(1)
+    mean = torch.linalg.vecdot(q, log_m)
+    return divergence, log_m.neg_().add_(mean[:, None]).mul_(1.0 - beta)
+
+
+@functools.cache
+def _compiled() -> Callable[..., None]:
+    return torch.compile(_eager_rows, dynamic=None)
+
+
+# --------------------------------------------------------------------------------------------------------------------- C
+
+
+class NativeRows:
+    """The row stage in C, for float32 logits on CPUs.
+
+    Args:
+        library: from `ops.native.load()`.
+    """
+
+    def __init__(self, library: native.Native) -> None:
+        self.library = library
+
+    def __call__(
+        self,
+        z_CV: Tensor,
+        w_CU: Tensor | None,
+        *,
+        bias_V: Tensor | None,
+        teacher_bias_U: Tensor | None,
+        labels_C: Tensor,
+        kl_rows_C: Tensor | None,
+        ce_scale: Tensor,
+        kl_scale: Tensor,
+        terms: Terms,
+        gradient_CV: Tensor | None,
+        figures_CF: Tensor,
+    ) -> None:
+        z = cap_logits(z_CV, bias_V, terms.logit_scale, terms.softcap)
+        w = None if w_CU is None else cap_logits(w_CU, teacher_bias_U, terms.teacher_logit_scale, terms.teacher_softcap)
+        self.library.rows(
+            z,
+            w,
+            labels_C=labels_C.contiguous(),
+            kl_rows_C=None if kl_rows_C is None else kl_rows_C.contiguous(),
+            ce_scale=float(ce_scale),
+            kl_scale=float(kl_scale),
+            logit_scale=terms.logit_scale,
+            softcap=terms.softcap,
+            temperature=terms.temperature,
+            direction=terms.direction,
+            beta=terms.beta,
+            gradient_CV=gradient_CV,
+            figures_CF=figures_CF,
+        )

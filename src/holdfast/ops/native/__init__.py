@@ -1,0 +1,289 @@
+"""The annealing op's inner loops in C (`annealing.c`), built at first use with the machine's own C compiler and loaded through ctypes.
+
+Building takes about half a second, once per machine, source and compiler; the library lies in `cache_folder()/native`, named by the hash of all that
+went into it. Before anything uses it, every entry point has to reproduce PyTorch's result on a small problem. Without a compiler, with
+`HOLDFAST_NATIVE=0`, or where the check fails, `load()` gives None and `why_not()` the reason; the callers then use PyTorch alone.
+
+The bfloat16 products use PyTorch's own small product (`at::native::cpublas::brgemm`, oneDNN inside) by its exported name, because no public function
+multiplies bfloat16 matrices into float32 on CPUs. Where that name is missing or gives other numbers, only these products are off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.cache import cache_folder
+
+SOURCE = Path(__file__).with_name("annealing.c")
+FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+_PRODUCT = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
+_RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
+
+_DIRECTIONS = {"forward": 0, "reverse": 1, "jsd": 2}
+_KINDS = {None: 0, torch.float32: 1, torch.bfloat16: 2}
+
+
+class _Terms(ctypes.Structure):
+    _fields_ = [
+        ("vocabulary", ctypes.c_int64),
+        ("teacher_vocabulary", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("scale", "cap", "temperature", "beta", "ce", "kl")),
+        ("direction", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+    ]
+
+
+@dataclass(frozen=True)
+class Native:
+    """The loaded library."""
+
+    library: Any
+    compiler: str
+    """The compiler's first line about itself."""
+    product: int | None
+    release: int | None
+    """Addresses of PyTorch's small bfloat16 product and of what it frees; None where it is not to be had."""
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether `logits` and `add_weight_gradient` can be used."""
+        return self.product is not None
+
+    def rows(
+        self,
+        z_CV: Tensor,
+        w_CU: Tensor | None,
+        *,
+        labels_C: Tensor,
+        kl_rows_C: Tensor | None,
+        ce_scale: float,
+        kl_scale: float,
+        logit_scale: float,
+        softcap: float | None,
+        temperature: float,
+        direction: str,
+        beta: float,
+        gradient_CV: Tensor | None,
+        figures_CF: Tensor,
+    ) -> None:
+        """The row stage (see `ops.annealing_rows`) for float32 logits that already carry bias, scale and cap.
+
+        Args:
+            z_CV, w_CU: `[C, V]`, `[C, U]` float32, rows contiguous; `w_CU` is destroyed.
+            logit_scale, softcap: what the logits went through, for the gradient's slope.
+            gradient_CV: float32 (may be `z_CV`) or bfloat16, rows contiguous, or None.
+            figures_CF: `[C, 6]` float32.
+        """
+        for tensor, dtype in ((z_CV, torch.float32), (w_CU, torch.float32), (figures_CF, torch.float32), (labels_C, torch.int64)):
+            assert tensor is None or (tensor.dtype == dtype and tensor.device.type == "cpu" and tensor.stride(-1) == 1), "native row stage"
+        assert (gradient_CV is None or gradient_CV.stride(-1) == 1) and (kl_rows_C is None or kl_rows_C.is_contiguous()), "native row stage"
+        terms = _Terms(
+            z_CV.shape[1], 0 if w_CU is None else w_CU.shape[1], logit_scale, softcap or 0.0, temperature, beta, ce_scale, kl_scale,
+            _DIRECTIONS[direction], _KINDS[None if gradient_CV is None else gradient_CV.dtype],
+        )  # fmt: skip
+        failed = self.library.holdfast_rows(
+            z_CV.shape[0], _at(z_CV), z_CV.stride(0), _at(w_CU), 0 if w_CU is None else w_CU.stride(0), _at(labels_C), _at(kl_rows_C),
+            ctypes.byref(terms), _at(gradient_CV), 0 if gradient_CV is None else gradient_CV.stride(0), _at(figures_CF), figures_CF.stride(0),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"The row stage found no memory for {4 * z_CV.shape[1] * 4} bytes of scratch a thread.")
+
+    def empty(self, rows: int, columns: int, *, dtype: torch.dtype) -> Tensor:
+        """An uninitialised `[rows, columns]` tensor on large pages where the system has them."""
+        tensor = torch.empty(rows, columns, dtype=dtype)
+        self.library.holdfast_large_pages(tensor.data_ptr(), tensor.nbytes)
+        return tensor
+
+    def pack(self, weight_VH: Tensor) -> Tensor:
+        """`[V, H]` bfloat16 weights in the order `logits` reads them; H even. Rounded up to whole blocks of 64 rows."""
+        vocabulary, width = weight_VH.shape
+        packed = self.empty(-(-vocabulary // 64) * 64, width, dtype=torch.bfloat16)
+        self.library.holdfast_pack(vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed))
+        return packed
+
+    def logits(self, hidden_CH: Tensor, packed: Tensor, out_CV: Tensor) -> None:
+        """`out_CV = hidden_CH @ weight_VH.T` in float32, of bfloat16 hidden states and packed weights."""
+        (rows, width), vocabulary = hidden_CH.shape, out_CV.shape[1]
+        self.library.holdfast_logits(
+            self.product, self.release, rows, vocabulary, width, _at(hidden_CH), hidden_CH.stride(0), _at(packed), _at(out_CV), out_CV.stride(0)
+        )
+
+    def pack_pairs(self, weight_VH: Tensor) -> Tensor:
+        """`[V, H]` bfloat16 weights in the order `hidden_gradient` reads them."""
+        vocabulary, width = weight_VH.shape
+        packed = self.empty(vocabulary + vocabulary % 2, width, dtype=torch.bfloat16)
+        self.library.holdfast_pack_pairs(vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed))
+        return packed
+
+    def hidden_gradient(self, gradient_CV: Tensor, packed: Tensor, out_CH: Tensor) -> None:
+        """`out_CH = gradient_CV @ weight_VH` in float32, of bfloat16 gradients and weights from `pack_pairs`.
+
+        Where V is odd, a 0 must follow each row of the gradient in memory (the row stage writes it).
+        """
+        (rows, vocabulary), width = gradient_CV.shape, out_CH.shape[1]
+        assert gradient_CV.stride(1) == out_CH.stride(1) == 1 and gradient_CV.stride(0) >= vocabulary + vocabulary % 2, "native hidden gradient"
+        self.library.holdfast_hidden_gradient(
+            self.product, self.release, rows, vocabulary, width, _at(gradient_CV), gradient_CV.stride(0), _at(packed), _at(out_CH), out_CH.stride(0)
+        )
+
+    def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor) -> None:
+        """`out_VH += gradient_CV.T @ hidden_CH` in float32, of bfloat16 inputs; `out_VH` contiguous."""
+        (rows, vocabulary), width = gradient_CV.shape, hidden_CH.shape[1]
+        assert out_VH.is_contiguous() and gradient_CV.stride(1) == hidden_CH.stride(1) == 1, "native weight gradient"
+        failed = self.library.holdfast_weight_gradient(
+            self.product,
+            self.release,
+            rows,
+            vocabulary,
+            width,
+            _at(gradient_CV),
+            gradient_CV.stride(0),
+            _at(hidden_CH),
+            hidden_CH.stride(0),
+            _at(out_VH),
+        )
+        if failed:
+            raise MemoryError(f"The weight gradient found no memory for {128 * rows * 2} bytes of scratch a thread.")
+
+
+def load() -> Native | None:
+    """The library, built if need be; None where it cannot be had (see `why_not`)."""
+    return _load(os.environ.get("HOLDFAST_NATIVE", "1"), os.environ.get("CC", ""))[0]
+
+
+def why_not() -> str | None:
+    """Why `load()` gives None, as a sentence; None when it does not."""
+    return _load(os.environ.get("HOLDFAST_NATIVE", "1"), os.environ.get("CC", ""))[1]
+
+
+@functools.lru_cache(maxsize=4)
+def _load(switch: str, wanted: str) -> tuple[Native | None, str | None]:
+    if switch.lower() in ("0", "false", "off", "no"):
+        return None, "it is switched off (HOLDFAST_NATIVE=0)"
+    compiler = next((path for name in ([wanted] if wanted else ["cc", "gcc", "clang"]) if (path := shutil.which(name))), None)
+    if compiler is None:
+        return None, f"no C compiler was found ({wanted or 'cc, gcc, clang'})"
+    try:
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout.partition("\n")[0]
+        library = _built(compiler, version)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None)
+        return None, f"building it failed: {(said or str(error)).strip().splitlines()[0] if (said or str(error)).strip() else type(error).__name__}"
+    _declare(library)
+    native = Native(library, version, *_torch_product())
+    if not _rows_are_right(native):
+        return None, f"the library built by {version} does not reproduce PyTorch's numbers"
+    if native.has_bfloat16 and not _products_are_right(native):
+        native = Native(library, version, None, None)
+    return native, None
+
+
+def _built(compiler: str, version: str) -> ctypes.CDLL:
+    """The library, compiled unless it lies in the cache already."""
+    key = hashlib.blake2b(repr((SOURCE.read_bytes(), FLAGS, version, _processor())).encode(), digest_size=12).hexdigest()
+    folder = cache_folder() / "native"
+    path = folder / f"annealing-{key}.so"
+    keep = _is_ours(folder)
+    if keep and path.is_file():
+        return ctypes.CDLL(str(path))
+    with tempfile.TemporaryDirectory(dir=folder if keep else None) as work:
+        compiled, linked = Path(work) / "annealing.o", Path(work) / "annealing.so"
+        # Compiled with OpenMP, linked without: the symbols come from the OpenMP that PyTorch has loaded, so that there is one pool of threads.
+        for command in ([compiler, *FLAGS, "-c", str(SOURCE), "-o", str(compiled)], [compiler, "-shared", str(compiled), "-o", str(linked), "-lm"]):
+            subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        if keep:
+            os.replace(linked, path)
+        return ctypes.CDLL(str(path if keep else linked))  # once loaded, the file may go
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether libraries may be kept and trusted there: a library that somebody else could have put there is not loaded."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
+    except OSError:
+        return False
+
+
+def _processor() -> str:
+    """What `-march=native` depends on: a cache folder may be shared between machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return " ".join(os.uname()[3:5])
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
+
+
+def _declare(library: Any) -> None:
+    pointer, whole = ctypes.c_void_p, ctypes.c_int64
+    library.holdfast_rows.argtypes = [whole, pointer, whole, pointer, whole, pointer, pointer, pointer, pointer, whole, pointer, whole]
+    library.holdfast_pack.argtypes = [whole, whole, pointer, whole, pointer]
+    library.holdfast_pack.restype = None
+    library.holdfast_logits.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, pointer, whole]
+    library.holdfast_logits.restype = None
+    library.holdfast_pack_pairs.argtypes = library.holdfast_pack.argtypes
+    library.holdfast_pack_pairs.restype = None
+    library.holdfast_hidden_gradient.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, pointer, whole]
+    library.holdfast_hidden_gradient.restype = None
+    library.holdfast_large_pages.argtypes = [pointer, whole]
+    library.holdfast_large_pages.restype = None
+    library.holdfast_weight_gradient.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, whole, pointer]
+
+
+def _torch_product() -> tuple[int | None, int | None]:
+    if not (hasattr(torch.cpu, "_is_avx512_bf16_supported") and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())):
+        return None, None  # without the instructions, float32 products are as fast
+    try:
+        torch_cpu = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        product, release = getattr(torch_cpu, _PRODUCT), getattr(torch_cpu, _RELEASE)
+    except (OSError, AttributeError):
+        return None, None
+    return ctypes.cast(product, ctypes.c_void_p).value, ctypes.cast(release, ctypes.c_void_p).value
+
+
+def _rows_are_right(native: Native) -> bool:
+    """Cross-entropy and forward KL of a few rows against PyTorch in float64."""
+    g = torch.Generator().manual_seed(0)
+    z, w = 3 * torch.randn(5, 83, generator=g), 3 * torch.randn(5, 83, generator=g)
+    labels, kept = torch.tensor([3, -100, 82, 0, 41]), torch.tensor([True, True, False, True, False])
+    q, p = z.double().softmax(1), w.double().softmax(1)
+    ce_N, kl_N = (labels >= 0).double(), kept.double()
+    expected = (ce_N * 0.5 + kl_N * 0.25)[:, None] * q - kl_N[:, None] * 0.25 * p
+    expected[labels >= 0, labels[labels >= 0]] -= 0.5
+    kl = kl_N * (p * (p.log() - q.log())).sum(1)
+    figures = torch.full((5, 6), torch.nan)
+    native.rows(
+        z, w, labels_C=labels, kl_rows_C=kept, ce_scale=0.5, kl_scale=0.25, logit_scale=1.0, softcap=None, temperature=1.0, direction="forward",
+        beta=0.5, gradient_CV=z, figures_CF=figures,
+    )  # fmt: skip
+    return bool((z - expected).abs().max() < 1e-5) and bool((figures[:, 1] - kl).abs().max() < 1e-4)
+
+
+def _products_are_right(native: Native) -> bool:
+    """The bfloat16 products against PyTorch in float64, on sizes that fill no block."""
+    g = torch.Generator().manual_seed(0)
+    hidden, weight, padded = (torch.randn(*shape, generator=g).bfloat16() for shape in ((37, 26), (131, 26), (37, 134)))
+    gradient = padded[:, :131]
+    padded[:, 131] = 0
+    z, dw, dh = torch.full((37, 131), torch.nan), torch.ones(131, 26), torch.full((37, 26), torch.nan)
+    native.logits(hidden, native.pack(weight), z)
+    native.add_weight_gradient(gradient, hidden, dw)
+    native.hidden_gradient(gradient, native.pack_pairs(weight), dh)
+    exact = hidden.double() @ weight.double().T, 1 + gradient.double().T @ hidden.double(), gradient.double() @ weight.double()
+    return all(bool((got - right).abs().max() < 1e-4) for got, right in zip((z, dw, dh), exact, strict=True))
+
+
+def _at(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
