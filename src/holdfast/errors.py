@@ -76,7 +76,7 @@ class TrainingDiverged(HoldfastError):
 
 
 class StorageError(HoldfastError):
-    """Writing failed: the disk is full or went away. Earlier output is intact."""
+    """Writing failed: the disk is full or went away, and earlier output is intact. Or what is read differs from its checksum."""
 
 
 class Interrupted(HoldfastError):

@@ -12,11 +12,15 @@ from tiny import SENTENCES, build_model, build_tokenizer
 
 REPLAY = "<replay>"
 """Stands for the path of the replay file, which only exists inside a test."""
+CACHE = "<cache>"
+"""Stands for a folder of the test's own."""
 
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "label_annealing": {
         "forward": {"weight": 2.0},
         "reverse, T=2, all tokens": {"weight": 1.0, "temperature": 2.0, "direction": "reverse", "tokens": "all"},
+        "jsd": {"weight": 2.0, "direction": "jsd", "beta": 0.3},
+        "cached": {"weight": 2.0, "teacher": "cached", "cache_dir": CACHE},
     },
     "l2": {"default": {"coefficient": 0.5}},
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
@@ -49,8 +53,8 @@ def write_replay(folder: Path) -> Path:
 def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     from holdfast.retention.registry import retention
 
-    replay = str(write_replay(folder))
-    return retention([{name: {k: (replay if v == REPLAY else v) for k, v in values.items()}} for name, values in spec.items()])
+    inside = {REPLAY: str(write_replay(folder)), CACHE: str(folder / "cache")}
+    return retention([{name: {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}} for name, values in spec.items()])
 
 
 def make_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = False, model_seed: int = 0, **settings: Any):

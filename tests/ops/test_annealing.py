@@ -177,7 +177,7 @@ def test_kl_is_exactly_zero_where_the_student_has_not_moved(direction, temperatu
 def test_a_tiny_kl_is_not_lost_to_rounding():
     """Student a hair from the teacher: the float32 KL and its gradient stay close to float64's."""
     p = problem(rows=64, vocabulary=500, teacher_vocabulary=500, teacher_width=16, width=16, bias=False)
-    moved = (p["weight"].detach() + 1e-3 * torch.randn_like(p["weight"])).requires_grad_()
+    moved = (p["weight"].detach() + 1e-3 * torch.randn(500, 16, generator=torch.Generator().manual_seed(0))).requires_grad_()
 
     def kl(dtype):
         weight, hidden = moved.detach().to(dtype).requires_grad_(), p["hidden"].detach().to(dtype)
@@ -334,7 +334,7 @@ def test_whole_logits_are_never_made(monkeypatch, rows, dtype):
         chunk_rows=chunk,
         rows=rows,
     ).loss.backward()
-    assert max(sizes) == chunk * vocabulary * 4
+    assert chunk * vocabulary * 4 <= max(sizes) <= 2 * chunk * vocabulary * 4  # bfloat16 gradients of four chunks together
     assert sum(sizes) < count * vocabulary * 4 / 8
 
 

@@ -90,7 +90,7 @@ def test_states_from_outside_are_the_backbones_and_the_forward_stays():
 def test_a_compiled_model_trains_as_the_eager_one(how):
     from holdfast.retention.method import TokenLoss
     from holdfast.retention.teacher import OnlineTeacher, freeze_copy
-    from holdfast.training.forward import LossRequest, install_forward
+    from holdfast.training.forward import LossRequest, Sealed, install_forward
 
     ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
     term = TokenLoss(weight=1.0, temperature=2.0, direction="forward", tokens="trained", teacher="online")
@@ -107,7 +107,7 @@ def test_a_compiled_model_trains_as_the_eager_one(how):
             call = torch.compile(model, backend="aot_eager")
         for _ in range(2):  # the second call runs what the first has compiled
             model.zero_grad()
-            loss = call(input_ids=ids, holdfast=request)["result"].loss
+            loss = call(input_ids=ids, holdfast=Sealed(request))["result"].value.loss
             loss.backward()
         return float(loss.detach()), {n: p.grad for n, p in model.named_parameters()}
 

@@ -76,7 +76,7 @@ def test_spellings(value, expected) -> None:
         ({"sfa": {"previous": "./nowhere"}}, "sfa.previous: no such folder: ./nowhere."),
         ({"label_annealing": {"weight": "nan"}}, "label_annealing.weight: expected 0 or more, got nan"),
         ({"label_annealing": {"temperature": 0}}, "label_annealing.temperature: expected more than 0, got 0.0"),
-        ({"label_annealing": {"direction": "sideways"}}, "label_annealing.direction: expected one of forward, reverse, got 'sideways'"),
+        ({"label_annealing": {"direction": "sideways"}}, "label_annealing.direction: expected one of forward, reverse, jsd, got 'sideways'"),
         ({"replay": {"data": ""}}, "replay.data: expected a file, folder or hub id of the data to replay, got nothing"),
         ({"replay": {"data": "old.jsonl", "fraction": -0.1}}, "replay.fraction: expected a share in [0, 1), got -0.1"),
         (["l2", "l2"], "retention: 'l2' is given 2 times; expected once. Put all its parameters in one entry."),

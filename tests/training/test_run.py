@@ -117,10 +117,52 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
         "Fine-tuning with label_annealing: 4 steps",
         "  step 4/4, 0:00:00 left  CE ",
         "Evaluating the result on 2 entries",
+        f"\nLoss: {record.training['loss']}\n",
     ):
-        assert part in shown
+        assert shown.count(part) == 1
     for part in ("Loading weights", "Writing model shards", "FutureWarning", "DeprecationWarning"):
         assert part not in noise and part not in shown
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_how_the_loss_is_computed_is_what_the_hidden_states_of_training_decide(dtype: torch.dtype, tmp_path: Path) -> None:
+    from datasets import Dataset
+    from transformers import TrainingArguments, default_data_collator
+
+    from holdfast import RetentionTrainer
+    from holdfast.ops.annealing import describe_backend
+    from holdfast.ops.heads import describe_head
+    from tiny import build_model
+
+    model = build_model(96).to(dtype)
+    row = {"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]}
+    trainer = RetentionTrainer(
+        model=model,
+        args=TrainingArguments(
+            str(tmp_path), max_steps=3, use_cpu=True, report_to="none", save_strategy="no", bf16=False, per_device_train_batch_size=2
+        ),
+        train_dataset=Dataset.from_list([row] * 4),
+        eval_dataset=Dataset.from_list([row]),
+        data_collator=default_data_collator,
+    )
+    told: list[str] = []
+    trainer.on_loss_backend = told.append
+    trainer.evaluate()
+    assert trainer.loss_backend is None and told == []
+    trainer.train()
+    assert told == [trainer.loss_backend] == [describe_backend(torch.zeros(1, dtype=dtype), describe_head(model))]
+
+
+def test_a_run_that_fails_has_said_how_the_loss_is_computed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.training.mixin import RetentionMixin
+
+    def fail(self: RetentionMixin) -> None:
+        raise RuntimeError("in the first step")
+
+    monkeypatch.setattr(RetentionMixin, "after_optimizer_step", fail)
+    assert main(words()) != 0
+    record = RunFolder("out").read()
+    assert record.status == "failed" and "products" in record.training["loss"]
 
 
 def test_a_finished_run_is_not_computed_again(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,11 +134,21 @@ def _forward_chunks(
     figures = torch.empty(rows, len(FIGURES), dtype=dtype, device=device)
     stage = make_stage(plan.stage)
     chunk = plan.chunk_rows or default_chunk_rows(vocabulary, rows, device=device.type)
+    # C and Triton overwrite the logits row by row with a gradient of the same dtype; PyTorch's operations need the student's softmax beside them.
+    in_place = plan.stage in ("native", "triton") and student.gradient_dtype == dtype
+    # The head's gradient is read and written once for so many chunks: at bfloat16 speeds that traffic is a tenth of its product, and the
+    # gradient of four chunks takes no more memory than the two logits of one.
+    together = 1
+    if plan.stage == "native" and not in_place and grad_weight is not None:
+        together = 4
+        chunk = plan.chunk_rows or max(1, -(-chunk // 2))
+    columns = vocabulary + vocabulary % 2 if plan.stage == "native" else vocabulary  # native products read pairs
     scratch = _Scratch.take(device)
 
     def buffer(name: str, count: int, columns: int, kind: torch.dtype) -> Tensor:
         return scratch.get(name, count, columns, kind, empty)
 
+    first = 0  # of the rows whose part of the head's gradient is still to come
     for start in range(0, rows, chunk):
         part = slice(start, min(start + chunk, rows))
         count = part.stop - part.start
@@ -146,16 +156,12 @@ def _forward_chunks(
         w = None
         if teacher is not None and frozen is not None and teacher_hidden is not None:
             w = teacher.logits(teacher_hidden[part], buffer("w", count, frozen.vocabulary, dtype))
-        gradient = None
-        if any_grad:
-            # C and Triton overwrite the logits row by row (C in half precision too, each row in its own first half); PyTorch's
-            # operations need the student's softmax beside them.
-            if plan.stage in ("native", "triton") and student.gradient_dtype == dtype:
-                gradient = z
-            elif plan.stage == "native":
-                gradient = z.view(student.gradient_dtype)[:, :vocabulary]
-            else:
-                gradient = buffer("gradient", count, vocabulary, student.gradient_dtype)
+        gradient = gathered = None
+        if any_grad and in_place:
+            gradient = gathered = z
+        elif any_grad:
+            gathered = buffer("gradient", min(together * chunk, rows), columns, student.gradient_dtype)[: part.stop - first, :vocabulary]
+            gradient = gathered[part.start - first :]
         stage(
             z,
             w,
@@ -169,14 +175,16 @@ def _forward_chunks(
             gradient_CV=gradient,
             figures_CF=figures[part],
         )
-        if gradient is None:
+        if gradient is None or gathered is None:
             continue
-        if grad_hidden is not None:
-            student.hidden_gradient(gradient, grad_hidden[part])
-        if grad_weight is not None:
-            student.add_weight_gradient(gradient, hidden[part], grad_weight)
         if grad_bias is not None:
             grad_bias.add_(gradient.sum(0, dtype=dtype))
+        if part.stop - first >= together * chunk or part.stop == rows:
+            if grad_hidden is not None:
+                student.hidden_gradient(gathered, grad_hidden[first : part.stop])
+            if grad_weight is not None:
+                student.add_weight_gradient(gathered, hidden[first : part.stop], grad_weight)
+            first = part.stop
 
     scratch.give_back()
     ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)

@@ -2,18 +2,36 @@
 
     loss = CE + weight * KL(softmax(w / T) || softmax(z / T))          w: teacher logits, z: student logits, nats per token
 
-The teacher is the start model: a second frozen copy (`online`), or, for LoRA students, the same model with its adapters
-switched off (`adapter_off`), which needs no second copy. The op in `ops.annealing` computes both terms and their gradient in one pass.
+The teacher is the start model, in one of three forms: a second frozen copy (`online`); for LoRA students the same model with its adapters
+switched off (`adapter_off`), which needs no second copy; or its last hidden states, computed once and read from disk in every epoch and every run
+(`cached`). All give the exact KL over the whole vocabulary. The op in `ops.annealing` computes both terms and their gradient in one pass.
 
-Cost: the teacher's forward pass and one more vocabulary product a token: about 1.33 times direct fine-tuning.
+Cost a step: one more vocabulary product a token, and, unless cached, the teacher's forward pass: about 1.33 times direct fine-tuning.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from holdfast.retention.method import RetentionMethod, TokenLoss
+
+_CHOICES = {
+    "direction": ("forward", "reverse", "jsd"),
+    "tokens": ("trained", "all"),
+    "teacher": ("auto", "online", "adapter_off", "cached"),
+    "teacher_dtype": (None, "float32", "bfloat16", "float16"),
+    "teacher_bits": (None, 8, 4),
+    "cache_dtype": (None, "float32", "bfloat16", "float16"),
+}
+_BELONGS = {
+    "teacher_dtype": ("auto", "online"),
+    "teacher_bits": ("online",),
+    "teacher_on_cpu": ("online",),
+    "cache_dir": ("cached",),
+    "cache_dtype": ("cached",),
+}
+"""Parameter: the teachers it says something about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +50,33 @@ class LabelAnnealing(RetentionMethod):
     weight: float = field(default=1.0, metadata={"help": "lambda, factor of the KL term (nats per token); 0 is direct fine-tuning"})
     temperature: float = field(default=1.0, metadata={"help": "T > 0 of both softmaxes in the KL term (no T^2 factor)"})
     direction: str = field(
-        default="forward", metadata={"help": "forward: KL(teacher || student), the paper's implementation; reverse: KL(student || teacher)"}
+        default="forward",
+        metadata={"help": "forward: KL(teacher || student), the paper's implementation; reverse: KL(student || teacher); jsd: between them, by beta"},
     )
+    beta: float = field(default=0.5, metadata={"help": "with direction jsd: the teacher's weight in the mixture both are compared with, in (0, 1)"})
     tokens: str = field(default="trained", metadata={"help": "trained: tokens with a label; all: prompt tokens too"})
     teacher: str = field(
         default="auto",
-        metadata={"help": "online: a frozen second copy; adapter_off: LoRA's base with adapters off; auto: adapter_off under LoRA, else online"},
+        metadata={
+            "help": "online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its states, computed once and kept on disk; "
+            "auto: adapter_off under LoRA, else online"
+        },
     )
     teacher_dtype: str | None = field(
         default=None, metadata={"help": "dtype of an online teacher (float32, bfloat16, float16); empty: the start model's"}
+    )
+    teacher_bits: int | None = field(default=None, metadata={"help": "8 or 4: quantise an online teacher (bitsandbytes); empty: not quantised"})
+    teacher_on_cpu: bool = field(default=False, metadata={"help": "keep an online teacher's layers in host memory and stream them to the device"})
+    cache_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the user's cache",
+            "decides": False,
+        },
+    )
+    cache_dtype: str | None = field(
+        default=None,
+        metadata={"help": "dtype of cached states (float32, bfloat16, float16); empty: what the teacher's forward yields, which loses nothing"},
     )
 
     @property
@@ -53,11 +89,22 @@ class LabelAnnealing(RetentionMethod):
             found.append(f"label_annealing.weight: expected 0 or more, got {self.weight}")
         if not self.temperature > 0:
             found.append(f"label_annealing.temperature: expected more than 0, got {self.temperature}")
-        for key, allowed in (("direction", ("forward", "reverse")), ("tokens", ("trained", "all")), ("teacher", ("auto", "online", "adapter_off"))):
-            if getattr(self, key) not in allowed:
-                found.append(f"label_annealing.{key}: expected one of {', '.join(allowed)}, got {getattr(self, key)!r}")
-        if self.teacher_dtype not in (None, "float32", "bfloat16", "float16"):
-            found.append(f"label_annealing.teacher_dtype: expected float32, bfloat16 or float16, got {self.teacher_dtype!r}")
+        if not 0 < self.beta < 1:
+            found.append(
+                f"label_annealing.beta: expected a number between 0 and 1, got {self.beta}; the ends are the directions forward (0) and reverse (1)"
+            )
+        for key, allowed in _CHOICES.items():
+            value: Any = getattr(self, key)
+            if value not in allowed:
+                known = ", ".join(str(a) for a in allowed if a is not None)
+                found.append(f"label_annealing.{key}: expected one of {known}, got {value!r}")
+        if self.beta != 0.5 and self.direction in ("forward", "reverse"):
+            found.append(f"label_annealing.beta: says something with direction: jsd only, got direction {self.direction!r}")
+        for key, teachers in _BELONGS.items():
+            if getattr(self, key) not in (None, False) and self.teacher in _CHOICES["teacher"] and self.teacher not in teachers:
+                found.append(f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher {self.teacher!r}")
+        if self.teacher_bits is not None and self.teacher_on_cpu:
+            found.append("label_annealing: expected teacher_bits or teacher_on_cpu, got both; quantised weights are not streamed")
         return found
 
     def token_loss(self) -> TokenLoss:
@@ -65,7 +112,12 @@ class LabelAnnealing(RetentionMethod):
             weight=self.weight,
             temperature=self.temperature,
             direction=self.direction,
+            beta=self.beta,
             tokens=self.tokens,
             teacher=self.teacher,
             teacher_dtype=self.teacher_dtype,
+            teacher_bits=self.teacher_bits,
+            teacher_on_cpu=self.teacher_on_cpu,
+            cache_dir=self.cache_dir,
+            cache_dtype=self.cache_dtype,
         )

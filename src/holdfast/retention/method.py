@@ -59,13 +59,23 @@ class TokenLoss:
     weight: float
     temperature: float
     direction: str
-    """"forward" or "reverse"."""
+    """"forward", "reverse" or "jsd"."""
     tokens: str
     """"trained" (the tokens with a label) or "all" (every token with a successor in its document, prompts included)."""
     teacher: str
-    """"auto", "online" or "adapter_off"."""
+    """"auto", "online", "adapter_off" or "cached"."""
+    beta: float = 0.5
+    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, in (0, 1); direction "jsd" only."""
     teacher_dtype: str | None = None
     """dtype of an online teacher's weights; None: the start model's."""
+    teacher_bits: int | None = None
+    """8 or 4: an online teacher quantised to so many bits; None: not quantised."""
+    teacher_on_cpu: bool = False
+    """An online teacher's layers stay in host memory."""
+    cache_dir: str | None = None
+    """Folder of the cached teacher's states; None: in holdfast's cache folder."""
+    cache_dtype: str | None = None
+    """dtype the cached states are stored in; None: the one the teacher's forward yields."""
 
 
 class ActiveMethod(Protocol):
@@ -131,12 +141,17 @@ class RetentionMethod:
         """`{"method": name, **parameters}` as plain JSON values."""
         return {"method": self.name, **dataclasses.asdict(self)}
 
+    def identity(self) -> dict[str, Any]:
+        """`describe()` without the parameters that leave the trained weights alone (`metadata={"decides": False}`, a cache's folder for example)."""
+        aside = {f.name for f in dataclasses.fields(self) if not f.metadata.get("decides", True)}
+        return {k: v for k, v in self.describe().items() if k not in aside}
+
     def label(self) -> str:
-        """A short name for tables, with the parameters that were changed: `label_annealing(weight=0.3)`."""
+        """A short name for tables, with the parameters that were changed and decide the weights: `label_annealing(weight=0.3)`."""
         changed = [
             f"{f.name}={getattr(self, f.name)}"
             for f in dataclasses.fields(self)
-            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
+            if f.metadata.get("decides", True) and (f.default is dataclasses.MISSING or getattr(self, f.name) != f.default)
         ]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 

@@ -113,5 +113,13 @@ def shown_name(name: str) -> str:
     return Path(name).resolve().name if os.path.exists(name) else name
 
 
+def shown_bytes(count: float) -> str:
+    """Bytes as people read them: `1.33 GB`, `100 kB`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

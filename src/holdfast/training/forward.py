@@ -1,7 +1,7 @@
 """The loss inside the model's own forward: how backbone, head and loss op run where parallel wrappers can see them.
 
 DDP, FSDP and ZeRO act in hooks around the wrapped module's forward, so the loss has to be computed inside it, from hidden states, without logits.
-`install_forward` lets `model(..., holdfast=request)` do that; without the keyword the forward is what it was.
+`install_forward` lets `model(..., holdfast=Sealed(request))` do that; without the keyword the forward is what it was.
 """
 
 from __future__ import annotations
@@ -9,14 +9,29 @@ from __future__ import annotations
 import functools
 import types
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.ops.annealing import annealed_loss
+from holdfast.ops.annealing import AnnealedLoss, annealed_loss, describe_backend
 from holdfast.ops.heads import Head, backbone_of, describe_head, run_backbone
 from holdfast.retention.method import TokenLoss
+
+Held = TypeVar("Held")
+
+
+class Sealed(Generic[Held]):
+    """A value that goes into or out of a wrapped module's forward as it is; `value` opens it.
+
+    FSDP's mixed precision casts every floating tensor on its way into and out of a forward, and it looks for them inside tuples, dicts and
+    dataclasses. A request's scales, its teacher's states and head, and the loss and the sums of a result would become bfloat16, which is the
+    rounding that the op computes in float32 to avoid. It does not look inside an object of another kind; so this must never become a dataclass, a
+    named tuple or a dict. What the hooks have to find, the loss with its graph, stands outside.
+    """
+
+    def __init__(self, value: Held) -> None:
+        self.value = value
 
 
 @dataclass(frozen=True)
@@ -50,28 +65,34 @@ def successor_mask(inputs: dict[str, Any]) -> Tensor:
 
 
 def install_forward(lm: nn.Module) -> None:
-    """Lets `lm(..., holdfast=request)` return the loss of `request`, computed inside the module's own forward.
+    """Lets `lm(..., holdfast=Sealed(request))` return the loss of a `LossRequest`, computed inside the module's own forward.
 
     Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an ordinary forward call. Without the keyword the
     forward is what it was.
+
+    With it the module returns a dict. `result` is a `Sealed[AnnealedLoss]`: take the loss from there. `loss` is the same tensor for the hooks of
+    parallel wrappers, which may have cast it. After the first call in training mode `lm.loss_backend` says in one line how the loss is computed
+    (see `ops.annealing.describe_backend`); before it is None.
     """
     original = lm.forward
+    lm.loss_backend = None  # type: ignore[assignment]
 
     @functools.wraps(type(lm).forward)
-    def forward(self: nn.Module, *args: Any, holdfast: LossRequest | None = None, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, *args: Any, holdfast: Sealed[LossRequest] | None = None, **kwargs: Any) -> Any:
         if holdfast is None:
             return original(*args, **kwargs)
+        request = holdfast.value
         # PEFT may hand `labels=None` and output flags through.
         kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
         router_loss = None
-        if holdfast.router_scale:
+        if request.router_scale:
             hidden_BTH, router_loss = _run_experts(self, *args, **kwargs)
         else:
             hidden_BTH = run_backbone(self, *args, **kwargs)
         head = describe_head(self)
-        r, t = holdfast, holdfast.token_loss
+        r, t = request, request.token_loss
         teacher = r.teacher_hidden_BTK
-        result = annealed_loss(
+        result: AnnealedLoss = annealed_loss(
             hidden_BTH[:, :-1].flatten(0, 1),
             head,
             r.labels_BT[:, 1:].flatten(),
@@ -82,12 +103,20 @@ def install_forward(lm: nn.Module) -> None:
             kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
             temperature=t.temperature if t else 1.0,
             direction=t.direction if t else "forward",  # type: ignore[arg-type]
+            beta=t.beta if t else 0.5,
         )
+        _note_backend(self, hidden_BTH, head)
         if router_loss is not None:
             result = replace(result, loss=result.loss + r.router_scale * router_loss)
-        return {"loss": result.loss, "result": result}
+        return {"loss": result.loss, "result": Sealed(result)}
 
     lm.forward = types.MethodType(forward, lm)  # type: ignore[method-assign]
+
+
+@torch.compiler.disable  # a graph compiled with the attribute still None would be compiled again in the second step
+def _note_backend(lm: nn.Module, hidden_BTH: Tensor, head: Head) -> None:
+    if lm.training and lm.loss_backend is None:
+        lm.loss_backend = describe_backend(hidden_BTH, head)  # type: ignore[assignment]
 
 
 def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

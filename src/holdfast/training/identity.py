@@ -109,7 +109,7 @@ def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
         found[name] = _canonical(value)
     methods, problems = parse_retention(resolved.get("retention"))
     if not problems:
-        found["retention"] = [_canonical(m.describe()) for m in methods if not m.off]
+        found["retention"] = [_canonical(m.identity()) for m in methods if not m.off]
     return found
 
 

@@ -7,6 +7,7 @@ trainer = MyTrainer(model=model, args=args, train_dataset=rows, retain=[LabelAnn
 
 What acts when (one optimiser step, G micro-batches):
 
+0. once, before the first step: a cached teacher's states are found, checked, and computed where they are missing (`prepare_teacher`);
 1. every micro-batch: teacher's hidden states, then backbone, head and loss inside the wrapped module's forward (so that DDP and FSDP hooks fire);
    cross-entropy and KL are sums over tokens divided by the token count of the WHOLE step, over accumulation and ranks;
 2. after the last micro-batch's backward, with gradients reduced and before clipping: `add_gradient` of each method;
@@ -15,18 +16,18 @@ What acts when (one optimiser step, G micro-batches):
 
 Step 2 is not reachable under DeepSpeed, whose backward already steps the engine: methods that add gradients are refused there.
 
-A loss or gradient that is not finite stops training before it reaches the weights. Checkpoints are written aside and renamed, so a
-checkpoint folder is whole or absent.
+A loss or gradient that is not finite stops training before it reaches the weights (`training.diverged`). A checkpoint folder is whole or absent
+(`training.whole_checkpoints`).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,20 +40,18 @@ from holdfast.results import write_json
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepInfo, TokenLoss
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
-from holdfast.training.checkpoint_folders import checkpoints_in, remove_folder, sync_folder
-from holdfast.training.forward import LossRequest, install_forward, successor_mask
+from holdfast.training.diverged import describe_samples, diverged
+from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
+from holdfast.training.teacher_cache import TeacherCache
+from holdfast.training.whole_checkpoints import WholeCheckpoints
+
+logger = logging.getLogger(__name__)
 
 STATE_FILE = "retention_state.json"
 TENSOR_FILE = "retention_state.safetensors"
 
 
-if TYPE_CHECKING:
-    from transformers import Trainer as _Host
-else:
-    _Host = object
-
-
-class RetentionMixin(_Host):
+class RetentionMixin(WholeCheckpoints):
     """Hosts retention methods in a `transformers.Trainer` subclass; put it first among the bases.
 
     Args:
@@ -97,12 +96,74 @@ class RetentionMixin(_Host):
         self._refuse_unsupported()
         install_forward(causal_lm(self.model))
         self._teacher: Teacher | None = None
+        self._cache: TeacherCache | None = None
+        self.teacher_info: dict[str, Any] = {}
+        """What a run records of its teacher: its name, and what a cached one was made of."""
+        self.loss_backend: str | None = None
+        """One line on how the loss is computed; known from the first training step on, whose hidden states decide it."""
+        self.on_loss_backend: Callable[[str], None] = lambda line: logger.info("Loss: %s", line)
+        """Told `loss_backend` once, on the first process."""
         if self._token_loss is not None:
-            self._teacher = OnlineTeacher(copied).to(self.args.device) if copied is not None else AdapterOffTeacher(self.model)
+            self._teacher, self._cache = self._make_teacher(copied, self._token_loss)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         anchors = Anchors(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
+
+    # --------------------------------------------------------------------------------------------------- the teacher
+
+    def _make_teacher(self, copied: nn.Module | None, term: TokenLoss) -> tuple[Teacher | None, TeacherCache | None]:
+        if term.teacher == "cached":
+            return None, TeacherCache(self, term)  # the teacher comes with `prepare_teacher`
+        teacher: Teacher
+        if copied is None:
+            teacher = AdapterOffTeacher(self.model)
+        else:
+            teacher = OnlineTeacher(copied, bits=term.teacher_bits, on_cpu=term.teacher_on_cpu).to(self.args.device)
+        self.teacher_info = {"name": teacher.name}
+        if copied is not None:
+            dtype = str(next(copied.parameters()).dtype).removeprefix("torch.") if term.teacher_bits is None else f"{term.teacher_bits} bits"
+            self.teacher_info.update(dtype=dtype, on_cpu=term.teacher_on_cpu)
+        return teacher, None
+
+    def prepare_teacher(self, say: Callable[[str], None] = logger.info) -> None:
+        """Gets a cached teacher's states ready: finds, checks, and computes what is missing. Nothing to do for other teachers, or a second time.
+
+        `train` and `evaluate` call it; call it yourself where computing should not happen inside them. The model has to be the start model still.
+
+        Args:
+            say: told in a few lines what is found and done, on the first process.
+
+        Raises:
+            HoldfastError: see `TeacherCache.prepare`.
+        """
+        if self._cache is None or self._teacher is not None:
+            return
+        evaluated = self.eval_dataset
+        more = list(evaluated.values()) if isinstance(evaluated, dict) else [evaluated]
+        self._teacher = self._cache.prepare([self.train_dataset, *more], at_start=True, say=say)
+        self.teacher_info = self._cache.info
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        self.prepare_teacher()  # before a checkpoint is loaded: the teacher is the start model
+        self._begun = True
+        return super().train(*args, **kwargs)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        self._prepare_more(eval_dataset)
+        return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        self._prepare_more(test_dataset)
+        return super().get_test_dataloader(test_dataset)
+
+    def _prepare_more(self, dataset: Any) -> None:
+        """Data given to `evaluate` or `predict` that the cached teacher has not seen."""
+        self.prepare_teacher()
+        held = list(self.eval_dataset.values()) if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        if self._cache is not None and dataset is not None and not isinstance(dataset, str) and not any(dataset is d for d in held):
+            self._cache.prepare([dataset], at_start=not getattr(self, "_begun", False), say=logger.info)
+            self.teacher_info = self._cache.info
 
     # ------------------------------------------------------------------------------------------------------ the loss
 
@@ -113,10 +174,10 @@ class RetentionMixin(_Host):
         inputs.pop("num_items_in_batch", None)
         request = self._request(inputs, labels, num_items_in_batch)
         try:
-            outputs = model(**inputs, use_cache=False, holdfast=request)
+            outputs = model(**inputs, use_cache=False, holdfast=Sealed(request))
         except NonFiniteLogits as error:
             raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
-        result: AnnealedLoss = outputs["result"]
+        result: AnnealedLoss = outputs["result"].value
         loss = result.loss
         mask = inputs.get("attention_mask")
         self._add_sums(result, labels.new_tensor(labels.numel()) if mask is None else mask.sum())
@@ -141,12 +202,15 @@ class RetentionMixin(_Host):
         router_scale = self._router_coefficient()
         if router_scale and num_items is not None:
             router_scale /= self.current_gradient_accumulation_steps
-        if self._token_loss is None or self._teacher is None:
+        if self._token_loss is None:
             return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items, router_scale=router_scale)
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = ce_items if self._token_loss.tokens == "trained" else self._kl_items
         if num_items is None or kl_items is None:
             kl_items = mask.sum().clamp(min=1)
+        if self._teacher is None:
+            self.prepare_teacher()
+        assert self._teacher is not None
         with self.accelerator.autocast():
             hidden, head = self._teacher.hidden(inputs)
         return LossRequest(
@@ -188,11 +252,18 @@ class RetentionMixin(_Host):
         loss = super().training_step(model, inputs, *args, **kwargs)
         if not bool(torch.isfinite(loss)):
             raise self._diverged(f"the loss is {float(loss)}", inputs, None)
+        if self.loss_backend is None:
+            self._note_backend()
         if self.accelerator.sync_gradients and self.active:
             step = self._step_info(self.state.global_step + 1)
             for method in self.active:
                 method.add_gradient(self.named_trainable(), step)
         return loss
+
+    def _note_backend(self) -> None:
+        self.loss_backend = getattr(causal_lm(self.accelerator.unwrap_model(self.model)), "loss_backend", None)
+        if self.loss_backend is not None and self.is_world_process_zero():
+            self.on_loss_backend(self.loss_backend)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         norm = super()._clip_grad_norm(model)
@@ -238,21 +309,23 @@ class RetentionMixin(_Host):
     def _add_sums(self, result: AnnealedLoss, tokens: Tensor) -> None:
         mode = "train" if self.model.training else "eval"
         device = result.loss.device
-        values = [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count, result.correct, tokens.to(device)]
+        values = [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count, result.correct, tokens.to(device), result.entropy_sum]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds cross-entropy, KL (nats per token, over all tokens since the last log and all ranks), token accuracy and the methods' figures."""
+        """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the last log and all ranks), token accuracy and the
+        methods' figures."""
         mode = "eval" if any(k.startswith("eval_") for k in logs) else "train"
         if mode in self._sums:
             sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
-            ce_sum, kl_sum, ce_count, kl_count, correct, tokens = sums
+            ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum = sums
             prefix = "eval_" if mode == "eval" else ""
             logs[f"{prefix}ce"] = ce_sum / max(ce_count, 1)
             if self._token_loss is not None:
                 logs[f"{prefix}kl"] = kl_sum / max(kl_count, 1)
             logs[f"{prefix}token_accuracy"] = correct / max(ce_count, 1)
+            logs[f"{prefix}entropy"] = entropy_sum / max(ce_count, 1)
             if mode == "train":
                 self.tokens_seen = getattr(self, "tokens_seen", 0) + int(tokens)
                 logs["tokens"] = self.tokens_seen
@@ -262,60 +335,11 @@ class RetentionMixin(_Host):
 
     # --------------------------------------------------------------------------------------------------- checkpoints
 
-    def _get_output_dir(self, trial: Any) -> str:
-        return getattr(self, "_staging", None) or super()._get_output_dir(trial)
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Writes the checkpoint aside, adds the methods' state, and renames: a `checkpoint-N` folder is whole or absent."""
-        name = f"checkpoint-{self.state.global_step}"
         broken = [n for n, p in self.named_trainable().items() if not bool(torch.isfinite(p).all())]
         if broken:  # every checkpoint on disk can be continued from
             raise self._diverged(f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})", self._last_batch, None, updated=True)
-        if self.args.push_to_hub and str(getattr(self.args.hub_strategy, "value", self.args.hub_strategy)).endswith("checkpoint"):
-            # The hub upload of checkpoints reads the folder in the background, so it cannot be moved under it.
-            super()._save_checkpoint(model, trial)
-            self._save_retention_state(Path(self.args.output_dir) / name)
-            return
-        final = Path(super()._get_output_dir(trial)) / name
-        staging = final.parent / ".saving"
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        self._staging: str | None = str(staging)
-        try:
-            if self.is_world_process_zero():
-                remove_folder(staging)
-            self.accelerator.wait_for_everyone()  # no rank may write what rank 0 is still clearing
-            super()._save_checkpoint(model, trial)
-            self._save_retention_state(staging / name)
-            best = self.state.best_model_checkpoint
-            if best and Path(best).parent == staging:
-                self.state.best_model_checkpoint = str(final)
-                if self.is_world_process_zero():
-                    self.state.save_to_json(str(staging / name / "trainer_state.json"))
-        except BaseException:
-            if self.is_world_process_zero():
-                remove_folder(staging)  # half a checkpoint is worth nothing, and its space may be what is missing
-            raise
-        finally:
-            self._staging = None
-            self.args.save_total_limit = limit
-        self.accelerator.wait_for_everyone()
-        if self.is_world_process_zero():
-            sync_folder(staging / name)
-            remove_folder(final)
-            os.replace(staging / name, final)
-            remove_folder(staging)
-            self._rotate(final.parent)
-        self.accelerator.wait_for_everyone()
-
-    def _rotate(self, folder: Path) -> None:
-        limit = self.args.save_total_limit
-        if not limit:
-            return
-        best = Path(self.state.best_model_checkpoint).name if self.state.best_model_checkpoint else None
-        found = sorted(checkpoints_in(folder), key=lambda path: int(path.name.rsplit("-", 1)[1]))
-        removable = [path for path in found[:-1] if path.name != best]
-        for path in removable[: max(0, len(found) - limit)]:
-            remove_folder(path)
+        super()._save_checkpoint(model, trial)
 
     def _save_retention_state(self, folder: Path) -> None:
         # Sums since the last log, over all ranks, so that figures logged after a resume cover the steps before it too.
@@ -328,7 +352,7 @@ class RetentionMixin(_Host):
             state = active.state_dict()
             held = {k: v for k, v in state.items() if isinstance(v, Tensor)}
             tensors.update({f"{index}.{k}": v.detach().cpu().contiguous() for k, v in held.items()})
-            plain.append({"method": method.describe(), "state": {k: v for k, v in state.items() if k not in held}, "tensors": sorted(held)})
+            plain.append({"method": method.identity(), "state": {k: v for k, v in state.items() if k not in held}, "tensors": sorted(held)})
         if tensors:
             from safetensors.torch import save_file
 
@@ -348,10 +372,10 @@ class RetentionMixin(_Host):
             dtype = torch.float64 if device.type != "mps" else torch.float32
             held = torch.tensor(saved["pending_sums"], dtype=dtype, device=device)
             self._sums["train"] = held if self.is_world_process_zero() else torch.zeros_like(held)  # summed over ranks when logged
-        if [m["method"] for m in saved["methods"]] != [json.loads(json.dumps(m.describe())) for m in self.retain]:
+        if [m["method"] for m in saved["methods"]] != [json.loads(json.dumps(m.identity())) for m in self.retain]:
             raise ConfigError(
                 f"{resume_from_checkpoint} was written with retention {[m['method'] for m in saved['methods']]}, this run has "
-                f"{[m.describe() for m in self.retain]}. Continue with the same methods or choose a new output_dir."
+                f"{[m.identity() for m in self.retain]}. Continue with the same methods or choose a new output_dir."
             )
         tensors: dict[str, Tensor] = {}
         if (path.parent / TENSOR_FILE).is_file():
@@ -369,11 +393,11 @@ class RetentionMixin(_Host):
         wanted = self._token_loss.teacher
         if wanted == "adapter_off" or (wanted == "auto" and peft):
             return False
-        if hasattr(model, "disable_adapter"):
+        if hasattr(model, "disable_adapter") and wanted != "cached":
             raise ConfigError("label_annealing.teacher: online needs the bare start model; pass it with peft_config instead of a wrapped PEFT model.")
         if not isinstance(model, nn.Module):
-            raise ConfigError(f"label_annealing: expected a loaded model, so that the teacher can be copied from it, got {type(model).__name__}.")
-        return True
+            raise ConfigError(f"label_annealing: expected a loaded model, because the teacher is made from it, got {type(model).__name__}.")
+        return wanted != "cached"
 
     def _refuse_unsupported(self) -> None:
         problems = []
@@ -396,18 +420,9 @@ class RetentionMixin(_Host):
                 check_head(self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no")
 
     def _diverged(self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False) -> TrainingDiverged:
+        samples = [] if inputs is None else self.describe_samples(inputs, rows)
         step = self.state.global_step + (0 if updated else 1)
-        kept = sorted(checkpoints_in(Path(self.args.output_dir)), key=lambda p: int(p.name.rsplit("-", 1)[1]))
-        lines = [f"Training stopped at step {step}: {what}." + (" They were not saved." if updated else " The weights were not updated with it.")]
-        if inputs is not None:
-            lines += ["On these samples:", *(f"  - {s}" for s in self.describe_samples(inputs, rows))]
-        lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
-        if len(kept) > 1 and int(kept[-1].name.rsplit("-", 1)[1]) >= step - 1:
-            # Its weights are finite, but no step has shown yet that they give a finite loss.
-            lines.append(f"It was written right before; if its weights are what is wrong, the one before is {kept[-2].name}.")
-        lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample.")
-        lines.append("Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes).")
-        return TrainingDiverged("\n".join(lines))
+        return diverged(what, samples, step=step, updated=updated, folder=Path(self.args.output_dir))
 
     def describe_samples(self, inputs: dict[str, Any], rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
         """The beginnings of a batch's samples, with their row in the training data where it can be found.
@@ -416,35 +431,7 @@ class RetentionMixin(_Host):
             inputs: one micro-batch as the collator made it.
             rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the batch.
         """
-        ids = inputs["input_ids"].cpu()
-        span = max(ids.shape[1] - 1, 1)
-        positions = [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
-        starts = _document_starts(inputs, ids.shape)
-        documents = sorted({(b, max(s for s in starts[b] if s <= t)) for b, t in positions})
-        shown = []
-        for b, start in documents[:limit]:
-            end = min([s for s in starts[b] if s > start], default=ids.shape[1])
-            tokens = ids[b, start:end]
-            if "attention_mask" in inputs:
-                tokens = tokens[inputs["attention_mask"][b].cpu()[start:end].bool()]
-            index = self._find_row(tokens.tolist())
-            decode = getattr(self.processing_class, "decode", None)
-            text = decode(tokens[:60].tolist()) if callable(decode) else str(tokens[:20].tolist())
-            shown.append((f"row {index} of the prepared training data: " if index is not None else "") + repr(text))
-        if len(documents) > limit:
-            shown.append(f"... and {len(documents) - limit} more")
-        return shown
-
-    def _find_row(self, tokens: list[int]) -> int | None:
-        data = self.train_dataset
-        try:
-            for index in range(min(len(data), 200_000)):
-                held = data[index]["input_ids"]
-                if list(held[: len(tokens)]) == tokens or _contains(list(held), tokens):
-                    return index
-        except (TypeError, KeyError):
-            return None
-        return None
+        return describe_samples(inputs, rows, data=self.train_dataset, tokenizer=self.processing_class, limit=limit)
 
 
 class _AfterStep(TrainerCallback):
@@ -455,18 +442,3 @@ class _AfterStep(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.after_optimizer_step()
-
-
-def _document_starts(inputs: dict[str, Any], shape: Any) -> list[list[int]]:
-    position_ids = inputs.get("position_ids")
-    if position_ids is None:
-        return [[0] for _ in range(shape[0])]
-    return [sorted({0, *(row == 0).nonzero().flatten().tolist()}) for row in position_ids.cpu()]
-
-
-def _contains(held: list[int], tokens: list[int]) -> bool:
-    """Whether `tokens` stand in `held` in a row (a document inside a packed row)."""
-    if not tokens or len(tokens) > len(held):
-        return False
-    first = tokens[0]
-    return any(held[i] == first and held[i : i + len(tokens)] == tokens for i in range(len(held) - len(tokens) + 1))

@@ -19,7 +19,7 @@ from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
 from holdfast.results import LayerDistance, RunFolder, RunRecord
 from holdfast.training import run_folder
-from holdfast.training.environment import now, quiet_datasets, quiet_libraries, say, shown_name, terminated_is_interrupted
+from holdfast.training.environment import now, quiet_datasets, quiet_libraries, say, shown_bytes, shown_name, terminated_is_interrupted
 
 if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig
@@ -247,6 +247,11 @@ class _Run:
         sessions = self.record.training.get("sessions", 0) + 1
         self.record.training = {**self.record.training, "sessions": sessions}
         self.write()
+        self.trainer.prepare_teacher(say=lambda text: say(self.console, text))  # here, where Ctrl-C stops at once and keeps what was computed
+        if self.trainer.teacher_info:
+            self.record.training["teacher"] = self.trainer.teacher_info
+            self.write()
+        self.trainer.on_loss_backend = self.note_loss
         began = time.monotonic()
         with StopOnSignal(self.console) as stop:
             self.trainer.add_callback(stop)
@@ -273,6 +278,12 @@ class _Run:
                 f"Interrupted at step {self.trainer.state.global_step} of {self.trainer.state.max_steps}; a checkpoint is in {self.folder.path}. "
                 "The same command continues."
             )
+
+    def note_loss(self, backend: str) -> None:
+        """Told by the trainer in the first step: how the loss is computed, for the log and the record."""
+        self.record.training["loss"] = backend
+        self.write()
+        say(self.console, f"Loss: {backend}")
 
     def save(self) -> None:
         from holdfast.training.checkpoint_folders import remove_folder, sync_folder
@@ -401,7 +412,7 @@ class _Run:
         free = shutil.disk_usage(self.folder.path).free
         if free < needed:
             raise RunFolderError(
-                f"No room in {self.folder.path}: the final weights and one checkpoint take {_size(needed)}, {_size(free)} are free. "
+                f"No room in {self.folder.path}: the final weights and one checkpoint take {shown_bytes(needed)}, {shown_bytes(free)} are free. "
                 "Free some space, choose another output_dir, or set save_only_model: true or save_strategy: 'no'."
             )
 
@@ -422,11 +433,3 @@ class _Run:
         if len(names) < len(reader.names()):
             self.note(f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have other names or shapes.")
         return layer_distances((n, reader.tensor(n), result[n].cpu()) for n in names) if names else []
-
-
-def _size(count: float) -> str:
-    """Bytes as people read them: `1.33 GB`, `100 kB`."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} bytes"

@@ -191,7 +191,8 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
         figures[5] = !(isfinite(teacher_weighted) && isfinite(mw) && isfinite(rest));
 
         const float rq = (float)(1.0 / st), rp = (float)(1.0 / teacher_sum);
-        const float shift = (float)(((double)mw - mt) / t->temperature + log(teacher_sum / st));
+        /* From the reciprocals as rounded: then an error in one of them moves q (or p) and d together, and cancels in the sums below. */
+        const float shift = (float)(((double)mw - mt) / t->temperature + log((double)rq / rp));
         double divergence = 0;
         if (t->direction == FORWARD) {
             for (int64_t start = 0; start < common; start += BLOCK) {

@@ -1,0 +1,293 @@
+"""Filling a store with the start model's states: whose they are, how they are computed, and what a smaller dtype costs.
+
+**Whose.** `teacher_key` hashes what decides the states: the weights as they are in memory (names, shapes, dtypes, bytes; adapters left out, so that
+LoRA and full fine-tuning share), the model's configuration, its attention implementation, the autocast it runs under, the dtype the states are stored
+in and versions of format and library. Anything else about a run, its learning rate for example, may differ: a sweep computes the states once.
+
+**How.** `build_states` runs the start model itself, which every run holds before its first step, in evaluation mode without graph. Documents are
+sorted by length and padded to the right (`plan_batches`). A state depends on its neighbours in such a batch by rounding only: matrix products
+over other shapes add in another order.
+
+**A smaller dtype.** The states are stored in the dtype the forward yields. Rounding them (float32 to bfloat16 halves the file) moves the teacher
+by a KL of its own, and near the start, where student and teacher are close, the gradient is the difference of two nearly equal distributions:
+
+    relative error of the gradient  ~  sqrt(KL(teacher || rounded teacher) / KL(teacher || student))
+
+`rounding_error` measures both sides on states of the data. The error falls as the student moves away and never vanishes.
+
+Shape suffixes: N tokens, K width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import ModelError
+from holdfast.ops.heads import Head, causal_lm, describe_head, project, run_outside
+from holdfast.results import fingerprint
+from holdfast.retention.state_store import FORMAT, SHARD_BYTES, ShardWriter, StateStore
+from holdfast.retention.teacher import Teacher
+
+_NO_EFFECT = {
+    *("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "return_dict"),
+    *("output_hidden_states", "output_attentions", "output_router_logits", "id2label", "label2id", "problem_type", "chunk_size_feed_forward"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "is_encoder_decoder", "auto_map"),
+}
+"""Entries of a model's configuration that leave its hidden states alone. dtypes are hashed with the weights."""
+_LEARNT = {"modules_to_save", "trainable_tokens_delta", "trainable_tokens_original"}
+"""Parts of the names that PEFT gives to what it trains, beside those that begin with the adapter's own prefix."""
+_AROUND = {"base_layer", "original_module", "token_adapter"}
+"""Parts of the names that PEFT puts around the base's weights."""
+
+
+class StartModel:
+    """The model that is going to be trained, as its own teacher before the first step.
+
+    Args:
+        model: full fine-tuning's model; of a LoRA model `AdapterOffTeacher` gives the same.
+    """
+
+    name = "start model"
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    @torch.no_grad()
+    def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
+        training = [m for m in self.model.modules() if m.training]
+        self.model.eval()
+        try:
+            return run_outside(self.model, **inputs), describe_head(self.model).detached()
+        finally:
+            for module in training:
+                module.training = True
+
+
+# ---------------------------------------------------------------------------------------------------------------- whose
+
+
+def teacher_key(model: nn.Module, *, device: torch.device, stored: torch.dtype | None, library: str) -> tuple[str, dict[str, Any]]:
+    """The key of a model's states and, for people, what it was made of. Call it under the autocast that the forward will run in.
+
+    Args:
+        model: the start model, plain or with adapters that are the identity.
+        device: where the forward runs; only its kind counts, for autocast.
+        stored: the dtype asked for; None: the one the forward yields.
+        library: name and version of what computes the forward.
+
+    Returns:
+        32 hexadecimal characters, and a JSON-able description.
+
+    Raises:
+        ModelError: the weights are not whole in this process (sharded, or not loaded).
+    """
+    lm = causal_lm(model)
+    config = lm.config.to_dict()
+    text = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
+    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    facts = {
+        "format": FORMAT,
+        "model": type(lm).__name__,
+        "weights": weights_digest(model),
+        "config": json.loads(json.dumps(_without(config, _NO_EFFECT), default=str, sort_keys=True)),
+        "attention": str(getattr(text, "_attn_implementation", None)),
+        "autocast": str(autocast) if autocast else "off",
+        "stored": str(stored) if stored else "as the forward yields",
+        "library": library,
+    }
+    return fingerprint(facts, length=32), facts
+
+
+def _without(value: Any, names: set[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _without(v, names) for k, v in value.items() if k not in names}
+    return value
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 (hex) of the weights and stored buffers in memory, without adapters and under the names of the bare model.
+
+    Raises:
+        ModelError: weights that are not whole in this process.
+    """
+    adapters = hasattr(model, "disable_adapter")
+    prefix = getattr(getattr(model, "base_model", None), "prefix", None) if adapters else None
+    tensors: dict[str, Tensor] = {}
+    for name, value in causal_lm(model).state_dict().items():
+        parts = name.split(".")
+        if adapters and any((prefix and p.startswith(prefix)) or p in _LEARNT for p in parts):
+            continue
+        if isinstance(value, Tensor):
+            tensors[".".join(p for p in parts if not adapters or p not in _AROUND)] = value
+    for name, value in tensors.items():
+        if value.is_meta or hasattr(value, "full_tensor") or (value.numel() == 0 and hasattr(value, "ds_shape")):
+            raise ModelError(f"Expected the whole start model in memory, but {name} is sharded or not loaded here.")
+    # Tied weights stand under several names and are read once.
+    unique = {(v.data_ptr(), tuple(v.shape), v.dtype): v for v in tensors.values()}
+    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing runs outside Python's lock
+        digests = dict(zip(unique, pool.map(_bytes_digest, unique.values()), strict=True))
+    whole = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        shape = tuple(value.shape)
+        whole.update(f"{name} {shape} {value.dtype} {digests[value.data_ptr(), shape, value.dtype]}\n".encode())
+    return whole.hexdigest()
+
+
+def _bytes_digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------------------ how
+
+
+def plan_batches(documents: Mapping[bytes, Any], *, tokens: int) -> list[list[bytes]]:
+    """Documents of about the same length together, the longest first, at most `tokens` a batch with padding (a longer document is one of its own).
+
+    Made of all documents of a run, whichever of them are missing: then a build that goes on after it was killed, or replaces a damaged shard,
+    computes the same batches and so the same bits.
+    """
+    order = sorted(documents, key=lambda k: (len(documents[k]), k), reverse=True)  # what needs most memory first
+    batches: list[list[bytes]] = []
+    first = 0
+    while first < len(order):
+        count = max(1, tokens // len(documents[order[first]]))
+        batches.append(order[first : first + count])
+        first += count
+    return batches
+
+
+def build_states(
+    store: StateStore,
+    documents: Mapping[bytes, Any],
+    batches: Sequence[Sequence[bytes]],
+    source: Teacher,
+    *,
+    device: torch.device,
+    stored: torch.dtype | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    advance: Callable[[float], None] = lambda amount: None,
+) -> None:
+    """Computes batches of documents and stores those that the store has not. Call it under the autocast of training.
+
+    Args:
+        documents: key -> token ids, int32 arrays.
+        batches: keys, of `plan_batches`; one that does not fit in an accelerator's memory is split.
+        source: gives the states: `StartModel` or `AdapterOffTeacher`.
+        device: where the source computes.
+        stored: dtype in the file; None: what the forward yields.
+        advance: told of the tokens that are done.
+
+    Raises:
+        ModelError: states that are not finite, or do not fit in `stored`.
+        StorageError: the disk.
+    """
+    todo = [list(batch) for batch in reversed(batches)]
+    with ShardWriter(store, shard_bytes=shard_bytes) as writer:
+        while todo:
+            batch = todo.pop()
+            try:
+                hidden_BTK = _run(source, [documents[k] for k in batch], device)
+            except torch.OutOfMemoryError:
+                if len(batch) == 1:
+                    raise
+                todo += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+                continue
+            writer.note.setdefault("forward", str(hidden_BTK.dtype).removeprefix("torch."))
+            hidden_BTK = hidden_BTK.to("cpu", stored or hidden_BTK.dtype)
+            for key, states_TK in zip(batch, hidden_BTK, strict=True):
+                states_NK = states_TK[: len(documents[key])]
+                if not bool(torch.isfinite(states_NK).all()):
+                    raise ModelError(_not_finite(documents[key], stored))
+                if key not in store:
+                    writer.add(key, states_NK)
+            advance(float(sum(len(documents[k]) for k in batch)))
+
+
+def _run(source: Teacher, documents: Sequence[Any], device: torch.device) -> Tensor:
+    """States `[B, T, K]` of documents padded to the right."""
+    longest = max(len(d) for d in documents)
+    ids_BT = torch.zeros(len(documents), longest, dtype=torch.int64)
+    mask_BT = torch.zeros(len(documents), longest, dtype=torch.int64)
+    for row, tokens in enumerate(documents):
+        ids_BT[row, : len(tokens)] = torch.as_tensor(tokens, dtype=torch.int64)
+        mask_BT[row, : len(tokens)] = 1
+    return source.hidden({"input_ids": ids_BT.to(device), "attention_mask": mask_BT.to(device)})[0]
+
+
+def _not_finite(tokens: Any, stored: torch.dtype | None) -> str:
+    shown = ", ".join(map(str, tokens[:8].tolist())) + (", ..." if len(tokens) > 8 else "")
+    advice = f" Use another cache_dtype if they do not fit in {str(stored).removeprefix('torch.')}." if stored is not None else ""
+    return f"Expected finite hidden states from the start model, got NaN or infinity in a document of {len(tokens)} tokens ({shown}).{advice}"
+
+
+# ------------------------------------------------------------------------------------------------------ a smaller dtype
+
+
+ROUNDING_AT = (0.0002, 0.002, 0.02)
+"""KL of the student to the teacher, nats per token, at which the error of rounded states is stated."""
+
+
+@torch.no_grad()
+def rounding_error(states_NK: Tensor, head: Head, stored: torch.dtype, *, at: Sequence[float] = ROUNDING_AT, seed: int = 0) -> dict[str, float]:
+    """What storing states in a smaller dtype does to the gradient of the forward KL at temperature 1.
+
+    The student is the teacher with its states moved in a random direction, far enough that the mean KL is the one stated. Error: norm of the
+    difference between the gradients with respect to the student's states, with rounded and with whole teacher states, over the norm of the latter.
+
+    Args:
+        states_NK: `[N, K]` whole states of some tokens of the data; a hundred suffice.
+        head: the teacher's.
+        stored: the smaller dtype.
+        at: KL of the student, nats per token.
+        seed: of the random direction.
+
+    Returns:
+        `kl`: mean KL(teacher || rounded teacher), nats per token; `error at KL 0.002` and so on: relative errors.
+    """
+    whole_NK = states_NK.float()
+    log_p = project(whole_NK, head).double().log_softmax(-1)
+    log_r = project(states_NK.to(stored).float(), head).double().log_softmax(-1)
+    generator = torch.Generator().manual_seed(seed)
+    direction_NK = torch.randn(whole_NK.shape, generator=generator).to(whole_NK.device) * whole_NK.std()
+
+    def student(size: float) -> tuple[Tensor, float]:
+        log_q = project(whole_NK + size * direction_NK, head).double().log_softmax(-1)
+        return log_q, _mean_kl(log_p, log_q)
+
+    found = {"kl": _mean_kl(log_p, log_r)}
+    for target in at:
+        size = 1e-3
+        for _ in range(12):  # the KL grows with the square of the distance, nearly
+            log_q, kl = student(size)
+            if abs(kl / target - 1) < 0.01:
+                break
+            size *= (target / max(kl, 1e-12)) ** 0.5
+        weight_VH = head.weight_VH.float()
+        gradient = (log_q.exp() - log_p.exp()).float() @ weight_VH
+        difference = (log_p.exp() - log_r.exp()).float() @ weight_VH
+        found[f"error at KL {target:g}"] = float(difference.norm() / gradient.norm())
+    return found
+
+
+def _mean_kl(log_p: Tensor, log_q: Tensor) -> float:
+    """Mean of KL(p || q) over rows, nats; summed so that nearly equal distributions do not cancel."""
+    return float((log_p.exp() * (log_p - log_q) + log_q.exp() - log_p.exp()).sum(-1).mean())
+
+
+def sample_states(source: Teacher, documents: Sequence[Any], *, device: torch.device, rows: int = 128) -> tuple[Tensor, Head]:
+    """States `[N, K]` of up to `rows` tokens, evenly out of up to 8 documents, and the head: what `rounding_error` measures on."""
+    chosen = [documents[i * len(documents) // 8] for i in range(8)] if len(documents) > 8 else list(documents)
+    pieces: list[Tensor] = []
+    for tokens in chosen:
+        hidden, head = source.hidden({"input_ids": torch.as_tensor(tokens, dtype=torch.int64)[None].to(device)})
+        step = max(1, len(tokens) * len(chosen) // rows)
+        pieces.append(hidden[0, ::step])
+    return torch.cat(pieces)[:rows], head

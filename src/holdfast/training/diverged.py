@@ -1,0 +1,91 @@
+"""What is said when a loss, a gradient or a weight is not finite: at which step, on which samples, and where to go on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import TrainingDiverged
+from holdfast.training.checkpoint_folders import checkpoints_in
+
+SEARCHED_ROWS = 200_000
+"""Rows of the training data that are searched for a sample; in larger data one further back stays without its number."""
+
+
+def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder: Path) -> TrainingDiverged:
+    """The error that stops training.
+
+    Args:
+        what: what was not finite.
+        samples: the batch, as `describe_samples` tells it; empty: none is to blame.
+        step: the optimiser step that was taken or was going to be.
+        updated: whether the weights were updated with it.
+        folder: where the run's checkpoints are.
+    """
+    kept = sorted(checkpoints_in(folder), key=lambda p: int(p.name.rsplit("-", 1)[1]))
+    lines = [f"Training stopped at step {step}: {what}." + (" They were not saved." if updated else " The weights were not updated with it.")]
+    if samples:
+        lines += ["On these samples:", *(f"  - {s}" for s in samples)]
+    lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
+    if len(kept) > 1 and int(kept[-1].name.rsplit("-", 1)[1]) >= step - 1:
+        # Its weights are finite, but no step has shown yet that they give a finite loss.
+        lines.append(f"It was written right before; if its weights are what is wrong, the one before is {kept[-2].name}.")
+    lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample.")
+    lines.append("Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes).")
+    return TrainingDiverged("\n".join(lines))
+
+
+def describe_samples(inputs: dict[str, Any], rows: list[int] | None, *, data: Any, tokenizer: Any, limit: int) -> list[str]:
+    """The beginnings of a batch's samples, with their row in the training data where it can be found.
+
+    Args:
+        inputs: one micro-batch as the collator made it: `input_ids [B, T]`, and `attention_mask` or `position_ids`.
+        rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the batch.
+        data: the prepared training data, rows with `input_ids`.
+        tokenizer: shows the tokens as text; None: they are shown as numbers.
+        limit: how many samples are shown at most.
+    """
+    ids = inputs["input_ids"].cpu()
+    span = max(ids.shape[1] - 1, 1)
+    positions = [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
+    starts = _document_starts(inputs, ids.shape)
+    documents = sorted({(b, max(s for s in starts[b] if s <= t)) for b, t in positions})
+    shown = []
+    for b, start in documents[:limit]:
+        end = min([s for s in starts[b] if s > start], default=ids.shape[1])
+        tokens = ids[b, start:end]
+        if "attention_mask" in inputs:
+            tokens = tokens[inputs["attention_mask"][b].cpu()[start:end].bool()]
+        index = _find_row(data, tokens.tolist())
+        decode = getattr(tokenizer, "decode", None)
+        text = decode(tokens[:60].tolist()) if callable(decode) else str(tokens[:20].tolist())
+        shown.append((f"row {index} of the prepared training data: " if index is not None else "") + repr(text))
+    if len(documents) > limit:
+        shown.append(f"... and {len(documents) - limit} more")
+    return shown
+
+
+def _find_row(data: Any, tokens: list[int]) -> int | None:
+    try:
+        for index in range(min(len(data), SEARCHED_ROWS)):
+            held = data[index]["input_ids"]
+            if list(held[: len(tokens)]) == tokens or _contains(list(held), tokens):
+                return index
+    except (TypeError, KeyError):
+        return None
+    return None
+
+
+def _document_starts(inputs: dict[str, Any], shape: Any) -> list[list[int]]:
+    position_ids = inputs.get("position_ids")
+    if position_ids is None:
+        return [[0] for _ in range(shape[0])]
+    return [sorted({0, *(row == 0).nonzero().flatten().tolist()}) for row in position_ids.cpu()]
+
+
+def _contains(held: list[int], tokens: list[int]) -> bool:
+    """Whether `tokens` stand in `held` in a row (a document inside a packed row)."""
+    if not tokens or len(tokens) > len(held):
+        return False
+    first = tokens[0]
+    return any(held[i] == first and held[i : i + len(tokens)] == tokens for i in range(len(held) - len(tokens) + 1))

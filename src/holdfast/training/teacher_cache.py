@@ -1,0 +1,494 @@
+"""The `cached` teacher in a trainer: which documents it will need, building what is missing, and the proof that what was stored fits.
+
+Before the first step, while the model still is the start model:
+
+1. the teacher's key (`retention.teacher_states`) names a folder in the cache, shared by all runs from the same start;
+2. the documents of the prepared training and evaluation data are hashed, and those that are stored are compared with their checksums;
+3. what is missing or damaged is computed and stored: each process of DDP a share, one run at a time (others wait and find the work done);
+4. the longest and the shortest row, collated as training collates them, go through the start model once more, and the stored states must be the same
+   but for rounding. This finds what the key could not know: states that are stale (code of a model that changed, for example; they are computed
+   again), models whose states depend on neighbours or padding after all, and collators that change tokens (both refused).
+
+A run that finds everything computes nothing but step 4. The model is sharded only when training begins, so FSDP runs use a cache that is
+there; they cannot build one (nor can DeepSpeed, whose weights may never be whole).
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.cache import cache_folder
+from holdfast.data.progress import progress
+from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError
+from holdfast.ops.heads import Head, causal_lm, describe_head
+from holdfast.results import read_json, write_json
+from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
+from holdfast.retention.method import TokenLoss
+from holdfast.retention.state_store import StateStore
+from holdfast.retention.teacher import AdapterOffTeacher, Teacher
+from holdfast.retention.teacher_states import ROUNDING_AT, StartModel, build_states, plan_batches, rounding_error, sample_states, teacher_key
+from holdfast.training.environment import shown_bytes
+
+BUILD_TOKENS = {"cpu": 4096, "cuda": 32768}
+"""Tokens of one batch while building, by kind of device; there is no graph, so it is more than a training step holds."""
+CHECK_TOLERANCE = {"whole": 1e-2, "half": 0.15}
+"""Largest relative difference between stored states and those of a training batch. Rounding stays far below, a leaking neighbour far above."""
+SLOW_BYTES = 2 * 10**9
+"""Checksums of less are read in about a second: no bar is worth it."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class _Rows:
+    """The documents of one data set, and the rows that make the widest batch."""
+
+    documents: dict[bytes, np.ndarray] = field(default_factory=dict)
+    longest: int = 0
+    shortest: int = 0
+    lengths: tuple[int, int] = (-1, 10**18)
+    """Of the longest and of the shortest row, tokens."""
+
+    def saw_row(self, index: int, length: int) -> None:
+        low, high = self.lengths[1], self.lengths[0]
+        if length > high:
+            self.longest, high = index, length
+        if 0 < length < low:
+            self.shortest, low = index, length
+        self.lengths = (high, low)
+
+
+class TeacherCache:
+    """One run's cached teacher.
+
+    Args:
+        trainer: a `RetentionMixin` whose model is the start model and not yet wrapped.
+        term: the KL term; its `cache_dir` and `cache_dtype` count.
+
+    Raises:
+        ModelError: adapters that change the base weights.
+    """
+
+    def __init__(self, trainer: Any, term: TokenLoss) -> None:
+        self.trainer = trainer
+        self.stored: torch.dtype | None = getattr(torch, term.cache_dtype) if term.cache_dtype else None
+        self.root = Path(term.cache_dir).expanduser() if term.cache_dir else cache_folder() / "teacher_states"
+        self.source: Teacher = AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
+        self.teacher: CachedTeacher | None = None
+        self.info: dict[str, Any] = {}
+        """What a run records of its teacher: key, documents, tokens, bytes, dtype, how many were built, and the error of a lossy dtype."""
+        self.tokens_per_batch = BUILD_TOKENS.get(trainer.args.device.type) or max(BUILD_TOKENS.values())
+        self._store: StateStore | None = None
+        self._facts: dict[str, Any] = {}
+        self._known: dict[bytes, int] = {}
+        self._processes = _Processes(trainer.accelerator)
+
+    def prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
+        """Makes sure that the states of all documents of these prepared data sets are there, and gives the teacher.
+
+        Args:
+            datasets: as the trainer's collator will see them; None is passed over.
+            at_start: the model still is the start model, so that missing states can be computed.
+            say: told what is found and done, on the first process only.
+
+        Raises:
+            ConfigError: data without a length, no room on the disk, weights that are sharded, a folder that processes do not share.
+            DataError: missing states although training has begun.
+            ModelError: stored states differ from those in a batch, or are not finite.
+            StorageError: the disk.
+        """
+        say = say if self._processes.rank == 0 else _silent
+        found = [(d, read_documents(self.trainer, d)) for d in datasets if d is not None]
+        documents = {k: v for _, rows in found for k, v in rows.documents.items()}
+        wanted = {k: v for k, v in documents.items() if k not in self._known}
+        store = self._open()
+        self._verify(store, wanted)
+        missing, computed = max(self._processes.gather(len(store.missing(wanted)))), 0
+        began = time.monotonic()
+        if missing:
+            if not at_start:
+                raise DataError(
+                    f"label_annealing.teacher: cached has no states of {missing} document(s), and training has changed the model they would have to "
+                    "come from. Give all evaluation data as eval_dataset before training, or use teacher: online."
+                )
+            computed = self._build(store, wanted, say)
+        self._known.update({k: len(v) for k, v in wanted.items()})
+        if wanted:
+            self._describe(store, computed, time.monotonic() - began, say)
+        if self.teacher is None:
+            dtype = getattr(torch, store.note().get("forward", "float32"))
+            self.teacher = CachedTeacher(store, self._head(), dtype=dtype)
+        if at_start and not self._sharded:
+            self._check(found, wanted, fresh=computed > 0, say=say)
+        return self.teacher
+
+    # ------------------------------------------------------------------------------------------------------ the store
+
+    @property
+    def _sharded(self) -> bool:
+        return bool(self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled)
+
+    def _open(self) -> StateStore:
+        if self._store is None:
+            import transformers
+
+            def key() -> tuple[str, dict[str, Any]] | None:
+                if self._processes.rank != 0:  # under FSDP only the first process may hold the weights
+                    return None
+                library = "transformers " + ".".join(transformers.__version__.split(".")[:2])
+                with self.trainer.accelerator.autocast():
+                    return teacher_key(self.trainer.model, device=self.trainer.args.device, stored=self.stored, library=library)
+
+            try:
+                name, self._facts = self._processes.gather(self._processes.together(key))[0]
+            except ModelError as error:
+                raise ConfigError(f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Use teacher: online.") from error
+            self._store = self._processes.together(lambda: StateStore(self.root / name, teacher=name))
+        return self._store
+
+    def _verify(self, store: StateStore, wanted: dict[bytes, Any]) -> None:
+        """Checks the stored documents, each process a share, and lets all leave out what any found damaged."""
+        keys = sorted(k for k in wanted if k in store)
+        size = store.documents_bytes(keys)
+        with self._bar("Checking the teacher cache", size / self._processes.world, show=size > SLOW_BYTES) as advance:
+            store.verify(keys[self._processes.rank :: self._processes.world], advance=advance)
+        store.leave_out({n: why for damaged in self._processes.gather(dict(store.damaged)) for n, why in damaged.items()})
+
+    def _build(self, store: StateStore, wanted: dict[bytes, np.ndarray], say: Say, *, anew: bool = False) -> int:
+        """Computes what is missing; returns how many documents all processes of this run computed (another run may have been first).
+
+        Args:
+            anew: what is there is not the teacher's: delete it first.
+        """
+        if self._sharded:
+            raise ConfigError(
+                f"label_annealing.teacher: cached has no states of {len(store.missing(wanted))} of {len(wanted)} documents in {store.folder}, and a "
+                "model that FSDP or DeepSpeed shards cannot compute them. Build them first in a run of one process (the same model, data, "
+                "precision and attention; it may be stopped after its first step), or use teacher: online."
+            )
+        handle = self._lock(store, say)
+        try:
+            self._processes.together(lambda: self._clear_damaged(store, say) if self._processes.rank == 0 else None)
+            if anew:
+                self._processes.together(lambda: store.discard(wanted))
+            store.damaged.clear()  # another run may have put sound shards in their place, which get the same names
+            store.scan()
+            left = {k: wanted[k] for k in store.missing(wanted)}
+            computed = max(self._processes.gather(len(left)))
+            if computed:
+                self._processes.together(lambda: self._announce(store, left, say) if self._processes.rank == 0 else None)
+                batches = [b for b in plan_batches(wanted, tokens=self.tokens_per_batch) if any(k in left for k in b)]
+                self._processes.together(lambda: self._compute(store, wanted, batches[self._processes.rank :: self._processes.world]))
+        finally:
+            if handle is not None:
+                store.unlock(handle)
+        store.scan()
+        still = max(self._processes.gather(len(store.missing(wanted))))
+        if still:
+            raise ConfigError(
+                f"label_annealing.cache_dir: {still} document(s) that one process stored are not in {store.folder} for another. Give a folder that "
+                "all processes share."
+            )
+        return computed
+
+    def _lock(self, store: StateStore, say: Say) -> int | None:
+        """Waits for the builder's lock on behalf of all processes; they meet at every attempt, so that no collective times out meanwhile."""
+        said = False
+        while True:
+            handle = store.try_lock() if self._processes.rank == 0 else None
+            if self._processes.gather(handle is not None)[0]:
+                return handle
+            if not said:
+                say(f"Teacher cache: another run is filling {store.folder}; waiting for it.")
+                said = True
+            time.sleep(0.5)
+
+    def _clear_damaged(self, store: StateStore, say: Say) -> None:
+        why = dict(store.damaged)
+        for name in store.remove_damaged():
+            say(f"Teacher cache: removed the damaged shard {name} ({why[name]}); its documents are computed again.")
+
+    def _announce(self, store: StateStore, left: dict[bytes, np.ndarray], say: Say) -> None:
+        """States the size, refuses what will not fit, writes down whose states they are, and measures what a lossy dtype costs."""
+        with self.trainer.accelerator.autocast():
+            states_NK, head = sample_states(self.source, sorted(left.values(), key=len), device=self.trainer.args.device)
+        tokens = sum(map(len, left.values()))
+        stored = self.stored or states_NK.dtype
+        size = tokens * states_NK.shape[1] * stored.itemsize
+        free = shutil.disk_usage(store.folder).free
+        text = f"{len(left)} documents, {tokens} tokens of {states_NK.shape[1]} x {str(stored).removeprefix('torch.')}, {shown_bytes(size)}"
+        if size > free:
+            raise ConfigError(
+                f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in {store.folder}, where {shown_bytes(free)} are free. Free "
+                "some space, choose another cache_dir, store them in a smaller dtype (cache_dtype; its error is measured), or use teacher: online."
+            )
+        say(f"Teacher cache: computing {text}, into {store.folder}")
+        record: dict[str, Any] = {"teacher": self._facts, "width": states_NK.shape[1], "forward": str(states_NK.dtype).removeprefix("torch.")}
+        if torch.promote_types(stored, states_NK.dtype) != stored:  # it cannot hold every value of the other
+            record["rounding"] = rounding_error(states_NK, head, stored)
+        write_json(store.folder / "teacher.json", record)
+
+    def _compute(self, store: StateStore, documents: dict[bytes, np.ndarray], batches: list[list[bytes]]) -> None:
+        device, tokens = self.trainer.args.device, sum(len(documents[k]) for batch in batches for k in batch)
+        with self._bar("Computing the teacher's states", tokens) as advance, self.trainer.accelerator.autocast():
+            build_states(store, documents, batches, self.source, device=device, stored=self.stored, advance=advance)
+
+    def _bar(self, text: str, total: float, *, show: bool = True) -> Any:
+        """A progress bar on the first process: its own share stands for all."""
+        return progress(text, total=total) if show and self._processes.rank == 0 else _NoBar()
+
+    def _describe(self, store: StateStore, computed: int, seconds: float, say: Say) -> None:
+        size = store.documents_bytes(self._known)
+        dtype = str(store.dtype()).removeprefix("torch.")
+        rounding = self._rounding(store)
+        self.info = {
+            "name": "cached",
+            "key": store.teacher,
+            "documents": len(self._known),
+            "tokens": sum(self._known.values()),
+            "bytes": size,
+            "dtype": dtype,
+            "computed": computed + self.info.get("computed", 0),
+            **({"rounding": rounding} if rounding else {}),
+        }
+        how = f"computed {computed} of them in {seconds:.1f} s" if computed else "found"
+        say(f"Teacher cache: {len(self._known)} documents, {shown_bytes(size)}, {how} in {store.folder}")
+        if rounding:
+            errors = ", ".join(f"{rounding[f'error at KL {k:g}']:.1%} at KL {k:g}" for k in ROUNDING_AT if f"error at KL {k:g}" in rounding)
+            say(f"Teacher cache: stored as {dtype}, which is lossy. Measured error of the KL's gradient: {errors} (nats per token).")
+        for name in store.foreign:
+            say(f"Teacher cache: {name} in {store.folder} is not one of its shards and is not used.")
+
+    def _rounding(self, store: StateStore) -> dict[str, float] | None:
+        """The measured error of a lossy dtype, from the record that its builder left."""
+        try:
+            found = read_json(store.folder / "teacher.json").get("rounding") if self.stored is not None else None
+        except (DataError, AttributeError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    # --------------------------------------------------------------------------------------------------- head and check
+
+    def _head(self) -> Head:
+        """The start model's head, copied where training will move it."""
+        model = self.trainer.model
+        if hasattr(model, "disable_adapter"):
+            with model.disable_adapter():
+                head = describe_head(model)
+        else:
+            head = describe_head(model)
+        if not self._sharded and not head.weight_VH.requires_grad and not (head.bias_V is not None and head.bias_V.requires_grad):
+            return head.detached()
+        frozen = head.detached()
+        return replace(frozen, weight_VH=self._copied(frozen.weight_VH), bias_V=None if frozen.bias_V is None else self._copied(frozen.bias_V))
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        if not self._sharded:
+            return tensor.clone()
+        device = self.trainer.args.device
+        held = torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if tensor.is_meta else tensor.to(device, copy=True)
+        if self._processes.world > 1:
+            torch.distributed.broadcast(held, src=0)  # only the first process may have loaded the weights
+        return held
+
+    def _check(self, found: list[tuple[Any, _Rows]], wanted: dict[bytes, np.ndarray], *, fresh: bool, say: Say) -> None:
+        """Compares stored states with the start model's own in a batch of each data set; what an earlier run stored and does not fit is replaced.
+
+        Raises:
+            DataError: a document of the batch is not stored.
+            ModelError: the states differ although they have just been computed.
+        """
+        assert self._store is not None and self.teacher is not None
+        half = self.trainer.accelerator.mixed_precision != "no" or self.stored is not None or self.teacher.dtype not in (torch.float32, torch.float64)
+        tolerance = CHECK_TOLERANCE["half" if half else "whole"]
+        for dataset, rows in found:
+            if not rows.documents:
+                continue
+            difference = self._processes.gather(self._processes.together(partial(self._difference_on_batch, dataset, rows)))[0]
+            if difference <= tolerance:
+                continue
+            if not fresh:
+                say(f"Teacher cache: the stored states differ from the model's by {difference:.2g} of their size; computing them again.")
+                computed = self._build(self._store, wanted, say, anew=True)
+                self._describe(self._store, computed, 0.0, _silent)
+                self._check(found, wanted, fresh=True, say=say)
+                return
+            raise ModelError(
+                "label_annealing.teacher: cached expects hidden states that depend on their document's tokens only, but in a batch of training those "
+                f"of {type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by {difference:.2g} of their size (rounding explains "
+                f"{tolerance:g}). The model looks at padding or at neighbours in a packed row, or scales positions by the longest row. "
+                "Use teacher: online."
+            )
+
+    @torch.no_grad()
+    def _difference_on_batch(self, dataset: Any, rows: _Rows) -> float:
+        """Relative difference for the longest and the shortest row, collated as in training; on the first process, 0 on others."""
+        if self._processes.rank != 0:
+            return 0.0
+        assert self.teacher is not None
+        inputs = self._collate(dataset, list(dict.fromkeys([rows.longest, rows.shortest])))
+        found = find_documents(inputs)
+        with self.trainer.accelerator.autocast():
+            stored_BTK, _ = self.teacher.hidden(inputs)
+            own_BTK, _ = self.source.hidden(inputs)
+        spans = [s for s, k in zip(zip(found.row, found.start, found.length, strict=True), found.keys, strict=True) if k in self.teacher.store]
+        ours = torch.cat([stored_BTK[b, s : s + n] for b, s, n in spans]).double()
+        own = torch.cat([own_BTK[b, s : s + n] for b, s, n in spans]).double()
+        difference = float((ours - own).norm() / own.norm())
+        return difference if difference == difference else float("inf")
+
+    def _collate(self, dataset: Any, indices: list[int]) -> dict[str, Any]:
+        """A batch of these rows as the trainer's data loader makes it, on the device, without labels; leaves random states as they were."""
+        trainer, states = self.trainer, (random.getstate(), np.random.get_state(), torch.get_rng_state())
+        collate = trainer.data_collator
+        if _is_arrow(dataset):
+            dataset = trainer._remove_unused_columns(dataset, description="training")
+        else:
+            collate = trainer._get_collator_with_removed_columns(collate, description="training")
+        try:
+            batch = collate([dataset[i] for i in indices])
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_rng_state(states[2])
+        batch = {k: v.to(trainer.args.device) if torch.is_tensor(v) else v for k, v in batch.items()}
+        return {k: v for k, v in batch.items() if k not in ("labels", "num_items_in_batch")}
+
+
+# ------------------------------------------------------------------------------------------------------- the documents
+
+
+def read_documents(trainer: Any, dataset: Any) -> _Rows:
+    """The documents of a prepared data set, as the trainer's collator will lay them out.
+
+    Args:
+        trainer: its columns that the model does not know are left out, as in its data loader.
+        dataset: `input_ids`, and where rows are packed `seq_lengths`, or `position_ids`, or `attention_mask`.
+
+    Raises:
+        ConfigError: no length (streaming), no `input_ids`.
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise ConfigError(
+            f"label_annealing.teacher: cached has to see the whole data before training, got {type(dataset).__name__}, which has no length. "
+            "Turn streaming off, or use teacher: online."
+        )
+    if _is_arrow(dataset):
+        dataset = trainer._remove_unused_columns(dataset, description="training")
+        if (
+            "input_ids" in dataset.column_names
+            and dataset.format["type"] != "custom"
+            and not {"attention_mask", "position_ids"} & {*dataset.column_names}
+        ):
+            return _read_arrow(dataset)
+    found = _Rows()
+    for index in range(len(dataset)):
+        row = dataset[index]
+        if "input_ids" not in row:
+            raise ConfigError(f"label_annealing.teacher: cached expects rows with input_ids, got the columns {', '.join(row)}. Use teacher: online.")
+        inputs = {k: torch.as_tensor(row[k])[None] for k in ("input_ids", "attention_mask", "position_ids") if row.get(k) is not None}
+        tokens = inputs["input_ids"][0].to(torch.int32).contiguous().numpy().astype("<i4", copy=False)
+        found.saw_row(index, len(tokens))
+        if len(tokens):
+            spans = find_documents(inputs)
+            for key, start, length in zip(spans.keys, spans.start, spans.length, strict=True):
+                found.documents.setdefault(key, tokens[start : start + length])
+    return found
+
+
+def _is_arrow(dataset: Any) -> bool:
+    """Whether it is a `datasets.Dataset`; a plain trainer works without that library."""
+    library = sys.modules.get("datasets")
+    return library is not None and isinstance(dataset, library.Dataset)
+
+
+def _read_arrow(dataset: Any) -> _Rows:
+    """Columns in batches, never as Python lists of tokens."""
+    found = _Rows()
+    packed = "seq_lengths" in dataset.column_names
+    row = 0
+    for table in dataset.with_format("arrow").iter(batch_size=1000):
+        for tokens, lengths in zip(_lists(table, "input_ids"), _lists(table, "seq_lengths") if packed else _nothing(), strict=False):
+            found.saw_row(row, len(tokens))
+            row += 1
+            start = 0
+            for length in lengths.tolist() if lengths is not None else [len(tokens)]:
+                piece = tokens[start : start + length]
+                if length:
+                    found.documents.setdefault(document_key(piece), piece)
+                start += length
+    return found
+
+
+def _lists(table: Any, column: str) -> Iterator[np.ndarray]:
+    """The lists of an Arrow column, as views of one int32 array a chunk."""
+    import pyarrow.compute as pc
+
+    for chunk in table.column(column).chunks:
+        values = chunk.flatten().to_numpy(zero_copy_only=False).astype("<i4")
+        lengths = pc.list_value_length(chunk).to_numpy(zero_copy_only=False)
+        ends = lengths.cumsum()
+        for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True):
+            yield values[start:end]
+
+
+def _nothing() -> Iterator[None]:
+    while True:
+        yield None
+
+
+# -------------------------------------------------------------------------------------------------------- the processes
+
+
+class _Processes:
+    """The ranks of a run; every call is made by all of them."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self.rank, self.world = int(accelerator.process_index), int(accelerator.num_processes)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks."""
+        if self.world == 1:
+            return [value]
+        found: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(found, value)
+        return found
+
+    def together(self, work: Callable[[], Any]) -> Any:
+        """Does the work; an error on any rank is an error on all, so that none waits for one that is gone."""
+        if self.world == 1:
+            return work()
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as raised:
+            error = raised
+        texts = self.gather(str(error) if error is not None else None)
+        if error is not None:
+            raise error
+        for rank, text in enumerate(texts):
+            if text is not None:
+                raise HoldfastError(f"Process {rank} failed: {text}")
+        return result
+
+
+class _NoBar:
+    def __enter__(self) -> Callable[[float], None]:
+        return lambda amount: None
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _silent(text: str) -> None: ...

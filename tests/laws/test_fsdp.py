@@ -1,0 +1,117 @@
+"""FSDP2 over two ranks equals one process with the same global batch: every place of the head, every place of the teacher, every method."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cases import ALL, CASES, largest_difference, make_trainer, weights
+from ddp_worker import SETTINGS
+from fsdp_worker import LAYOUTS, TEACHERS
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
+
+EXACT = 1e-11
+"""Relative, in float64: what is left is the order of additions."""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fsdp")
+    worker = Path(__file__).parent / "fsdp_worker.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(worker), str(folder)],
+        capture_output=True, text=True, timeout=400, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(out):
+    return json.loads((out / "report.json").read_text())
+
+
+@pytest.mark.parametrize("steps", ["1", "2, one reduction"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_loss_gradients_and_weights_equal_one_process(layout, steps, report):
+    assert max(report["layouts"][f"{layout} | {steps}"].values()) < EXACT
+
+
+def test_gradients_reduced_in_every_micro_batch(report):
+    assert max(report["layouts"]["own | 2, reduced each time"].values()) < EXACT
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_a_sharded_teacher_is_the_replicated_one(teacher, report):
+    assert max(report["teachers"][teacher].values()) < EXACT
+
+
+def test_a_sharded_base_with_its_adapters_off_is_a_teacher(report):
+    assert max(report["adapter_off"].values()) < EXACT
+
+
+GATHERS = {
+    # One gather brings embeddings and head together.
+    "root / replicated": dict(teacher=[0, 0, 0], forward=[1, 1, 1], backward=[0, 0, 0]),
+    "root, tied / replicated": dict(teacher=[0, 0, 0], forward=[1, 1, 1], backward=[0, 0, 0]),
+    "norm, embeddings and head, tied / replicated": dict(teacher=[0, 0, 0], forward=[1, 1, 1], backward=[0, 0, 0]),
+    # FSDP's own setting: the root is gathered again for the backward.
+    "root, resharded after forward / replicated": dict(teacher=[0, 0, 0], forward=[1, 1, 1], backward=[1, 1, 1]),
+    # Embeddings and head, each once; the head not again in the backward, which needs no weight of it.
+    "own / replicated": dict(teacher=[0, 0, 0], forward=[2, 2, 2], backward=[0, 0, 0]),
+    # Embeddings are a module of their own there, and FSDP gathers them again in the backward.
+    "norm and head / replicated": dict(teacher=[0, 0, 0], forward=[2, 2, 2], backward=[1, 1, 1]),
+    # Teachers: the head once a run, whichever way it is sharded; embeddings as FSDP does it.
+    "root / root": dict(teacher=[1, 0, 0], forward=[1, 1, 1], backward=[0, 0, 0]),
+    "root / own": dict(teacher=[2, 0, 0], forward=[1, 1, 1], backward=[0, 0, 0]),
+    "root / norm and head": dict(teacher=[2, 1, 1], forward=[1, 1, 1], backward=[0, 0, 0]),
+    "root / shard()": dict(teacher=[2, 1, 1], forward=[1, 1, 1], backward=[0, 0, 0]),
+    "root / shard(), tied": dict(teacher=[1, 0, 0], forward=[1, 1, 1], backward=[0, 0, 0]),
+}
+"""(student / teacher): gathers as large as a head, in three micro-batches."""
+
+
+@pytest.mark.parametrize("layouts", GATHERS)
+def test_the_head_is_gathered_once_a_forward_and_a_teachers_once_a_run(layouts, report):
+    assert report["gathers"][layouts] == GATHERS[layouts]
+
+
+def test_evaluation_sees_weights_that_changed_since_the_last(report):
+    assert report["evaluation"] < EXACT
+
+
+@pytest.mark.parametrize("tokens", ["own", "own, replicated", "same"])
+def test_a_head_distributed_otherwise_gets_its_average_gradient(tokens, report):
+    assert report["hand"][tokens] < EXACT
+
+
+@pytest.mark.parametrize("layout", ["root", "own"])
+def test_under_a_bfloat16_policy_the_head_has_its_dtype_and_its_gradient_the_masters(layout, report):
+    found = report["mixed"][layout]
+    assert (found["hidden"], found["head"], found["gradient"]) == ("torch.bfloat16", "torch.bfloat16", "torch.float32")
+    assert found["error"] < 0.02  # of the head's gradient, against float32 throughout
+
+
+@pytest.mark.parametrize("layout", ["root", "own"])
+def test_a_bfloat16_policy_leaves_request_and_result_alone(layout, report):
+    found = report["mixed"][layout]
+    assert [found[name] for name in ("teacher_hidden", "teacher_head", "scale", "loss")] == ["torch.float32"] * 4
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize(("name", "label"), [("direct", ""), *ALL])
+def test_the_trainer_over_two_sharded_ranks_equals_one(name, label, accumulation, out, tmp_path):
+    from safetensors.torch import load_file
+
+    for trace in out.glob(f"{name}.{label}.{accumulation}.*.txt"):
+        pytest.fail(trace.read_text()[-3000:])
+    spec = {} if name == "direct" else {name: CASES[name][label]}
+    one = make_trainer(tmp_path, spec, per_device_train_batch_size=4, **SETTINGS)
+    one.train()
+    assert largest_difference(weights(one), load_file(str(out / f"{name}.{label}.{accumulation}.safetensors"))) < 2e-6

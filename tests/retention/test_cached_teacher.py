@@ -1,0 +1,418 @@
+"""The cached teacher: documents are found as the loss sees them, keys change with whatever changes a state, stored states are the start model's."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.errors import DataError, ModelError
+from holdfast.ops.annealing import annealed_loss
+from holdfast.ops.heads import describe_head
+from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
+from holdfast.retention.state_store import StateStore
+from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
+from holdfast.retention.teacher_states import StartModel, plan_batches, rounding_error, sample_states, teacher_key, weights_digest
+from holdfast.retention.teacher_states import build_states as build_batches
+from tiny import build_model
+
+CPU = torch.device("cpu")
+VOCABULARY = 320
+
+
+def build_states(store: StateStore, found: dict[bytes, np.ndarray], source, *, tokens: int = 4096, **settings) -> None:
+    build_batches(store, found, plan_batches(found, tokens=tokens), source, **settings)
+
+
+def documents(*lengths: int, seed: int = 0) -> list[list[int]]:
+    generator = random.Random(seed)
+    return [[generator.randrange(2, VOCABULARY) for _ in range(n)] for n in lengths]
+
+
+def tokens(document: list[int]) -> np.ndarray:
+    return np.array(document, dtype="<i4")
+
+
+def keyed(found: list[list[int]]) -> dict[bytes, np.ndarray]:
+    return {document_key(tokens(d)): tokens(d) for d in found}
+
+
+def padded(rows: list[list[int]], side: str) -> dict[str, torch.Tensor]:
+    longest = max(map(len, rows))
+    ids, mask = torch.ones(len(rows), longest, dtype=torch.int64), torch.zeros(len(rows), longest, dtype=torch.int64)
+    for b, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(longest - len(row), longest)
+        ids[b, place], mask[b, place] = torch.tensor(row), 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def packed(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    return {
+        "input_ids": torch.tensor([[t for row in rows for t in row]]),
+        "position_ids": torch.tensor([[t for row in rows for t in range(len(row))]]),
+    }
+
+
+def layouts() -> dict[str, dict[str, torch.Tensor]]:
+    rows = documents(5, 9, 1, 7)
+    right, left = padded(rows, "right"), padded(rows, "left")
+    return {
+        "right": right,
+        "left": left,
+        "left, positions from the mask": {**left, "position_ids": (left["attention_mask"].cumsum(1) - 1).clamp(min=0)},
+        "right, positions padded with 0": {**right, "position_ids": torch.arange(9).expand(4, 9) * right["attention_mask"]},
+        "packed": packed(rows),
+        "packed, int32 tokens": {k: v.to(torch.int32) for k, v in packed(rows).items()},
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- documents
+
+
+@pytest.mark.parametrize("layout", layouts())
+def test_documents_are_found_wherever_they_stand(layout):
+    rows = documents(5, 9, 1, 7)
+    inputs = layouts()[layout]
+    found = find_documents(inputs)
+    assert found.keys == [document_key(tokens(row)) for row in rows] and found.length == [5, 9, 1, 7]
+    for row, b, start, length in zip(rows, found.row, found.start, found.length, strict=True):
+        assert inputs["input_ids"][b, start : start + length].tolist() == row
+
+
+def test_a_row_without_positions_or_mask_is_one_document():
+    ids = torch.tensor(documents(6, 6))
+    found = find_documents({"input_ids": ids, "labels": ids})
+    assert (found.row, found.start, found.length) == ([0, 1], [0, 0], [6, 6])
+
+
+def test_packed_rows_of_a_batch_and_shared_positions():
+    a, b, c, d = documents(3, 5, 2, 6)
+    one, two = packed([a, b]), packed([c, d])
+    both = {k: torch.cat([one[k], two[k]]) for k in one}
+    found = find_documents(both)
+    assert list(zip(found.row, found.start, found.length, strict=True)) == [(0, 0, 3), (0, 3, 5), (1, 0, 2), (1, 2, 6)]
+    shared = find_documents({"input_ids": both["input_ids"], "position_ids": one["position_ids"]})
+    assert shared.length == [3, 5, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"pixel_values": torch.ones(1)}, "pixel_values"),
+        ({"inputs_embeds": torch.ones(1)}, "inputs_embeds"),
+        ({"attention_mask": torch.tensor([[1, 0, 1, 1]])}, "gaps"),
+        ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"\(1, 4\)"),
+        ({"position_ids": torch.tensor([[3, 4, 5, 6]])}, "count from 0"),
+        ({"position_ids": torch.tensor([[0, 1, 3, 4]])}, "count from 0"),
+    ],
+)
+def test_what_a_key_could_not_tell_apart_is_refused(more, words):
+    with pytest.raises(DataError, match=words):
+        find_documents({"input_ids": torch.tensor(documents(4)), **more})
+
+
+# -------------------------------------------------------------------------------------------------------------- key
+
+
+def key_of(model, *, stored=None, device=CPU) -> str:
+    return teacher_key(model, device=device, stored=stored, library="test 1")[0]
+
+
+def test_the_key_is_that_of_the_same_start():
+    assert key_of(build_model()) == key_of(build_model())
+    key, facts = teacher_key(build_model(), device=CPU, stored=None, library="test 1")
+    assert len(key) == 32 and facts["config"]["hidden_size"] == 32 and facts["autocast"] == "off"
+
+
+def one_bit(model):
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 5] += 1e-6
+    return model
+
+
+def changed_config(**values):
+    model = build_model()
+    for name, value in values.items():
+        setattr(model.config, name, value)
+    return model
+
+
+def test_the_key_changes_with_what_changes_a_state():
+    keys = {
+        "as it is": key_of(build_model()),
+        "a weight": key_of(one_bit(build_model())),
+        "the seed": key_of(build_model(seed=1)),
+        "an own head": key_of(build_model(tie=False)),
+        "bfloat16": key_of(build_model().to(torch.bfloat16)),
+        "rope": key_of(changed_config(rope_parameters={"rope_type": "default", "rope_theta": 5e5})),
+        "the norm's epsilon": key_of(changed_config(rms_norm_eps=1e-3)),
+        "attention": key_of(build_model(attn_implementation="eager")),
+        "stored": key_of(build_model(), stored=torch.bfloat16),
+        "library": teacher_key(build_model(), device=CPU, stored=None, library="test 2")[0],
+    }
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        keys["autocast"] = key_of(build_model())
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_the_key_does_not_change_with_what_does_not():
+    plain = key_of(build_model())
+    assert key_of(changed_config(use_cache=False, pad_token_id=7, _name_or_path="elsewhere")) == plain
+    assert key_of(build_model().train()) == plain
+
+
+def lora(model, **settings):
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(**{"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", "lora_dropout": 0.1, **settings}))
+
+
+@pytest.mark.parametrize("settings", [{}, {"modules_to_save": ["lm_head"]}, {"trainable_token_indices": [3, 4]}])
+def test_lora_and_full_fine_tuning_share_their_states(settings):
+    bare = build_model(tie=False)
+    expected = weights_digest(bare)
+    adapted = lora(bare, **settings)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1)  # whatever the adapter has learnt
+                assert any(part in name for part in ("lora_", "modules_to_save", "trainable_tokens"))
+    assert weights_digest(adapted) == expected
+
+
+def test_weights_that_are_not_here_have_no_key():
+    with torch.device("meta"):
+        model = build_model()
+    with pytest.raises(ModelError, match="not loaded"):
+        weights_digest(model)
+
+
+# ------------------------------------------------------------------------------------------------------------- states
+
+
+class Counting(StartModel):
+    """Counts forwards, and may fail at one."""
+
+    def __init__(self, model, fail_at: int | None = None) -> None:
+        super().__init__(model)
+        self.shapes: list[tuple[int, int]] = []
+        self.fail_at = fail_at
+
+    def hidden(self, inputs):
+        if len(self.shapes) == self.fail_at:
+            raise RuntimeError("killed")
+        self.shapes.append(tuple(inputs["input_ids"].shape))
+        return super().hidden(inputs)
+
+
+def cached(folder, model, found, **settings) -> CachedTeacher:
+    store = StateStore(folder, teacher="t")
+    build_states(store, keyed(found), StartModel(model), device=CPU, **settings)
+    store.scan()
+    return CachedTeacher(store, describe_head(model).detached(), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("layout", layouts())
+@pytest.mark.parametrize("batch", [1, 8, 4096])
+def test_stored_states_are_the_online_teachers_but_for_rounding(layout, batch, tmp_path):
+    model = build_model().train()
+    teacher = cached(tmp_path, model, documents(5, 9, 1, 7), tokens=batch)
+    assert model.training and all(m.training for m in model.modules())
+    inputs = {k: v.long() for k, v in layouts()[layout].items()}
+    hidden, head = teacher.hidden(inputs)
+    online, own = OnlineTeacher(freeze_copy(model)).hidden(inputs)
+    assert torch.equal(head.weight_VH, own.weight_VH)
+    found = find_documents(inputs)
+    kept = torch.zeros(hidden.shape[:2], dtype=torch.bool)
+    for b, start, length in zip(found.row, found.start, found.length, strict=True):
+        kept[b, start : start + length] = True
+    torch.testing.assert_close(hidden[kept], online[kept], rtol=1e-5, atol=1e-5)
+    assert float(hidden[~kept].abs().sum()) == 0.0
+
+
+def test_batches_of_the_same_shape_give_the_same_bits(tmp_path):
+    model, rows = build_model(), documents(*[12] * 8)
+    teacher = cached(tmp_path, model, rows, tokens=4 * 12)
+    for part in (rows[:4], rows[2:6]):
+        inputs = padded(part, "right")
+        assert torch.equal(teacher.hidden(inputs)[0], OnlineTeacher(freeze_copy(model)).hidden(inputs)[0])
+
+
+def test_the_loss_and_its_gradient_are_the_online_teachers(tmp_path):
+    """In float64, where composition changes nothing that matters."""
+    model = build_model().double()
+    student = build_model(seed=1).double()
+    rows = documents(5, 9, 3, 7)
+    inputs = padded(rows, "right")
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)[:, 1:].flatten()
+    found = []
+    teachers = (cached(tmp_path, model, rows), OnlineTeacher(freeze_copy(model)))
+    teachers[0].dtype = torch.float64
+    for teacher in teachers:
+        hidden, head = teacher.hidden(inputs)
+        states = StartModel(student).hidden(inputs)[0].requires_grad_(True)
+        result = annealed_loss(
+            states[:, :-1].flatten(0, 1), describe_head(student), labels, teacher_hidden_NK=hidden[:, :-1].flatten(0, 1), teacher_head=head, kl_scale=1.0
+        )  # fmt: skip
+        (gradient,) = torch.autograd.grad(result.loss, states)
+        found.append((result.kl_sum, gradient))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=0)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
+
+
+def test_a_lora_student_stores_the_states_of_its_bare_base(tmp_path):
+    model, rows = build_model(), documents(6, 8)
+    expected = OnlineTeacher(freeze_copy(model)).hidden(padded(rows, "right"))[0]
+    adapted = lora(model)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.normal_()
+    store = StateStore(tmp_path, teacher="t")
+    build_states(store, keyed(rows), AdapterOffTeacher(adapted), device=CPU)
+    store.scan()
+    for row, states in zip(rows, expected, strict=True):
+        torch.testing.assert_close(store.read(document_key(tokens(row))), states[: len(row)], rtol=1e-5, atol=1e-5)
+
+
+def test_a_killed_build_goes_on_where_it_stopped(tmp_path):
+    model, rows = build_model(), documents(*range(3, 23))
+    whole = Counting(model)
+    build_states(StateStore(tmp_path / "whole", teacher="t"), keyed(rows), whole, device=CPU, tokens=1)
+    assert len(whole.shapes) == 20 and whole.shapes[0] == (1, 22)  # what needs most memory first
+
+    store, killed, again = StateStore(tmp_path / "cut", teacher="t"), Counting(model, fail_at=12), Counting(model)
+    with pytest.raises(RuntimeError, match="killed"):
+        build_states(store, keyed(rows), killed, device=CPU, tokens=1, shard_bytes=40 * 32 * 4)
+    store.scan()
+    left = {k: v for k, v in keyed(rows).items() if k in store.missing(keyed(rows))}
+    assert 8 <= len(left) < 12
+    build_states(store, left, again, device=CPU, tokens=1)
+    store.scan()
+    assert len(again.shapes) == len(left) and store.missing(keyed(rows)) == []
+    other = StateStore(tmp_path / "whole", teacher="t")
+    assert all(torch.equal(store.read(k), other.read(k)) for k in keyed(rows))
+
+
+def test_batches_are_bounded_and_their_progress_told(tmp_path):
+    source, told = Counting(build_model()), []
+    build_states(StateStore(tmp_path, teacher="t"), keyed(documents(*[10] * 7, 30, 3)), source, device=CPU, tokens=25, advance=told.append)
+    assert all(b * t <= 25 or b == 1 for b, t in source.shapes) and sum(told) == 103
+
+
+def test_what_is_built_again_has_the_same_bits(tmp_path):
+    """Documents that are there are computed once more where they share a batch with a missing one, and stored only once."""
+    found = keyed(documents(*range(3, 15)))
+    whole, cut, source = StateStore(tmp_path / "whole", teacher="t"), StateStore(tmp_path / "cut", teacher="t"), Counting(build_model())
+    build_states(whole, found, source, device=CPU, tokens=40)
+    batches = plan_batches(found, tokens=40)
+    kept = [batch[0] for batch in batches]
+    build_batches(cut, found, [[k] for k in kept[:2]], source, device=CPU)
+    cut.scan()
+    build_batches(cut, found, batches, source, device=CPU)
+    whole.scan()
+    cut.scan()
+    assert len(cut) == len(whole) == 12 and sum(len(s.keys) for s in cut._shards.values()) == 12
+    assert all(torch.equal(cut.read(k), whole.read(k)) for k in found if k not in kept[:2])
+
+
+def test_too_little_memory_halves_the_batch(tmp_path):
+    class Small(Counting):
+        def hidden(self, inputs):
+            if inputs["input_ids"].numel() > 40:
+                raise torch.OutOfMemoryError("too much")
+            return super().hidden(inputs)
+
+    source, rows = Small(build_model()), documents(*[10] * 9)
+    store = StateStore(tmp_path, teacher="t")
+    build_states(store, keyed(rows), source, device=CPU, tokens=100)
+    store.scan()
+    assert store.missing(keyed(rows)) == [] and max(b for b, _ in source.shapes) == 4
+    with pytest.raises(torch.OutOfMemoryError):
+        build_states(store, keyed(documents(60)), source, device=CPU)
+
+
+def test_states_that_are_not_finite_are_refused(tmp_path):
+    model = build_model()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(1e6)
+    store = StateStore(tmp_path, teacher="t")
+    with pytest.raises(ModelError, match="cache_dtype"):
+        build_states(store, keyed(documents(5)), StartModel(model), device=CPU, stored=torch.float16)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(ModelError, match="5 tokens"):
+        build_states(store, keyed(documents(5)), StartModel(model), device=CPU)
+
+
+def test_changed_tokens_are_a_miss_with_advice(tmp_path):
+    rows = documents(6, 8)
+    teacher = cached(tmp_path, build_model(), rows)
+    rows[1][3] ^= 1
+    with pytest.raises(DataError, match=r"8 tokens.*teacher: online"):
+        teacher.hidden(padded(rows, "right"))
+    with pytest.raises(DataError, match="5 tokens"):
+        teacher.hidden(padded([rows[0][:5]], "right"))
+
+
+def test_the_padding_of_a_packed_row_needs_no_states_and_can_give_none(tmp_path):
+    """Positions padded with 0 make a document of every padding token."""
+    from holdfast.ops.annealing import NonFiniteLogits
+
+    rows, model = documents(6, 4), build_model()
+    teacher = cached(tmp_path, model, rows)
+    inputs = {k: torch.nn.functional.pad(v, (0, 3), value=0) for k, v in packed(rows).items()}
+    hidden, head = teacher.hidden(inputs)
+    assert hidden[0, 10:].isnan().all() and hidden[0, :10].isfinite().all()
+    labels = torch.full((13,), -100)
+    labels[:9] = 5
+    arguments = dict(teacher_hidden_NK=hidden[0], teacher_head=head, kl_scale=1.0)
+    assert annealed_loss(torch.randn(13, 32), describe_head(model), labels, **arguments).loss.isfinite()
+    labels[11] = 5
+    with pytest.raises(NonFiniteLogits, match="teacher"):
+        annealed_loss(torch.randn(13, 32), describe_head(model), labels, **arguments)
+
+
+# --------------------------------------------------------------------------------------------------- a smaller dtype
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_a_smaller_dtype_is_read_back_in_the_forwards(stored, tmp_path):
+    model, rows = build_model(), documents(6, 8)
+    teacher = cached(tmp_path, model, rows, stored=stored)
+    whole = OnlineTeacher(freeze_copy(model)).hidden(padded(rows, "right"))[0]
+    hidden, _ = teacher.hidden(padded(rows, "right"))
+    assert hidden.dtype == torch.float32 and teacher.store.dtype() == stored and teacher.store.note() == {"forward": "float32"}
+    torch.testing.assert_close(hidden[1], whole[1].to(stored).float(), rtol=2**-7, atol=1e-5)
+    assert not torch.equal(hidden[1], whole[1])
+
+
+def test_the_stated_rounding_error_is_that_of_the_losss_gradient():
+    """Against the reference op in float64, at another student that is as far away."""
+    model = build_model(width=64)
+    states, head = sample_states(StartModel(model), [tokens(d) for d in documents(*[20] * 12)], device=CPU)
+    assert states.shape == (128, 64)
+    stated = rounding_error(states, head, torch.bfloat16)
+    assert stated["kl"] > 0
+    kl, target = 0.0, 0.002
+    noise = torch.randn(states.shape, generator=torch.Generator().manual_seed(9)).double()
+    size, labels = 1e-3, torch.full((128,), -100)
+    double = describe_head(model.double()).detached()
+    whole = states.double()
+    for _ in range(10):
+        gradients = []
+        for teacher in (whole, states.to(torch.bfloat16).double()):
+            student = (whole + size * noise).requires_grad_(True)
+            result = annealed_loss(
+                student, double, labels, teacher_hidden_NK=teacher, teacher_head=double, kl_scale=1.0, kl_mask_N=labels == -100, backend="reference"
+            )  # fmt: skip
+            gradients.append(torch.autograd.grad(result.loss, student)[0])
+            kl = float(result.kl_sum) / 128 if teacher is whole else kl
+        size *= (target / kl) ** 0.5
+    error = float((gradients[1] - gradients[0]).norm() / gradients[0].norm())
+    assert kl == pytest.approx(target, rel=1e-3)
+    assert stated["error at KL 0.002"] == pytest.approx(error, rel=0.25)
+    assert stated["error at KL 0.0002"] / stated["error at KL 0.02"] == pytest.approx(10, rel=0.1)
+    assert rounding_error(states, head, torch.float32)["error at KL 0.002"] == 0.0

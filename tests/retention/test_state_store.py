@@ -1,0 +1,289 @@
+"""The store of teacher states: what is written is read back bit for bit; whatever is damaged is found, left out and replaced."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.errors import StorageError
+from holdfast.retention import state_store
+from holdfast.retention.state_store import ShardWriter, StateStore
+
+WIDTH = 24
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def states(number: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(3 + number % 5, WIDTH, generator=generator).to(dtype)
+
+
+def fill(store: StateStore, numbers, dtype: torch.dtype = torch.float32, **settings) -> None:
+    with ShardWriter(store, note={"forward": "float32"}, **settings) as writer:
+        for number in numbers:
+            writer.add(key(number), states(number, dtype))
+    store.scan()
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def is_whole(store: StateStore, numbers) -> bool:
+    return all(torch.equal(store.read(key(n)), states(n)) for n in numbers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_states_come_back_bit_for_bit_from_several_shards(dtype, tmp_path):
+    fill(StateStore(tmp_path, teacher="t"), range(20), dtype, shard_bytes=1000)
+    store = StateStore(tmp_path, teacher="t")
+    assert len(shards(tmp_path)) > 3
+    assert len(store) == 20 and store.dtype() == dtype and store.note() == {"forward": "float32"}
+    for number in range(20):
+        found = store.read(key(number))
+        assert found.dtype == dtype and torch.equal(found, states(number, dtype))
+    assert store.missing([key(3), key(99), key(21)]) == [key(99), key(21)]
+    assert store.documents_bytes([key(0), key(99)]) == 3 * WIDTH * dtype.itemsize
+    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".tmp")]
+
+
+def test_reading_copies_nothing(tmp_path):
+    store = StateStore(tmp_path, teacher="t")
+    fill(store, range(4))
+    first, again = store.read(key(2)), store.read(key(2))
+    assert first.data_ptr() == again.data_ptr()
+    assert first.untyped_storage().nbytes() > first.numel() * 4  # a view of the whole file
+
+
+def test_an_unknown_document_is_a_key_error(tmp_path):
+    with pytest.raises(KeyError):
+        StateStore(tmp_path, teacher="t").read(key(1))
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x10
+    path.write_bytes(content)
+
+
+def offset(path: Path, tensor: str) -> int:
+    """Where a tensor's bytes begin in a safetensors file."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    return 8 + length + json.loads(raw[8 : 8 + length])[tensor]["data_offsets"][0]
+
+
+def edit_header(path: Path, **changes: str) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(str(path), "pt") as file:
+        header, tensors = file.metadata(), {n: file.get_tensor(n).clone() for n in file.keys()}  # noqa: SIM118
+    save_file(tensors, str(path), metadata={**header, **changes})
+
+
+DAMAGE = {
+    "a byte of the states": lambda p: flip(p, offset(p, "hidden") + 5),
+    "a byte of the keys": lambda p: flip(p, offset(p, "keys") + 5),
+    "a byte of the lengths": lambda p: flip(p, offset(p, "rows")),
+    "a byte of a checksum": lambda p: flip(p, offset(p, "crc")),
+    "a byte of the header": lambda p: flip(p, 20),
+    "cut short": lambda p: p.write_bytes(p.read_bytes()[:-100]),
+    "cut inside the header": lambda p: p.write_bytes(p.read_bytes()[:50]),
+    "longer": lambda p: p.write_bytes(p.read_bytes() + b"more"),
+    "empty": lambda p: p.write_bytes(b""),
+    "not safetensors": lambda p: p.write_bytes(b"something else altogether " * 40),
+    "another teacher's": lambda p: edit_header(p, teacher="u"),
+    "another format": lambda p: edit_header(p, format="holdfast.states/0"),
+    "another note": lambda p: edit_header(p, **{"note.forward": "bfloat16"}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found_left_out_and_built_again(damage, tmp_path):
+    fill(StateStore(tmp_path, teacher="t"), range(12), shard_bytes=1500)
+    victim = shards(tmp_path)[1]
+    DAMAGE[damage](victim)
+
+    store = StateStore(tmp_path, teacher="t")
+    store.verify([key(n) for n in range(12)])
+    assert list(store.damaged) == [victim.name]
+    missing = store.missing([key(n) for n in range(12)])
+    assert 0 < len(missing) < 12
+    assert is_whole(store, [n for n in range(12) if key(n) not in missing])
+
+    with store.building():
+        assert store.remove_damaged() == [victim.name]
+        fill(store, [n for n in range(12) if key(n) in missing])
+    again = StateStore(tmp_path, teacher="t")
+    again.verify([key(n) for n in range(12)])
+    assert again.damaged == {} and is_whole(again, range(12))
+
+
+def test_damage_that_came_after_the_opening_is_found_at_the_first_use(tmp_path):
+    fill(StateStore(tmp_path, teacher="t"), range(3))
+    store = StateStore(tmp_path, teacher="t")
+    (path,) = shards(tmp_path)
+    with open(path, "r+b") as file:  # in place: the store has mapped this very file
+        file.seek(offset(path, "hidden"))
+        file.write(b"\xff" * 8)
+    with pytest.raises(StorageError, match="Run again"):
+        store.read(key(0))
+    assert torch.equal(store.read(key(2)), states(2))
+
+
+def test_a_stranger_is_neither_used_nor_touched(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"hidden": torch.ones(2, WIDTH)}, str(tmp_path / "model.safetensors"))
+    store = StateStore(tmp_path, teacher="t")
+    fill(store, range(3))
+    store.remove_damaged()
+    assert store.foreign == ["model.safetensors"] and store.damaged == {}
+    assert (tmp_path / "model.safetensors").exists() and len(store) == 3
+
+
+def test_a_sound_shard_put_in_place_meanwhile_is_not_removed(tmp_path):
+    fill(StateStore(tmp_path, teacher="t"), range(3))
+    (path,) = shards(tmp_path)
+    sound = path.read_bytes()
+    flip(path, offset(path, "keys"))
+    store = StateStore(tmp_path, teacher="t")
+    assert list(store.damaged) == [path.name]
+    path.write_bytes(sound)
+    assert store.remove_damaged() == [] and is_whole(store, range(3))
+
+
+def fill_and_fail(store: StateStore, numbers, error: type[BaseException], **settings) -> ShardWriter:
+    with ShardWriter(store, **settings) as writer:
+        for number in numbers:
+            writer.add(key(number), states(number))
+        raise error
+
+
+@pytest.mark.parametrize(("error", "settings", "kept"), [(RuntimeError, {}, 0), (KeyboardInterrupt, {}, 7), (RuntimeError, {"shard_bytes": 700}, 5)])
+def test_an_interrupted_build_keeps_its_finished_shards_and_ctrl_c_the_rest(error, settings, kept, tmp_path):
+    store = StateStore(tmp_path, teacher="t")
+    with pytest.raises(error):
+        fill_and_fail(store, range(7), error, **settings)
+    assert len(StateStore(tmp_path, teacher="t")) == kept
+
+
+def test_a_slow_build_writes_by_the_clock(tmp_path):
+    store = StateStore(tmp_path, teacher="t")
+    with ShardWriter(store, seconds=0.0) as writer:
+        for number in range(3):
+            writer.add(key(number), states(number))
+        assert len(shards(tmp_path)) == 3
+
+
+def test_a_full_disk_is_said_and_leaves_no_stump(tmp_path, monkeypatch):
+    import safetensors.torch
+
+    store = StateStore(tmp_path, teacher="t")
+    fill(store, range(3))
+
+    def full(tensors, path, metadata=None):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        fill(store, range(3, 6))
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
+    assert is_whole(StateStore(tmp_path, teacher="t"), range(3))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cache_dir"):
+        StateStore(tmp_path / "file" / "store", teacher="t")
+
+
+def test_a_document_in_two_shards_is_one(tmp_path):
+    store = StateStore(tmp_path, teacher="t")
+    fill(store, range(3))
+    fill(store, range(2, 5))
+    assert len(shards(tmp_path)) == 2 and len(store) == 5 and is_whole(store, range(5))
+
+
+def test_leftovers_of_a_killed_builder_are_cleared_by_the_next(tmp_path):
+    store = StateStore(tmp_path, teacher="t")
+    (tmp_path / ".0123.77.tmp").write_bytes(b"half a shard")
+    with store.building():
+        assert not (tmp_path / ".0123.77.tmp").exists()
+
+
+def build(folder: str, barrier, computed) -> None:
+    """What a run does: look, take the lock, look again, build what is still missing."""
+    store = StateStore(folder, teacher="t")
+    wanted = [key(n) for n in range(8)]
+    barrier.wait()
+    assert len(store.missing(wanted)) == 8
+    with store.building(poll=0.02):
+        store.scan()
+        missing = store.missing(wanted)
+        with ShardWriter(store, shard_bytes=1000) as writer:
+            for found in missing:
+                writer.add(found, states(int.from_bytes(found, "little")))
+    store.scan()
+    computed.put(len(missing))
+    assert is_whole(store, range(8))
+
+
+def test_two_processes_that_build_at_once_share_the_work(tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier, computed = context.Barrier(2), context.Queue()
+    workers = [context.Process(target=build, args=(str(tmp_path), barrier, computed)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    counts = sorted(computed.get(timeout=60) for _ in workers)
+    for worker in workers:
+        worker.join(60)
+    assert [w.exitcode for w in workers] == [0, 0]
+    assert counts == [0, 8]
+
+
+def test_who_waits_says_so_once(tmp_path):
+    store, other = StateStore(tmp_path, teacher="t"), StateStore(tmp_path, teacher="t")
+    handle = other.try_lock()
+    said = []
+
+    def waiting() -> None:
+        said.append(1)
+        other.unlock(handle)
+
+    with store.building(waiting=waiting, poll=0.01):
+        assert other.try_lock() is None
+    assert said == [1]
+    other.unlock(other.try_lock())
+
+
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch):
+    import fcntl
+
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with StateStore(tmp_path, teacher="t").building():
+        pass
+
+
+def test_portions_cover_every_document_once(tmp_path):
+    store = StateStore(tmp_path, teacher="t")
+    fill(store, range(30), shard_bytes=2000)
+    todo = [store._where[key(n)] for n in range(30)]
+    portions = list(state_store._portions(todo, rows=11, most=3))
+    assert [d for p in portions for d in p] == todo and max(map(len, portions)) <= 3
+    told = []
+    store.verify([key(n) for n in range(40)], advance=told.append)
+    assert sum(told) == store.documents_bytes([key(n) for n in range(30)])

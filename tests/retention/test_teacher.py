@@ -1,0 +1,120 @@
+"""Online and adapter-off teachers: the start model's own states, without graph, whatever way they are held."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from holdfast.errors import ModelError
+from holdfast.ops.heads import describe_head, run_backbone
+from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
+from tiny import build_model
+
+CPU = torch.device("cpu")
+IDS = torch.randint(0, 320, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+def test_the_copy_is_frozen_and_gives_the_models_states_and_head():
+    model = build_model(attention_dropout=0.5).train()
+    teacher = OnlineTeacher(freeze_copy(model)).to(CPU)
+    hidden, head = teacher.hidden({"input_ids": IDS, "labels": IDS, "attention_mask": torch.ones_like(IDS)})
+    model.eval()
+    assert torch.equal(hidden, run_backbone(model, input_ids=IDS, attention_mask=torch.ones_like(IDS)))
+    assert not hidden.requires_grad and not head.weight_VH.requires_grad
+    assert not any(p.requires_grad for p in teacher.model.parameters())
+    assert torch.equal(head.weight_VH, describe_head(model).weight_VH)
+    # The head is the copy's own memory, described anew or not.
+    assert teacher.hidden({"input_ids": IDS})[1].weight_VH.data_ptr() == teacher.model.lm_head.weight.data_ptr()
+
+
+def test_training_the_student_does_not_move_the_teacher():
+    model = build_model()
+    teacher = OnlineTeacher(freeze_copy(model))
+    before, _ = teacher.hidden({"input_ids": IDS})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(teacher.hidden({"input_ids": IDS})[0], before)
+
+
+def test_a_copy_has_the_forward_of_its_class_again():
+    model = build_model()
+    model.forward = lambda *args, **kwargs: None
+    assert "forward" not in freeze_copy(model).__dict__
+    assert freeze_copy(model, dtype=torch.bfloat16).lm_head.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_teacher_in_host_memory_is_the_resident_one(dtype):
+    model = build_model(layers=4).to(dtype)
+    wanted, head = OnlineTeacher(freeze_copy(model)).to(CPU).hidden({"input_ids": IDS})
+    teacher = OnlineTeacher(freeze_copy(model), on_cpu=True)
+    assert torch.equal(teacher.hidden({"input_ids": IDS})[0], wanted), "not yet moved, it runs where it is"
+    teacher.to(CPU)
+    for _ in range(3):
+        hidden, found = teacher.hidden({"input_ids": IDS})
+        assert torch.equal(hidden, wanted) and not hidden.requires_grad
+        assert torch.equal(found.weight_VH, head.weight_VH)
+    assert teacher._stream is not None and teacher._stream.buffer_bytes > 0
+    first = teacher._stream
+    teacher.to(CPU)  # a second move starts anew
+    assert first.buffer_bytes == 0
+    assert torch.equal(teacher.hidden({"input_ids": IDS})[0], wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_teacher_in_host_memory_is_the_resident_one():
+    device = torch.device("cuda")
+    model = build_model(layers=6, width=256)
+    wanted, _ = OnlineTeacher(freeze_copy(model)).to(device).hidden({"input_ids": IDS.to(device)})
+    teacher = OnlineTeacher(freeze_copy(model), on_cpu=True).to(device)
+    for _ in range(5):
+        hidden, head = teacher.hidden({"input_ids": IDS.to(device)})
+        assert torch.equal(hidden, wanted) and head.weight_VH.is_cuda
+    assert all(p.device.type == "cpu" for layer in teacher.model.model.layers for p in layer.parameters())
+
+
+def test_options_that_exclude_each_other():
+    with pytest.raises(ModelError, match="Choose one"):
+        OnlineTeacher(freeze_copy(build_model()), bits=8, on_cpu=True)
+    with pytest.raises(ModelError, match="to shard"):
+        OnlineTeacher(freeze_copy(build_model()), on_cpu=True).shard(None)
+
+
+def test_a_model_without_a_list_of_layers_is_refused_at_once():
+    model = build_model()
+    model.model.layers = torch.nn.Sequential(*model.model.layers)
+    with pytest.raises(ModelError, match="ModuleList"):
+        OnlineTeacher(model, on_cpu=True)
+
+
+def lora(model, **options):
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", lora_dropout=0.5, **options))
+
+
+def test_adapters_off_is_the_start_model_and_the_mode_comes_back():
+    start = build_model().eval()
+    wanted = run_backbone(start, input_ids=IDS).detach()
+    student = lora(build_model()).train()
+    with torch.no_grad():
+        for name, parameter in student.named_parameters():
+            if "lora_" in name:
+                parameter.add_(0.5)
+    student.base_model.model.model.norm.eval()
+    modes = {name: module.training for name, module in student.named_modules()}
+    hidden, head = AdapterOffTeacher(student).hidden({"input_ids": IDS})
+    assert torch.equal(hidden, wanted) and not hidden.requires_grad
+    assert torch.equal(head.weight_VH, start.lm_head.weight)
+    assert {name: module.training for name, module in student.named_modules()} == modes
+    student.eval()
+    assert not torch.equal(run_backbone(student, input_ids=IDS), wanted)
+
+
+def test_adapter_off_wants_an_adapter_that_starts_as_the_identity():
+    with pytest.raises(ModelError, match="expects a LoRA model"):
+        AdapterOffTeacher(build_model())
+    with pytest.raises(ModelError, match="init_lora_weights='pissa'"):
+        AdapterOffTeacher(lora(build_model(), init_lora_weights="pissa"))
