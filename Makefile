@@ -18,28 +18,34 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $$(grep -E '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(BIN)/.test-tools: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-install: $(BIN)/.installed  ## make .venv and install holdfast with its test tools
+install: $(BIN)/.installed  ## make .venv and install holdfast
 
 quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in about three minutes
 	$(BIN)/holdfast quickstart
 
-test: $(BIN)/.installed  ## static checks and the test suite (no GPU, no network)
+test: $(BIN)/.test-tools  ## static checks and the test suite (no GPU, no network)
 	$(BIN)/ruff check src tests examples benchmarks
 	$(BIN)/ruff format --check --quiet src tests examples benchmarks
 	$(BIN)/mypy --no-error-summary
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu and not network'
 
-test-all: $(BIN)/.installed  ## the slow tests too
+test-all: $(BIN)/.test-tools  ## the slow tests too
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not gpu and not network'
 
-format: $(BIN)/.installed  ## format and fix what ruff can
+format: $(BIN)/.test-tools  ## format and fix what ruff can
 	$(BIN)/ruff check --fix src tests examples benchmarks
 	$(BIN)/ruff format src tests examples benchmarks
 
 bench: $(BIN)/.installed  ## the benchmarks with their bars
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python benchmarks/annealing_op.py --check
 	$(BIN)/python benchmarks/train_step.py --check
 
 clean:  ## remove the virtual environment and caches

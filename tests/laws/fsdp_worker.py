@@ -53,6 +53,7 @@ LAYOUTS = {
 }
 """Where the student's head lies: in the root's group, an FSDP module of its own, in one group with the final norm (as accelerate does), or DDP."""
 
+SHARDED = "sharded teacher"
 TEACHERS = ("replicated", "root", "own", "norm and head", "shard()", "shard(), tied")
 
 
@@ -295,13 +296,14 @@ def through_the_trainer(out: Path) -> None:
     from ddp_worker import SETTINGS
     from safetensors.torch import save_file
 
-    for name, label in [("direct", ""), *ALL]:
-        spec = {} if name == "direct" else {name: CASES[name][label]}
+    for name, label in [("direct", ""), *ALL, ("label_annealing", SHARDED)]:
+        spec = {} if name == "direct" else {name: {"teacher": "online", "teacher_sharded": True} if label == SHARDED else CASES[name][label]}
         for accumulation in (1, 2):
             trainer = make_trainer(
                 out / "work", spec, per_device_train_batch_size=2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
             )
-            trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before
+            if label != SHARDED:
+                trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before
             state = AcceleratorState._shared_state
             state["distributed_type"] = DistributedType.FSDP
             state["fsdp_plugin"] = FullyShardedDataParallelPlugin(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cases import ALL, CASES, largest_difference, make_trainer, weights
 from ddp_worker import SETTINGS
-from fsdp_worker import LAYOUTS, TEACHERS
+from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
 
@@ -105,13 +105,13 @@ def test_a_bfloat16_policy_leaves_request_and_result_alone(layout, report):
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize(("name", "label"), [("direct", ""), *ALL])
+@pytest.mark.parametrize(("name", "label"), [("direct", ""), *ALL, ("label_annealing", SHARDED)])
 def test_the_trainer_over_two_sharded_ranks_equals_one(name, label, accumulation, out, tmp_path):
     from safetensors.torch import load_file
 
     for trace in out.glob(f"{name}.{label}.{accumulation}.*.txt"):
         pytest.fail(trace.read_text()[-3000:])
-    spec = {} if name == "direct" else {name: CASES[name][label]}
+    spec = {} if name == "direct" else {name: {"teacher": "online"} if label == SHARDED else CASES[name][label]}
     one = make_trainer(tmp_path, spec, per_device_train_batch_size=4, **SETTINGS)
     one.train()
     assert largest_difference(weights(one), load_file(str(out / f"{name}.{label}.{accumulation}.safetensors"))) < 2e-6

@@ -229,6 +229,18 @@ def test_nothing_selected_gives_zero_and_zero_gradients():
         assert all((g == 0).all() for g in grads)
 
 
+@pytest.mark.parametrize("rows", ["eager", "native"])
+def test_a_kl_mask_that_selects_nothing_leaves_plain_cross_entropy(rows):
+    p = as_dtype(problem(), torch.float32)
+    p["mask"] = torch.zeros_like(p["mask"])
+    result, grads = run(p, rows=rows)
+    plain = annealed_loss(p["hidden"], Head(weight_VH=p["weight"], bias_V=p["bias"]), p["labels"], ce_scale=0.13, rows=rows)
+    assert result.kl_sum == result.kl_count == 0
+    assert result.loss == plain.loss
+    for x, y in zip(grads, torch.autograd.grad(plain.loss * 1.7, [p["hidden"], p["weight"], p["bias"]]), strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def test_frozen_head_gets_no_gradient():
     p = problem(bias=False)
     p["weight"] = p["weight"].detach()

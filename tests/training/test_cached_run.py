@@ -583,6 +583,8 @@ def test_all_mistakes_in_the_teachers_settings_at_once():
         ({"teacher_bits": 8}, "teacher_bits.*teacher: online only"),
         ({"teacher": "adapter_off", "teacher_on_cpu": True}, "teacher_on_cpu.*teacher: online only"),
         ({"teacher": "online", "teacher_bits": 4, "teacher_on_cpu": True}, "got both"),
+        ({"teacher": "online", "teacher_sharded": True, "teacher_on_cpu": True}, "teacher_sharded alone"),
+        ({"teacher": "cached", "teacher_sharded": True}, "teacher_sharded.*teacher: online only"),
         ({"beta": 0.3}, "direction: jsd only"),
         ({"direction": "jsd", "beta": 0.0}, "between 0 and 1"),
         ({"direction": "jsd", "beta": float("nan")}, "between 0 and 1"),
@@ -600,3 +602,9 @@ def test_where_the_states_lie_is_in_no_label_and_no_identity():
     assert method.label() == "label_annealing(teacher=cached)"
     assert method.identity() == LabelAnnealing(teacher="cached").identity() != LabelAnnealing().identity()
     assert method.describe()["cache_dir"] == "/somewhere"
+
+
+def test_a_sharded_teacher_without_fsdp2_is_refused(tmp_path):
+    trainer = make_trainer(tmp_path, teacher="online", annealing={"teacher_sharded": True})
+    with pytest.raises(ConfigError, match="expected a run under FSDP2"):
+        trainer.train()

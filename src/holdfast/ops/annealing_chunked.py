@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -106,22 +107,29 @@ def _forward_chunks(
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
     any_grad = needs_hidden or needs_weight or needs_bias
-    student = choose_product(weight, hidden.dtype, dtype)
+    library = native.load() if device.type == "cpu" else None
+
+    def empty(count: int, columns: int, kind: torch.dtype) -> Tensor:
+        return torch.empty(count, columns, dtype=kind, device=device) if library is None else library.fresh(count, columns, kind)
+
+    scratch = _Scratch.take(device)
+
+    def buffer(whose: str, name: str, count: int, columns: int, kind: torch.dtype) -> Tensor:
+        return scratch.get(f"{whose} {name}", count, columns, kind, empty)
+
+    student = choose_product(weight, hidden.dtype, dtype, memory=partial(buffer, "student"))
     frozen = plan.teacher
     teacher: Product | None = None
     teacher_bias = None
     if frozen is not None and teacher_hidden is not None:
-        teacher = choose_product(frozen.weight_VH, teacher_hidden.dtype, dtype)
+        teacher = choose_product(frozen.weight_VH, teacher_hidden.dtype, dtype, memory=partial(buffer, "teacher"))
         teacher_bias = None if frozen.bias_V is None else frozen.bias_V.to(dtype)
     student_bias = None if bias is None else bias.to(dtype)
 
     grad_hidden = torch.zeros_like(hidden, dtype=dtype) if needs_hidden else None
-    library = native.load() if device.type == "cpu" else None
-
-    def empty(count: int, columns: int, kind: torch.dtype) -> Tensor:
-        return torch.empty(count, columns, dtype=kind, device=device) if library is None else library.empty(count, columns, dtype=kind)
-
-    grad_weight = empty(vocabulary, weight.shape[1], dtype).zero_() if needs_weight else None
+    grad_weight = empty(vocabulary, weight.shape[1], dtype) if needs_weight else None
+    if grad_weight is not None and rows == 0:
+        grad_weight.zero_()
     grad_bias = torch.zeros(vocabulary, dtype=dtype, device=device) if needs_bias and bias is not None else None
 
     ce = torch.as_tensor(ce_scale, dtype=dtype, device=device)
@@ -143,24 +151,19 @@ def _forward_chunks(
         together = 4
         chunk = plan.chunk_rows or max(1, -(-chunk // 2))
     columns = vocabulary + vocabulary % 2 if plan.stage == "native" else vocabulary  # native products read pairs
-    scratch = _Scratch.take(device)
-
-    def buffer(name: str, count: int, columns: int, kind: torch.dtype) -> Tensor:
-        return scratch.get(name, count, columns, kind, empty)
-
     first = 0  # of the rows whose part of the head's gradient is still to come
     for start in range(0, rows, chunk):
         part = slice(start, min(start + chunk, rows))
         count = part.stop - part.start
-        z = student.logits(hidden[part], buffer("z", count, vocabulary, dtype))
+        z = student.logits(hidden[part], buffer("student", "logits", count, vocabulary, dtype))
         w = None
         if teacher is not None and frozen is not None and teacher_hidden is not None:
-            w = teacher.logits(teacher_hidden[part], buffer("w", count, frozen.vocabulary, dtype))
+            w = teacher.logits(teacher_hidden[part], buffer("teacher", "logits", count, frozen.vocabulary, dtype))
         gradient = gathered = None
         if any_grad and in_place:
             gradient = gathered = z
         elif any_grad:
-            gathered = buffer("gradient", min(together * chunk, rows), columns, student.gradient_dtype)[: part.stop - first, :vocabulary]
+            gathered = buffer("student", "gradient", min(together * chunk, rows), columns, student.gradient_dtype)[: part.stop - first, :vocabulary]
             gradient = gathered[part.start - first :]
         stage(
             z,
@@ -175,16 +178,16 @@ def _forward_chunks(
             gradient_CV=gradient,
             figures_CF=figures[part],
         )
-        if gradient is None or gathered is None:
-            continue
-        if grad_bias is not None:
+        del w  # some products give tensors of their own: what is done with is freed before the next is made
+        if gradient is not None and grad_bias is not None:
             grad_bias.add_(gradient.sum(0, dtype=dtype))
-        if part.stop - first >= together * chunk or part.stop == rows:
+        if gathered is not None and (part.stop - first >= together * chunk or part.stop == rows):
             if grad_hidden is not None:
                 student.hidden_gradient(gathered, grad_hidden[first : part.stop])
             if grad_weight is not None:
-                student.add_weight_gradient(gathered, hidden[first : part.stop], grad_weight)
+                student.weight_gradient(gathered, hidden[first : part.stop], grad_weight, add=first > 0)
             first = part.stop
+        del z, gradient, gathered
 
     scratch.give_back()
     ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
@@ -199,7 +202,7 @@ def _forward_chunks(
 class _Scratch:
     """The buffers of one call; on CPUs kept for the next one, because the system clears fresh pages (3 % of a call at V = 32000).
 
-    One set is kept, of at most 128 MB a buffer. CUDA's allocator does this itself. Calls in several threads at once each have their own.
+    One set is kept, each buffer of at most 128 MB. CUDA's allocator does this itself. Calls in several threads at once each have their own.
     """
 
     _kept: ClassVar[list[_Scratch]] = []
@@ -225,7 +228,9 @@ class _Scratch:
         return held[:size].view(dtype).view(rows, columns)
 
     def give_back(self) -> None:
-        if self.device.type == "cpu" and not self._kept and all(t.numel() <= 128 << 20 for t in self.held.values()):
+        """Keeps the buffers that are small enough for the next call."""
+        if self.device.type == "cpu" and not self._kept:
+            self.held = {name: held for name, held in self.held.items() if held.numel() <= 128 << 20}
             self._kept.append(self)
 
 

@@ -21,11 +21,16 @@ Shapes: C rows of a chunk, H width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from holdfast.ops import native
 
+Memory = Callable[[str, int, int, torch.dtype], Tensor]
+"""Gives an uninitialised `[rows, columns]` buffer of a dtype by name."""
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -56,9 +61,12 @@ class Product:
         """`out = gradient @ weight`."""
         torch.mm(gradient_CV, self.weight_VH, out=out_CH)
 
-    def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor) -> None:
-        """`out += gradient.T @ hidden`."""
-        out_VH.addmm_(gradient_CV.T, hidden_CH.to(self.dtype))
+    def weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool) -> None:
+        """`out = gradient.T @ hidden`, added to what is there with `add`."""
+        if add:
+            out_VH.addmm_(gradient_CV.T, hidden_CH.to(self.dtype))
+        else:
+            torch.mm(gradient_CV.T, hidden_CH.to(self.dtype), out=out_VH)
 
 
 class _OneDNN(Product):
@@ -78,11 +86,11 @@ class _Native(Product):
 
     name = "bfloat16 products, float32 results"
 
-    def __init__(self, weight_VH: Tensor, library: native.Native) -> None:
+    def __init__(self, weight_VH: Tensor, library: native.Native, memory: Memory | None) -> None:
         self.weight_VH = weight_VH if weight_VH.stride(1) == 1 else weight_VH.contiguous()
         self.dtype, self.gradient_dtype = torch.float32, torch.bfloat16
-        self.library = library
-        self.packed = library.pack(self.weight_VH)
+        self.library, self.memory = library, memory
+        self.packed = library.pack(self.weight_VH, partial(memory, "packed head") if memory else None)
         self.pairs: Tensor | None = None
 
     def logits(self, hidden_CH: Tensor, out_CV: Tensor) -> Tensor:
@@ -94,11 +102,11 @@ class _Native(Product):
             out_CH.copy_(torch.mm(gradient_CV, self.weight_VH))
             return
         if self.pairs is None:
-            self.pairs = self.library.pack_pairs(self.weight_VH)
+            self.pairs = self.library.pack_pairs(self.weight_VH, partial(self.memory, "paired head") if self.memory else None)
         self.library.hidden_gradient(gradient_CV, self.pairs, out_CH)
 
-    def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor) -> None:
-        self.library.add_weight_gradient(gradient_CV, hidden_CH, out_VH)
+    def weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool) -> None:
+        self.library.add_weight_gradient(gradient_CV, hidden_CH, out_VH, add=add)
 
 
 class _Mixed(Product):
@@ -118,18 +126,21 @@ class _Mixed(Product):
     def hidden_gradient(self, gradient_CV: Tensor, out_CH: Tensor) -> None:
         torch.mm(gradient_CV, self.weight_VH, out_dtype=self.dtype, out=out_CH)
 
-    def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor) -> None:
-        # In place (cuBLAS reads and writes the accumulator), so that no second [V, H] exists.
-        torch.addmm(out_VH, gradient_CV.T, hidden_CH, out_dtype=self.dtype, out=out_VH)
+    def weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool) -> None:
+        if add:  # in place (cuBLAS reads and writes the accumulator), so that no second [V, H] exists
+            torch.addmm(out_VH, gradient_CV.T, hidden_CH, out_dtype=self.dtype, out=out_VH)
+        else:
+            torch.mm(gradient_CV.T, hidden_CH, out_dtype=self.dtype, out=out_VH)
 
 
-def choose_product(weight_VH: Tensor, hidden_dtype: torch.dtype, dtype: torch.dtype) -> Product:
+def choose_product(weight_VH: Tensor, hidden_dtype: torch.dtype, dtype: torch.dtype, *, memory: Memory | None = None) -> Product:
     """The fastest product for these inputs that gives float32 (float64) results.
 
     Args:
         weight_VH: `[V, H]`.
         hidden_dtype: of the hidden states that will come.
         dtype: of the logits, float32 or float64.
+        memory: gives buffers by name; None: fresh ones.
     """
     device = weight_VH.device.type
     if hidden_dtype in HALF and device == "cuda":
@@ -138,7 +149,7 @@ def choose_product(weight_VH: Tensor, hidden_dtype: torch.dtype, dtype: torch.dt
         if hidden_dtype == weight_VH.dtype == torch.bfloat16 and weight_VH.shape[1] % 2 == 0:
             library = native.load()
             if library is not None and library.has_bfloat16:
-                return _Native(weight_VH, library)
+                return _Native(weight_VH, library, memory)
         if torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             return _OneDNN(weight_VH, dtype)
     return Product(weight_VH, dtype)

@@ -28,6 +28,7 @@ _BELONGS = {
     "teacher_dtype": ("auto", "online"),
     "teacher_bits": ("online",),
     "teacher_on_cpu": ("online",),
+    "teacher_sharded": ("online",),
     "cache_dir": ("cached",),
     "cache_dtype": ("cached",),
 }
@@ -67,6 +68,7 @@ class LabelAnnealing(RetentionMethod):
     )
     teacher_bits: int | None = field(default=None, metadata={"help": "8 or 4: quantise an online teacher (bitsandbytes); empty: not quantised"})
     teacher_on_cpu: bool = field(default=False, metadata={"help": "keep an online teacher's layers in host memory and stream them to the device"})
+    teacher_sharded: bool = field(default=False, metadata={"help": "share an online teacher's weights out over the processes (FSDP2 runs)"})
     cache_dir: str | None = field(
         default=None,
         metadata={
@@ -105,6 +107,8 @@ class LabelAnnealing(RetentionMethod):
                 found.append(f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher {self.teacher!r}")
         if self.teacher_bits is not None and self.teacher_on_cpu:
             found.append("label_annealing: expected teacher_bits or teacher_on_cpu, got both; quantised weights are not streamed")
+        if self.teacher_sharded and (self.teacher_bits is not None or self.teacher_on_cpu):
+            found.append("label_annealing: expected teacher_sharded alone, got it with teacher_bits or teacher_on_cpu; choose one way to save memory")
         return found
 
     def token_loss(self) -> TokenLoss:
@@ -118,6 +122,7 @@ class LabelAnnealing(RetentionMethod):
             teacher_dtype=self.teacher_dtype,
             teacher_bits=self.teacher_bits,
             teacher_on_cpu=self.teacher_on_cpu,
+            teacher_sharded=self.teacher_sharded,
             cache_dir=self.cache_dir,
             cache_dtype=self.cache_dtype,
         )

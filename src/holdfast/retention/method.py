@@ -72,6 +72,8 @@ class TokenLoss:
     """8 or 4: an online teacher quantised to so many bits; None: not quantised."""
     teacher_on_cpu: bool = False
     """An online teacher's layers stay in host memory."""
+    teacher_sharded: bool = False
+    """An online teacher's weights shared out over the ranks of an FSDP2 run."""
     cache_dir: str | None = None
     """Folder of the cached teacher's states; None: in holdfast's cache folder."""
     cache_dtype: str | None = None

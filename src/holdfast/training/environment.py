@@ -123,3 +123,12 @@ def shown_bytes(count: float) -> str:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+EFFICIENT_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+"""The variable by which accelerate tells transformers to load a model's weights on one process of each machine only."""
+
+
+def loads_on_one_process_only() -> bool:
+    """Whether a model loaded now would have its weights on one process of each machine, and empty ones on the others (FSDP)."""
+    return all(os.environ.get(name, "").lower() in ("1", "true", "yes", "on", "y", "t") for name in ("ACCELERATE_USE_FSDP", EFFICIENT_LOADING))

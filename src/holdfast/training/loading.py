@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
+from holdfast.training.environment import EFFICIENT_LOADING, loads_on_one_process_only
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -40,6 +41,9 @@ def load_model(config: TrainConfig) -> Any:
     if quantization is not None:
         kwargs["quantization_config"] = quantization
         kwargs["device_map"] = {"": config.training.device}
+    if config.retention and loads_on_one_process_only():
+        # The other processes of a machine would get empty weights, handed around when the model is sharded: too late for teachers and anchors.
+        os.environ[EFFICIENT_LOADING] = "false"
     check_causal_lm(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
     if os.path.isdir(name):
         CheckpointReader(name)  # names a missing or damaged shard, where the loader below speaks of headers

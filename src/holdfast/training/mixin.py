@@ -41,6 +41,7 @@ from holdfast.retention.anchor import Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepInfo, TokenLoss
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.training.diverged import describe_samples, diverged
+from holdfast.training.environment import loads_on_one_process_only
 from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.whole_checkpoints import WholeCheckpoints
@@ -119,7 +120,9 @@ class RetentionMixin(WholeCheckpoints):
         if copied is None:
             teacher = AdapterOffTeacher(self.model)
         else:
-            teacher = OnlineTeacher(copied, bits=term.teacher_bits, on_cpu=term.teacher_on_cpu).to(self.args.device)
+            teacher = OnlineTeacher(copied, bits=term.teacher_bits, on_cpu=term.teacher_on_cpu)
+            if not term.teacher_sharded:  # it would have to fit whole before it is shared out
+                teacher.to(self.args.device)
         self.teacher_info = {"name": teacher.name}
         if copied is not None:
             dtype = str(next(copied.parameters()).dtype).removeprefix("torch.") if term.teacher_bits is None else f"{term.teacher_bits} bits"
@@ -137,12 +140,32 @@ class RetentionMixin(WholeCheckpoints):
         Raises:
             HoldfastError: see `TeacherCache.prepare`.
         """
+        if self._token_loss is not None and self._token_loss.teacher_sharded and not self.teacher_info.get("sharded"):
+            self._shard_teacher()
         if self._cache is None or self._teacher is not None:
             return
         evaluated = self.eval_dataset
         more = list(evaluated.values()) if isinstance(evaluated, dict) else [evaluated]
         self._teacher = self._cache.prepare([self.train_dataset, *more], at_start=True, say=say)
         self.teacher_info = self._cache.info
+
+    def _shard_teacher(self) -> None:
+        """Shares an online teacher out over the mesh that accelerate shards the student over."""
+        if not getattr(self.accelerator, "is_fsdp2", False):
+            raise ConfigError(
+                "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config fsdp2), got one without. "
+                "Leave it out, or use teacher_bits or teacher_on_cpu to save memory."
+            )
+        from torch.distributed.device_mesh import init_device_mesh
+
+        assert isinstance(self._teacher, OnlineTeacher)
+        mesh = getattr(self.accelerator, "torch_device_mesh", None)
+        if mesh is not None:
+            mesh = mesh[tuple(self.accelerator.parallelism_config.fsdp_dim_names)]
+        else:
+            mesh = init_device_mesh(self.args.device.type, (self.args.world_size,))
+        self._teacher.shard(mesh)
+        self.teacher_info["sharded"] = True
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         self.prepare_teacher()  # before a checkpoint is loaded: the teacher is the start model
@@ -403,6 +426,11 @@ class RetentionMixin(WholeCheckpoints):
         problems = []
         if self.is_deepspeed_enabled and any(type(m).start is not RetentionMethod.start for m in self.retain):
             problems.append("retention: methods that change gradients or weights are not supported under DeepSpeed; use DDP.")
+        if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
+            problems.append(
+                "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, got true; only one process "
+                "of each machine would have them. holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
+            )
         if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
             problems.append(f"loss_type: expected nll, got {self.args.loss_type!r}; holdfast computes the loss itself.")
         if self.args.label_smoothing_factor:
@@ -411,6 +439,12 @@ class RetentionMixin(WholeCheckpoints):
             )
         if problems:
             raise ConfigError(problems)
+
+    def _needs_start_weights(self) -> bool:
+        """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process around."""
+        term = self._token_loss
+        own_base = term is not None and term.teacher in ("auto", "adapter_off") and hasattr(self.model, "disable_adapter")
+        return (term is not None and not own_base) or any(type(m).start is not RetentionMethod.start for m in self.retain)
 
     def _check_first_batch(self, inputs: dict[str, Any]) -> None:
         ids = inputs.get("input_ids")

@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ SOURCE = Path(__file__).with_name("annealing.c")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 _PRODUCT = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
 _RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
+
+Empty = Callable[[int, int, torch.dtype], Tensor]
+"""Gives an uninitialised `[rows, columns]` tensor of a dtype."""
 
 _DIRECTIONS = {"forward": 0, "reverse": 1, "jsd": 2}
 _KINDS = {None: 0, torch.float32: 1, torch.bfloat16: 2}
@@ -100,16 +104,21 @@ class Native:
         if failed:
             raise MemoryError(f"The row stage found no memory for {4 * z_CV.shape[1] * 4} bytes of scratch a thread.")
 
-    def empty(self, rows: int, columns: int, *, dtype: torch.dtype) -> Tensor:
+    def fresh(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         """An uninitialised `[rows, columns]` tensor on large pages where the system has them."""
         tensor = torch.empty(rows, columns, dtype=dtype)
         self.library.holdfast_large_pages(tensor.data_ptr(), tensor.nbytes)
         return tensor
 
-    def pack(self, weight_VH: Tensor) -> Tensor:
-        """`[V, H]` bfloat16 weights in the order `logits` reads them; H even. Rounded up to whole blocks of 64 rows."""
+    def pack(self, weight_VH: Tensor, empty: Empty | None = None) -> Tensor:
+        """`[V, H]` bfloat16 weights in the order `logits` reads them; H even. Rounded up to whole blocks of 64 rows.
+
+        Args:
+            weight_VH: `[V, H]` bfloat16, rows contiguous.
+            empty: gives the memory for the result; None: fresh.
+        """
         vocabulary, width = weight_VH.shape
-        packed = self.empty(-(-vocabulary // 64) * 64, width, dtype=torch.bfloat16)
+        packed = (empty or self.fresh)(-(-vocabulary // 64) * 64, width, torch.bfloat16)
         self.library.holdfast_pack(vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed))
         return packed
 
@@ -120,10 +129,10 @@ class Native:
             self.product, self.release, rows, vocabulary, width, _at(hidden_CH), hidden_CH.stride(0), _at(packed), _at(out_CV), out_CV.stride(0)
         )
 
-    def pack_pairs(self, weight_VH: Tensor) -> Tensor:
-        """`[V, H]` bfloat16 weights in the order `hidden_gradient` reads them."""
+    def pack_pairs(self, weight_VH: Tensor, empty: Empty | None = None) -> Tensor:
+        """`[V, H]` bfloat16 weights in the order `hidden_gradient` reads them; arguments as of `pack`."""
         vocabulary, width = weight_VH.shape
-        packed = self.empty(vocabulary + vocabulary % 2, width, dtype=torch.bfloat16)
+        packed = (empty or self.fresh)(vocabulary + vocabulary % 2, width, torch.bfloat16)
         self.library.holdfast_pack_pairs(vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed))
         return packed
 
@@ -138,8 +147,8 @@ class Native:
             self.product, self.release, rows, vocabulary, width, _at(gradient_CV), gradient_CV.stride(0), _at(packed), _at(out_CH), out_CH.stride(0)
         )
 
-    def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor) -> None:
-        """`out_VH += gradient_CV.T @ hidden_CH` in float32, of bfloat16 inputs; `out_VH` contiguous."""
+    def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool = True) -> None:
+        """`out_VH += gradient_CV.T @ hidden_CH` (without `add`: `=`) in float32, of bfloat16 inputs; `out_VH` contiguous."""
         (rows, vocabulary), width = gradient_CV.shape, hidden_CH.shape[1]
         assert out_VH.is_contiguous() and gradient_CV.stride(1) == hidden_CH.stride(1) == 1, "native weight gradient"
         failed = self.library.holdfast_weight_gradient(
@@ -153,6 +162,7 @@ class Native:
             _at(hidden_CH),
             hidden_CH.stride(0),
             _at(out_VH),
+            add,
         )
         if failed:
             raise MemoryError(f"The weight gradient found no memory for {128 * rows * 2} bytes of scratch a thread.")
@@ -239,7 +249,7 @@ def _declare(library: Any) -> None:
     library.holdfast_hidden_gradient.restype = None
     library.holdfast_large_pages.argtypes = [pointer, whole]
     library.holdfast_large_pages.restype = None
-    library.holdfast_weight_gradient.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, whole, pointer]
+    library.holdfast_weight_gradient.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, whole, pointer, ctypes.c_int]
 
 
 def _torch_product() -> tuple[int | None, int | None]:

@@ -444,12 +444,12 @@ void holdfast_hidden_gradient(product multiply, release done, int64_t rows, int6
     }
 }
 
-/* dW [V, H] += G^T hidden, float32; G [rows, V], hidden [rows, H]. 0, or 1 without memory for the copies.
+/* dW [V, H] (+)= G^T hidden, float32; G [rows, V], hidden [rows, H]. 0, or 1 without memory for the copies.
  *
  * The hidden states are laid out in blocks of 64 columns, pairs of rows interleaved, an odd last row paired with 0: 64 KB at 512 rows, which stays in the
  * first caches while a tile of G, transposed, goes by. The tile's next sums are fetched from memory meanwhile. */
 int holdfast_weight_gradient(product multiply, release done, int64_t rows, int64_t V, int64_t H, const bf16 *G, int64_t ldg, const bf16 *hidden, int64_t ldh,
-                             float *dW)
+                             float *dW, int add)
 {
     const int64_t tiles = (V + TILE - 1) / TILE, even = (rows + 1) / 2 * 2, blocks = (H + COLUMNS - 1) / COLUMNS;
     bf16 *pairs = aligned_alloc(64, blocks * COLUMNS * even * sizeof(bf16) + 64);
@@ -485,11 +485,11 @@ int holdfast_weight_gradient(product multiply, release done, int64_t rows, int64
             for (int64_t b = 0; b < blocks; b++) {
                 const int64_t width = LEAST(COLUMNS, H - b * COLUMNS);
                 float *sums = dW + j * TILE * H + b * COLUMNS;
-                if (b + 1 < blocks)
+                if (add && b + 1 < blocks)
                     for (int64_t m = 0; m < n; m++)
                         for (int64_t c = COLUMNS; c < 2 * COLUMNS; c += 16)
                             __builtin_prefetch(sums + m * H + c, 1, 2);
-                multiply(n, width, even, even, width, H, 1, tile, pairs + b * COLUMNS * even, sums, 1);
+                multiply(n, width, even, even, width, H, add != 0, tile, pairs + b * COLUMNS * even, sums, 1);
             }
         }
         done(1);
