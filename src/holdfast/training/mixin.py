@@ -429,7 +429,8 @@ class RetentionMixin(WholeCheckpoints):
         if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
             problems.append(
                 "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, got true; only one process "
-                "of each machine would have them. holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
+                "of each machine would have them. holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
+                "is loaded."
             )
         if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
             problems.append(f"loss_type: expected nll, got {self.args.loss_type!r}; holdfast computes the loss itself.")
