@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +13,9 @@ from holdfast.errors import ShapeError
 from holdfast.ops import annealing_chunked, native
 from holdfast.ops.annealing import IGNORE, NonFiniteLogits, annealed_loss, default_chunk_rows, describe_backend
 from holdfast.ops.heads import Head
+
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine")
+NATIVE = pytest.param("native", marks=needs_compiler)
 
 
 def problem(
@@ -229,7 +234,7 @@ def test_nothing_selected_gives_zero_and_zero_gradients():
         assert all((g == 0).all() for g in grads)
 
 
-@pytest.mark.parametrize("rows", ["eager", "native"])
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
 def test_a_kl_mask_that_selects_nothing_leaves_plain_cross_entropy(rows):
     p = as_dtype(problem(), torch.float32)
     p["mask"] = torch.zeros_like(p["mask"])
@@ -319,7 +324,7 @@ def test_chunks_are_near_equal_and_bounded():
     assert default_chunk_rows(100, 0) == 1
 
 
-@pytest.mark.parametrize("rows", ["eager", "native"])
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_whole_logits_are_never_made(monkeypatch, rows, dtype):
     """No buffer is larger than a chunk of logits or the head's own gradient, and none has the whole logits' size."""
@@ -364,7 +369,7 @@ def test_scratch_is_shared_by_the_chunks_and_kept_for_the_next_call(monkeypatch)
 
 # -------------------------------------------------------------------------------------------------------- every stage
 
-STAGES = ["eager", "native", pytest.param("compiled", marks=pytest.mark.slow)]
+STAGES = ["eager", NATIVE, pytest.param("compiled", marks=pytest.mark.slow)]
 
 
 def as_dtype(p, dtype):
@@ -416,7 +421,7 @@ def test_every_stage_agrees_with_the_reference(rows, count, vocabulary, extra, t
         assert (x - y.double()).norm() <= 1e-5 * (x.norm() + 1e-2)
 
 
-@pytest.mark.parametrize("rows", ["eager", "native"])
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
 @pytest.mark.parametrize("vocabulary", [300, 301])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
 def test_bfloat16_gradients_are_within_half_a_percent(rows, vocabulary, direction):
@@ -483,7 +488,7 @@ def test_every_stage_names_rows_that_are_not_finite(rows, value, whose):
     assert caught.value.rows == [4, 9]
 
 
-@pytest.mark.parametrize("rows", ["eager", "native"])
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
 def test_extreme_logits_stay_finite(rows, direction):
     """Disjoint supports: logits of +-300 leave probabilities that float32 cannot hold; loss and gradient stay numbers."""
@@ -565,6 +570,7 @@ def test_unknown_and_unfit_backends_are_refused(option, message):
         run(problem(), **{"backend": "chunked", **option})
 
 
+@needs_compiler
 def test_the_backend_is_named():
     p = as_dtype(problem(), torch.float32)
     head = Head(weight_VH=p["weight"])
@@ -572,6 +578,7 @@ def test_the_backend_is_named():
     assert "eager rows" in describe_backend(p["hidden"].double(), Head(weight_VH=p["weight"].double()))
 
 
+@needs_compiler
 def test_without_a_compiler_the_eager_rows_take_over(monkeypatch):
     p = as_dtype(problem(), torch.float32)
     expected = run(p)
@@ -594,6 +601,7 @@ def test_a_compiler_that_fails_is_no_error(monkeypatch, tmp_path, compiler):
     run(as_dtype(problem(), torch.float32))
 
 
+@needs_compiler
 def test_a_library_others_could_have_written_is_not_loaded(monkeypatch, tmp_path):
     """A cache folder that anybody can write to is left alone: the library is built aside and not kept."""
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
@@ -612,6 +620,7 @@ def test_a_library_others_could_have_written_is_not_loaded(monkeypatch, tmp_path
         native._load.cache_clear()
 
 
+@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_threads_change_no_bit(dtype):
     """Rows and columns are divided among threads, sums never are."""
