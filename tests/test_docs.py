@@ -229,10 +229,42 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "report":
             RunFolder(options[0]).write(RunRecord(name="run"))
             assert report.find_run(Path(options[0])).exists() and len(options) == 1
+        elif name in ("merge", "residual", "distance", "perturb", "inspect"):
+            check_checkpoint_command(name, options, capsys)
         else:
             pytest.fail(f"no check for 'holdfast {name}': add one")
     else:
         pytest.fail(f"no check for '{program}': add one")
+
+
+def check_checkpoint_command(name: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Puts tiny checkpoints where the command expects some, and runs it; with `--dry_run` where it would write a checkpoint."""
+    from holdfast.cli import distance, inspect, merge, perturb, residual
+    from holdfast.cli.main import main
+
+    parsers = {"merge": merge.build_parser, "distance": distance.build_parser, "perturb": perturb.build_parser, "inspect": inspect.build_parser}
+    if options in (["--help"], ["--list"]):
+        assert main([name, *options]) == 0
+        return
+    parser, words = (residual.STEPS[options[0]][0], options[1:]) if name == "residual" else (parsers[name], options)
+    given, problems = parser().given(words)
+    assert problems == []
+    for option in ("models", "model", "checkpoints", "folder", "base", "old_base", "instruct", "adapter_base", "fisher", "residual"):
+        value = given.get(option, [])
+        for folder in [value] if isinstance(value, str) else value:
+            put_checkpoint(Path(folder), residual=option == "residual")
+    dry = [] if name in ("distance", "inspect") else ["--dry_run", "--overwrite"]
+    assert main([name, *options, *dry]) == 0, capsys.readouterr().err
+
+
+def put_checkpoint(folder: Path, *, residual: bool) -> None:
+    """A tiny model in a folder that is not there yet, or a residual of it."""
+    from tiny import build_model
+
+    if not folder.exists():
+        build_model().save_pretrained(folder)
+        if residual:
+            (folder / "model.safetensors").rename(folder / "residual.safetensors")
 
 
 def test_commands_within_the_text_name_what_exists():

@@ -19,6 +19,8 @@ PUBLIC = [
     "RetentionMixin", "RetentionTrainer", "SFTRetentionTrainer", "annealed_loss", "describe_head",
     "evaluate", "compare_runs", "compare_samples", "parse_evaluation", "EvaluationPlan",
     "RunFolder", "write_run_report",
+    "merge", "extract_residual", "apply_residual", "transfer_residual", "checkpoint_distance", "perturb_checkpoint", "inspect_checkpoint",
+    "Policies", "CheckpointReader", "perturbed", "init_stds",
     "HoldfastError", "UserError", "ConfigError", "DataError", "ModelError", "RunFolderError", "ShapeError", "TrainingDiverged", "StorageError", "Interrupted",
 ]
 # fmt: on

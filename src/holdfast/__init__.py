@@ -19,6 +19,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from holdfast.checkpoints.distance import distance as checkpoint_distance
+    from holdfast.checkpoints.inspect import inspect as inspect_checkpoint
+    from holdfast.checkpoints.live import perturbed
+    from holdfast.checkpoints.merge import merge
+    from holdfast.checkpoints.perturb import perturb as perturb_checkpoint
+    from holdfast.checkpoints.plan import Policies
+    from holdfast.checkpoints.reader import CheckpointReader
+    from holdfast.checkpoints.residual import apply_residual, extract_residual, transfer_residual
     from holdfast.errors import (
         ConfigError,
         DataError,
@@ -44,11 +52,20 @@ if TYPE_CHECKING:
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.retention.replay import Replay
     from holdfast.training.config import TrainConfig, load_train_config, train_config
+    from holdfast.training.fresh_init import init_stds
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
     from holdfast.training.run import train
 
 _HOMES: dict[str, tuple[str, ...]] = {
+    "checkpoints.distance": ("checkpoint_distance",),
+    "checkpoints.inspect": ("inspect_checkpoint",),
+    "checkpoints.live": ("perturbed",),
+    "checkpoints.merge": ("merge",),
+    "checkpoints.perturb": ("perturb_checkpoint",),
+    "checkpoints.plan": ("Policies",),
+    "checkpoints.reader": ("CheckpointReader",),
+    "checkpoints.residual": ("apply_residual", "extract_residual", "transfer_residual"),
     "errors": (
         "ConfigError",
         "DataError",
@@ -74,17 +91,24 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.registry": ("retention_methods",),
     "retention.replay": ("Replay",),
     "training.config": ("TrainConfig", "load_train_config", "train_config"),
+    "training.fresh_init": ("init_stds",),
     "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
     "training.run": ("train",),
 }
 """Module below `holdfast`: the public names that live there."""
 
-_NAMED_THERE = {"retention_methods": "retention"}
-"""Public names that differ from the one at home: `holdfast.retention` is the subpackage already."""
+_NAMED_THERE = {
+    "retention_methods": "retention",
+    "checkpoint_distance": "distance",
+    "inspect_checkpoint": "inspect",
+    "perturb_checkpoint": "perturb",
+}
+"""Public names that differ from the one at home: `holdfast.retention` is the subpackage already, and some say more away from home."""
 
 __all__ = [
     "L2",
+    "CheckpointReader",
     "ConfigError",
     "DataError",
     "EvaluationPlan",
@@ -92,6 +116,7 @@ __all__ = [
     "Interrupted",
     "LabelAnnealing",
     "ModelError",
+    "Policies",
     "Replay",
     "RetentionMixin",
     "RetentionTrainer",
@@ -105,15 +130,24 @@ __all__ = [
     "TrainingDiverged",
     "UserError",
     "annealed_loss",
+    "apply_residual",
+    "checkpoint_distance",
     "compare_runs",
     "compare_samples",
     "describe_head",
     "evaluate",
+    "extract_residual",
+    "init_stds",
+    "inspect_checkpoint",
     "load_train_config",
+    "merge",
     "parse_evaluation",
+    "perturb_checkpoint",
+    "perturbed",
     "retention_methods",
     "train",
     "train_config",
+    "transfer_residual",
     "write_run_report",
 ]
 

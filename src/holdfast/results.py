@@ -253,6 +253,8 @@ class LayerDistance:
     """`l2` over the L2 norm of the start's layer (infinite where that is 0 and the layer moved)."""
     cosine: float = math.nan
     """Cosine between the start's and the result's parameters of the layer."""
+    sign_agreement: float = math.nan
+    """Share of parameters whose sign (-1, 0 or 1) is the same in both."""
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
+from checkpoint_folders import random_model, stored, write_file, write_folder
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, read_header, stretches, weight_files
 from holdfast.errors import ModelError
 
 TENSORS = {
@@ -105,3 +111,258 @@ def test_the_hash_is_of_the_content(make, tmp_path: Path) -> None:
     content[-1] ^= 1  # one bit of one weight
     file.write_bytes(content)
     assert checkpoint_hash(copy) != before
+
+
+# ------------------------------------------------------------------------------------------------------------------ reading
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_any_stretch_of_any_tensor(shards: int, tmp_path: Path) -> None:
+    tensors = {
+        "a": stored(np.arange(12.0).reshape(3, 4), "BF16"), "b": stored(np.array(True), "BOOL"), "c": stored(np.zeros((0, 5)), "F16"),
+        "d": stored(np.arange(7.0), "F8_E5M2"), "e": stored(np.arange(5), "I64"), "f": stored(np.array(2.5), "F64"),
+    }  # fmt: skip
+    reader = CheckpointReader(write_folder(tmp_path / "model", tensors, shards=shards))
+    assert list(reader.entries) == list(tensors)
+    buffer = np.empty(1000, np.uint8)
+    for name, tensor in tensors.items():
+        entry = reader.entries[name]
+        assert (entry.dtype.name, entry.shape, entry.nbytes) == (tensor.dtype, tensor.shape, len(tensor.content))
+        for start in range(entry.size + 1):
+            for stop in range(start, entry.size + 1):
+                operand = reader.read(name, start, stop, buffer)
+                assert operand.dtype is entry.dtype and operand.raw.dtype == entry.dtype.storage
+                assert operand.raw.tobytes() == tensor.content[start * entry.dtype.itemsize : stop * entry.dtype.itemsize]
+        assert reader.mapped(name).tobytes() == tensor.content
+
+
+def test_threads_read_at_once(tmp_path: Path) -> None:
+    tensors = {f"t{i}": stored(np.full(5000, i), "I32") for i in range(6)}
+    reader = CheckpointReader(write_folder(tmp_path / "model", tensors, shards=3))
+    wrong: list[str] = []
+
+    def read(i: int) -> None:
+        buffer = np.empty(4 * 5000, np.uint8)
+        for _ in range(40):
+            for name in (f"t{i}", f"t{(i + 1) % 6}"):
+                if reader.read(name, 0, 5000, buffer).raw.tobytes() != tensors[name].content:
+                    wrong.append(name)
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@given(size=st.integers(0, 300), unit=st.integers(1, 70))
+@settings(max_examples=50, deadline=None)
+def test_stretches_cover_a_tensor_once(size: int, unit: int) -> None:
+    found = list(stretches(size, unit))
+    assert [i for start, stop in found for i in range(start, stop)] == list(range(size)) and found
+    assert all(start % unit == 0 and stop - start <= unit for start, stop in found)
+
+
+# ------------------------------------------------------------------------------------------------------------------ headers
+
+
+def header_file(folder: Path, header: Any, data: bytes = b"", *, size: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
+    return folder / "model.safetensors"
+
+
+def said(dtype: Any = "F32", shape: Any = (2,), begin: Any = 0, end: Any = 8) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"", "its header cannot be read"),
+        (b"\xff\xfe{", "its header cannot be read"),
+        (b"[1, 2]", "a JSON object was expected, list came"),
+        (b"[" * 100_000, "its header cannot be read"),
+        ({"__metadata__": [1], "a": said()}, "__metadata__ should be a JSON object, list came"),
+        ({"a": 3}, "entry for a is not one: 3"),
+        ({"a": {"dtype": "F32"}}, "entry for a is not one"),
+        ({"a": said(dtype=["F32"])}, "entry for a is not one"),
+        ({"a": said(shape=(2.5,))}, "entry for a is not one"),
+        ({"a": said(shape=("2",))}, "entry for a is not one"),
+        ({"a": said(shape=7)}, "entry for a is not one"),
+        ({"a": said(begin="0")}, "entry for a is not one"),
+        ({"a": said(end=None)}, "entry for a is not one"),
+        ({"a": said(shape=(-2,), end=-8)}, r"a \(F32 \[-2\]\) needs -8 bytes"),
+        ({"a": said(shape=(3,))}, r"a \(F32 \[3\]\) needs 12 bytes and its header gives it 8"),
+        ({"a": said(begin=-8, end=0)}, "header gives it 8"),
+        ({"a": said(), "b": said()}, "b begins at byte .* expected"),
+        ({"a": said(), "b": said(begin=4, end=12)}, "b begins at byte .* expected"),
+        ({"a": said(begin=4, end=12)}, "a begins at byte .* expected"),
+        ({"a": said(shape=(1,), end=4)}, "its tensors take [0-9,]+ bytes, the file has"),
+        ({"a": said(), "b": said(begin=8, end=16)}, "the file has [0-9,]+; cut off: b"),
+        ({"a": said(shape=(2**62,), end=2**64)}, "cut off: a"),
+    ],
+)
+def test_a_wrong_header_is_refused_with_the_reason(header: Any, reason: str, tmp_path: Path) -> None:
+    file = header_file(tmp_path, header, bytes(8))
+    with pytest.raises(ModelError, match=r"Expected a whole safetensors file at .*model\.safetensors, but .*Copy or download it again") as caught:
+        CheckpointReader(tmp_path)
+    caught.match(reason)
+    assert file.name in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [2**63, 101_000_000, 200])
+def test_a_wrong_header_length(size: int, tmp_path: Path) -> None:
+    header_file(tmp_path, {"a": said()}, bytes(8), size=size)
+    with pytest.raises(ModelError, match=r"its header should take [0-9,]+ bytes, the whole file has"):
+        CheckpointReader(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["F4", "F8_E8M0", "C64", "bogus"])
+def test_an_unknown_dtype_is_named_with_its_tensor(dtype: str, tmp_path: Path) -> None:
+    header_file(tmp_path, {"blocks.scale": said(dtype=dtype)}, bytes(8))
+    with pytest.raises(ModelError, match=rf"blocks\.scale has dtype {dtype}, which is not supported\. Known: F64"):
+        CheckpointReader(tmp_path)
+
+
+def test_a_header_without_metadata_or_tensors(tmp_path: Path) -> None:
+    assert read_header(header_file(tmp_path, {"a": said()}, bytes(8)))[0] == {}
+    assert read_header(header_file(tmp_path, {"__metadata__": None})) == ({}, [])
+
+
+@given(content=st.binary(max_size=120), size=st.integers(0, 130))
+@settings(max_examples=150, deadline=None)
+def test_no_file_makes_another_error(tmp_path_factory: pytest.TempPathFactory, content: bytes, size: int) -> None:
+    folder = tmp_path_factory.getbasetemp() / "any"
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(size.to_bytes(8, "little") + content)
+    try:
+        CheckpointReader(folder)
+    except ModelError:
+        return
+    assert json.loads(content[:size]) in ({}, {"__metadata__": {}})
+
+
+@given(at=st.integers(0, 400), byte=st.integers(0, 255))
+@settings(max_examples=150, deadline=None)
+def test_a_header_with_one_wrong_byte_is_refused_or_means_something_else(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int) -> None:
+    folder = tmp_path_factory.getbasetemp() / "flipped"
+    folder.mkdir(exist_ok=True)
+    file = folder / "model.safetensors"
+    write_file(file, {"a": stored(np.arange(4.0), "F32"), "b": stored(np.zeros((0, 3)), "F16"), "c": stored(np.ones((2, 3)), "BF16")})
+    content = bytearray(file.read_bytes())
+    at %= len(content) - 28  # the header
+    content[at] = byte
+    file.write_bytes(content)
+    try:
+        entries = CheckpointReader(folder).entries
+    except ModelError:
+        return
+    assert sum(e.nbytes for e in entries.values()) == 28  # every byte still belongs to one tensor
+
+
+# ------------------------------------------------------------------------------------------------------------------ folders
+
+
+def index(folder: Path, change: dict[str, str | None]) -> None:
+    path = folder / "model.safetensors.index.json"
+    held = json.loads(path.read_text())
+    held["weight_map"] = {n: f for n, f in (held["weight_map"] | change).items() if f is not None}
+    path.write_text(json.dumps(held))
+
+
+def test_an_index_that_contradicts_the_shards(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model")
+    index(folder, {"model.norm.w": "model-00001-of-00003.safetensors", "lm_head.w": "model-00003-of-00003.safetensors"})
+    with pytest.raises(ModelError, match=r"2 of 4 tensors are not where .*model\.norm\.w \(in model-00001.*lm_head\.w \(in model-00003"):
+        CheckpointReader(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": "../x.safetensors"}}']
+)
+def test_an_index_that_is_none(text: str, tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model")
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ModelError, match=r"Expected an index of shards in .*model\.safetensors\.index\.json, but it cannot be read"):
+        CheckpointReader(folder)
+
+
+def test_shards_without_an_index_are_not_guessed_at(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model")
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(ModelError, match=r"holds 3 shards .* but no model\.safetensors\.index\.json"):
+        CheckpointReader(folder)
+
+
+def test_weights_that_the_index_does_not_list_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "shard")
+    index(folder, {"model.norm.w": None})
+    with pytest.raises(ModelError, match=r"holds model-00003-of-00003\.safetensors, which model\.safetensors\.index\.json does not list"):
+        CheckpointReader(folder)
+    folder = sharded(tmp_path / "both")
+    single(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", folder)
+    with pytest.raises(ModelError, match=r"holds model\.safetensors, which .* does not list: the weights of two saves"):
+        CheckpointReader(folder)
+
+
+def test_other_files_beside_an_index_do_not_matter(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model")
+    for name in ("consolidated.safetensors", "model-00001-of-00002.safetensors", "original-00001-of-00003.safetensors"):
+        shutil.copy(folder / "model-00001-of-00003.safetensors", folder / name)
+    assert CheckpointReader(folder).names() == sorted(TENSORS)
+
+
+def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model")
+    write_file(folder / "model-00001-of-00003.safetensors", {"model.layers.0.w": stored(np.zeros(3), "F32"), "model.norm.w": stored(np.ones(1), "F32")})
+    assert CheckpointReader(folder).shape("model.norm.w") == (3,)  # where the index says
+    index(folder, {"model.norm.w": None, "x": "model-00003-of-00003.safetensors"})
+    with pytest.raises(ModelError, match=r"model\.norm\.w is in model-00001-of-00003\.safetensors and in model-00003"):
+        CheckpointReader(folder)
+
+
+# ------------------------------------------------------------------------------------------------------- files that change
+
+
+def test_a_file_that_was_cut_after_it_was_opened(tmp_path: Path) -> None:
+    reader = CheckpointReader(write_folder(tmp_path / "model", {"first": stored(np.ones(50), "F32"), "last": stored(np.ones(50), "F32")}))
+    file = tmp_path / "model" / "model.safetensors"
+    os.truncate(file, file.stat().st_size - 4)
+    buffer = np.empty(400, np.uint8)
+    reader.read("first", 0, 50, buffer)
+    reader.read("last", 0, 49, buffer)
+    with pytest.raises(ModelError, match=r"model\.safetensors ends within last: it has become shorter"):
+        reader.read("last", 0, 50, buffer)
+
+
+def test_a_file_that_was_written_replaced_or_removed_after_it_was_opened(tmp_path: Path) -> None:
+    model = random_model(0)
+    for change in (
+        lambda file: os.utime(file, (1, 1)),
+        lambda file: (shutil.copy2(file, file.with_suffix(".new")), os.rename(file.with_suffix(".new"), file)),
+        lambda file: file.unlink(),
+    ):
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        reader = CheckpointReader(write_folder(tmp_path / "model", model, shards=2))
+        reader.check_unchanged()
+        change(tmp_path / "model" / "model-00002-of-00002.safetensors")
+        with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors has been changed since it was opened"):
+            reader.check_unchanged()
+
+
+def test_a_file_that_cannot_be_opened_any_more(tmp_path: Path) -> None:
+    reader = CheckpointReader(write_folder(tmp_path / "model", random_model(0)))
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"model\.safetensors cannot be opened: No such file"):
+        reader.read("model.norm.weight", 0, 1, np.empty(8, np.uint8))
+
+
+def test_closing_is_not_final(tmp_path: Path) -> None:
+    with CheckpointReader(write_folder(tmp_path / "model", random_model(0))) as reader:
+        buffer = np.empty(64, np.uint8)
+        first = bytes(reader.read("model.norm.weight", 0, 12, buffer).raw)
+        reader.close()
+        assert bytes(reader.read("model.norm.weight", 0, 12, buffer).raw) == first

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 
 LAYERS: list[set[str]] = [
-    {"errors", "cache"},
-    {"results"},
+    {"errors", "cache", "progress"},
+    {"results", "native"},
     {"ops", "checkpoints", "data", "theory"},
     {"retention"},
     {"training", "evaluation"},

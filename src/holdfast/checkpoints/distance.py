@@ -1,22 +1,153 @@
-"""How far weights moved, layer by layer, from pairs of tensors that are looked at one at a time.
+"""How far weights moved: L2 norm of the difference, relative norm, cosine, agreement of signs; for every tensor, layer and in total.
 
-For each layer: L2 norm of the difference, relative to the start's norm, and cosine between the two, all accumulated in float64 over
-float32 tensors.
+    l2 = |b - a|     relative = |b - a| / |a|     cosine = a.b / (|a| |b|)     sign agreement = share of i with sign(a_i) = sign(b_i)
+
+All come from six sums, accumulated in float64 over one pass: `distance` streams two checkpoint folders, `layer_distances` looks at pairs of tensors
+in memory.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from holdfast.results import LayerDistance
 
 if TYPE_CHECKING:
+    import os
+
+    import numpy as np
     import torch
 
+    from holdfast.checkpoints.engine import Job, Scratch
+
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorDistance:
+    """How far one tensor is from another."""
+
+    name: str
+    layer: str
+    """As in `LayerDistance`."""
+    shape: tuple[int, ...]
+    dtypes: tuple[str, str]
+    """Of the two tensors, as stored."""
+    l2: float
+    relative: float
+    """`l2` over the norm of the first (infinite where that is 0 and they differ)."""
+    cosine: float
+    sign_agreement: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointDistance:
+    """How far one checkpoint is from another."""
+
+    start: str
+    result: str
+    tensors: tuple[TensorDistance, ...]
+    """In the first checkpoint's order."""
+    layers: tuple[LayerDistance, ...]
+    """One a layer; the last is "total"."""
+    notes: tuple[str, ...]
+    """What could not be compared, and why."""
+    seconds: float
+
+    @property
+    def total(self) -> LayerDistance:
+        """Over all tensors that were compared."""
+        return self.layers[-1]
+
+
+def distance(start: str | os.PathLike[str], result: str | os.PathLike[str], *, workers: int | None = None) -> CheckpointDistance:
+    """Distances of one checkpoint to another, in one pass over both.
+
+    Args:
+        start, result: folders, hub ids or adapters (merged into their base on the fly; `start` stands in for a base that is not named).
+        workers: threads; None: all cores.
+
+    Returns:
+        Distances of all floating-point tensors that both have in one shape. Rows of embeddings and heads are matched by token where the
+        vocabularies differ. What was left out is in `notes`.
+
+    Raises:
+        ModelError: a checkpoint cannot be read, holds NaN or infinities, or nothing is in both.
+    """
+    from holdfast.checkpoints.engine import Job, map_blocks, nonfinite_error
+    from holdfast.checkpoints.kernels import moments
+    from holdfast.checkpoints.locate import open_source
+    from holdfast.checkpoints.vocabulary import align_vocabularies
+    from holdfast.errors import ModelError
+    from holdfast.progress import progress
+
+    began = time.perf_counter()
+    notes: list[str] = []
+    sources = [open_source(start), open_source(result, base=start)]
+    sources = align_vocabularies(sources, ("the start", "the result"), members=(0, 1), layout=0, base=0, policy="zero", problems=[], notes=notes)
+    (a, b), jobs = sources, []
+    for name, entry in a.entries.items():
+        other = b.entries.get(name)
+        if other is not None and other.shape == entry.shape and entry.dtype.kind == other.dtype.kind == "float":
+            jobs.append(Job(name, entry.dtype, entry.shape, entry.size, entry.file.name, (True, True)))
+    notes += _left_out(a.entries, b.entries, {job.name for job in jobs})
+    if not jobs:
+        raise ModelError(f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one architecture.\n" + "\n".join(notes))
+    sums: dict[str, np.ndarray] = {}
+
+    def look(job: Job, begin: int, end: int, scratch: Scratch) -> np.ndarray:
+        pair = [s.read(job.name, begin, end, buffer) for s, buffer in zip(sources, scratch.buffers, strict=True)]
+        found = moments(*pair)
+        if found[6] or found[7]:
+            raise nonfinite_error(sources[0 if found[6] else 1], job.name)
+        return found
+
+    def add(job: Job, found: np.ndarray) -> None:
+        sums[job.name] = found if job.name not in sums else sums[job.name] + found
+
+    with progress("Comparing", total=sum(j.size * j.dtype.itemsize for j in jobs), unit="bytes") as advance:
+        map_blocks(jobs, look, sources=2, workers=workers, reduce=add, advance=advance)
+    layers: dict[str, np.ndarray] = {}
+    tensors = []
+    for job in jobs:
+        held = sums[job.name]
+        for layer in (layer_of(job.name), "total"):
+            layers[layer] = held if layer not in layers else layers[layer] + held
+        l2, relative, cosine, agreement = _figures(held)
+        tensors.append(
+            TensorDistance(
+                name=job.name,
+                layer=layer_of(job.name),
+                shape=job.shape,
+                dtypes=(a.entries[job.name].dtype.name, b.entries[job.name].dtype.name),
+                l2=l2,
+                relative=relative,
+                cosine=cosine,
+                sign_agreement=agreement,
+            )
+        )
+    return CheckpointDistance(
+        start=a.label, result=b.label, tensors=tuple(tensors), layers=tuple(distances_of(layers)), notes=tuple(notes),
+        seconds=time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) -> list[str]:
+    found = []
+    for title, names in (
+        ("only in the start", [n for n in a if n not in b]),
+        ("only in the result", [n for n in b if n not in a]),
+        ("of different shapes", [n for n in a if n in b and a[n].shape != b[n].shape]),
+        ("not of floating-point numbers", [n for n in a if n in b and a[n].shape == b[n].shape and n not in compared]),
+    ):
+        if names:
+            found.append(f"{len(names)} tensors {title}: {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}")
+    return found
 
 
 def layer_of(name: str) -> str:
@@ -35,27 +166,39 @@ def layer_of(name: str) -> str:
 
 
 def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> list[LayerDistance]:
-    """Distances per layer and, last, "total".
+    """Distances per layer and, last, "total", of tensors in memory.
 
     Args:
         pairs: `(parameter name, start, result)`, tensors of one shape, any floating dtype.
     """
-    sums: dict[str, list[float]] = {}
+    import numpy as np
+
+    sums: dict[str, np.ndarray] = {}
     for name, start, result in pairs:
         a, b = start.detach().float(), result.detach().to(start.device).float()
-        values = (a.numel(), float((b - a).square().sum()), float(a.square().sum()), float(b.square().sum()), float((a * b).sum()))
+        agree = (a.sign() == b.sign()).sum()
+        values = (a.numel(), (b - a).square().sum(), a.square().sum(), b.square().sum(), (a * b).sum(), agree, 0, 0)
+        found = np.array([float(v) for v in values])
         for layer in (layer_of(name), "total"):
-            held = sums.setdefault(layer, [0.0] * 5)
-            for i, value in enumerate(values):
-                held[i] += value
-    return [_distance(layer, *values) for layer, values in sorted(sums.items(), key=lambda item: _order(item[0]))]
+            sums[layer] = found if layer not in sums else sums[layer] + found
+    return distances_of(sums)
 
 
-def _distance(layer: str, count: float, moved: float, start: float, result: float, product: float) -> LayerDistance:
+def distances_of(sums: Mapping[str, np.ndarray]) -> list[LayerDistance]:
+    """Layers in order ("total" last) from sums as `kernels.moments` gives them."""
+    found = []
+    for layer, held in sorted(sums.items(), key=lambda item: _order(item[0])):
+        l2, relative, cosine, agreement = _figures(held)
+        found.append(LayerDistance(layer=layer, parameters=int(held[0]), l2=l2, relative=relative, cosine=cosine, sign_agreement=agreement))
+    return found
+
+
+def _figures(sums: np.ndarray) -> tuple[float, float, float, float]:
+    count, moved, start, result, product, agree = (float(v) for v in sums[:6])
     l2 = math.sqrt(moved)
     relative = l2 / math.sqrt(start) if start > 0 else (math.inf if l2 > 0 else 0.0)
-    cosine = product / math.sqrt(start * result) if start > 0 and result > 0 else math.nan
-    return LayerDistance(layer=layer, parameters=int(count), l2=l2, relative=relative, cosine=cosine)
+    cosine = max(-1.0, min(1.0, product / math.sqrt(start * result))) if start > 0 and result > 0 else math.nan
+    return l2, relative, cosine, agree / count if count else math.nan
 
 
 def _order(layer: str) -> tuple[int, int]:

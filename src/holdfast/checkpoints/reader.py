@@ -1,71 +1,251 @@
-"""Checkpoint folders as data: one safetensors file or a sharded set, read tensor by tensor, memory-mapped.
+"""Checkpoint folders as data: one safetensors file or a sharded set.
 
-Nothing is loaded until a tensor is asked for, pickle files are refused, and truncated or mismatched shards are named.
+Opening a folder reads headers only, and checks them against the files: truncated, mismatched and missing shards are named before any work begins.
+Tensors are then read in stretches by position (`read`, what the engine uses: no page is mapped, so memory stays flat and a file that shrinks
+meanwhile is an error instead of a crash), or memory-mapped (`mapped`, and `tensor` for PyTorch). Pickle files are refused.
+
+Three kinds of folder are known: models (`model.safetensors`), adapters (`adapter_model.safetensors`) and residuals (`residual.safetensors`); models
+and residuals may be sharded, with an index.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
+import resource
+import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoints.sources import Entry
 from holdfast.errors import ModelError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
-_SINGLE = ("model.safetensors", "adapter_model.safetensors")
+    from holdfast.checkpoints.dtypes import Operand
+
+STEMS = ("model", "adapter_model", "residual")
+"""Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors` with `<stem>.safetensors.index.json`."""
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+_LARGEST_HEADER = 100_000_000
+"""Bytes; the limit of the safetensors format."""
 
 
 class CheckpointReader:
-    """The tensors of one checkpoint folder by name.
+    """The tensors of one checkpoint folder by name; a `Source`. Several threads may read at once.
 
     Args:
-        folder: a folder with `model.safetensors`, `model.safetensors.index.json` + shards, or `adapter_model.safetensors`.
+        folder: a folder with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an adapter or a residual.
 
     Raises:
-        ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged.
+        ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged, an index that does not fit the shards.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self._file_of: dict[str, Path] = {}
-        self._open: dict[Path, Any] = {}
-        for file in weight_files(self.folder):
-            for name in self._handle(file).keys():  # noqa: SIM118  (a safetensors handle is no mapping)
-                self._file_of[name] = file
+        self.label = str(folder)
+        self.files = weight_files(self.folder)
+        self.metadata: dict[str, str] = {}
+        """The files' free text (`{"format": "pt"}`), of all files together."""
+        self._stats = {file: _stat(file) for file in self.files}
+        self._descriptors: dict[Path, int] = {}
+        self._torch: dict[Path, Any] = {}
+        self._lock = threading.Lock()
+        found: dict[str, Entry] = {}
+        listed = _weight_map(self.folder)
+        for file in self.files:
+            metadata, entries = read_header(file)
+            self.metadata |= metadata
+            for entry in entries:
+                if entry.name in found and listed.get(entry.name) != file.name:
+                    if entry.name not in listed:
+                        raise ModelError(f"{self.folder}: {entry.name} is in {found[entry.name].file.name} and in {file.name}. Expected it once.")
+                    continue
+                found[entry.name] = entry
+        absent = [f"{name} (in {file})" for name, file in listed.items() if name not in found or found[name].file.name != file]
+        if absent:
+            raise ModelError(
+                f"{self.folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not where the index says: "
+                f"{', '.join(absent[:5])}{' ...' if len(absent) > 5 else ''}. Copy or download the folder again."
+            )
+        self.entries: Mapping[str, Entry] = found
 
     def names(self) -> list[str]:
         """Tensor names, sorted."""
-        return sorted(self._file_of)
+        return sorted(self.entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape without reading the data."""
+        return self.entries[name].shape
+
+    def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
+        """See `Source.read`."""
+        from holdfast.checkpoints.dtypes import Operand
+
+        entry = self.entries[name]
+        itemsize = entry.dtype.itemsize
+        length = (stop - start) * itemsize
+        target = buffer[:length]
+        view, position = target.data, entry.offset + start * itemsize
+        descriptor = self._descriptor(entry.file)
+        while view:
+            try:
+                got = os.preadv(descriptor, [view], position)
+            except OSError as error:
+                raise ModelError(f"{entry.file} cannot be read at {name}: {error.strerror or error}.") from error
+            if got == 0:
+                raise ModelError(f"{entry.file} ends within {name}: it has become shorter since it was opened. Copy or download it again.")
+            view, position = view[got:], position + got
+        return Operand(target.view(entry.dtype.storage), entry.dtype)
+
+    def mapped(self, name: str) -> np.ndarray:
+        """The whole tensor's raw elements, memory-mapped, read-only, 1-D, in the storage type of its dtype (bfloat16 as uint16)."""
+        import numpy as np
+
+        entry = self.entries[name]
+        if entry.size == 0:
+            return np.empty(0, entry.dtype.storage)
+        return np.memmap(entry.file, entry.dtype.storage, mode="r", offset=entry.offset, shape=(entry.size,))
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor, in its stored dtype, on the CPU.
+        """One tensor for PyTorch, in its stored dtype, on the CPU, memory-mapped.
 
         Raises:
             KeyError: no tensor of that name.
         """
-        return self._handle(self._file_of[name]).get_tensor(name)
+        from safetensors import safe_open
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape without reading the data."""
-        return tuple(self._handle(self._file_of[name]).get_slice(name).get_shape())
+        file = self.entries[name].file
+        if file not in self._torch:
+            self._torch[file] = safe_open(str(file), framework="pt")
+        return self._torch[file].get_tensor(name)
 
-    def _handle(self, file: Path) -> Any:
-        if file not in self._open:
-            from safetensors import SafetensorError, safe_open
+    def check_unchanged(self) -> None:
+        """Compares the files with what they were when the folder was opened.
 
-            try:
-                self._open[file] = safe_open(str(file), framework="pt")
-            except (SafetensorError, OSError) as error:
-                raise ModelError(
-                    f"Expected a whole safetensors file at {file}, but it cannot be read: {error}. Copy or download it again."
-                ) from error
-        return self._open[file]
+        Raises:
+            ModelError: one of them has been written, replaced or removed since.
+        """
+        for file, before in self._stats.items():
+            if _stat(file) != before:
+                raise ModelError(f"{file} has been changed since it was opened, so that what was read may be of two versions. Start again.")
+
+    def close(self) -> None:
+        """Closes the files. Reading opens them again."""
+        with self._lock:
+            for descriptor in self._descriptors.values():
+                os.close(descriptor)
+            self._descriptors = {}
+            self._torch = {}
+
+    def __enter__(self) -> CheckpointReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _descriptor(self, file: Path) -> int:
+        found = self._descriptors.get(file)
+        if found is None:
+            with self._lock:
+                found = self._descriptors.get(file)
+                if found is None:
+                    try:
+                        found = open_descriptor(file, os.O_RDONLY)
+                    except OSError as error:
+                        raise ModelError(f"{file} cannot be opened: {error.strerror or error}.") from error
+                    self._descriptors[file] = found
+        return found
+
+
+def open_descriptor(file: Path, flags: int) -> int:
+    """Opens a file. Large models come in more shards than a process may have open by default: the limit is raised as far as the system lets it."""
+    flags |= getattr(os, "O_CLOEXEC", 0)
+    try:
+        return os.open(file, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65_536), hard))
+    return os.open(file, flags, 0o644)
+
+
+def _stat(file: Path) -> tuple[int, int, int] | None:
+    """What tells a file from a later version of it; None where it is gone."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
+    """The header of one safetensors file, checked against the file: its free text and its tensors in file order.
+
+    Raises:
+        ModelError: the file is truncated, its header is no safetensors header, or a tensor's dtype, shape and place contradict each other.
+    """
+    from holdfast.checkpoints.dtypes import DTYPES
+
+    def refuse(reason: str) -> ModelError:
+        return ModelError(f"Expected a whole safetensors file at {file}, but {reason}. Copy or download it again.")
+
+    try:
+        length = file.stat().st_size
+        with open(file, "rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if length < 8 or size > min(length - 8, _LARGEST_HEADER):
+                raise refuse(f"it cannot be read: its header should take {size:,} bytes, the whole file has {length:,}")
+            content = stream.read(size)
+    except OSError as error:
+        raise refuse(f"it cannot be read: {error.strerror or error}") from error
+    try:
+        header = json.loads(content)
+        if not isinstance(header, dict):
+            raise ValueError(f"a JSON object was expected, {type(header).__name__} came")
+        metadata = header.pop("__metadata__", None) or {}
+        if not isinstance(metadata, dict):
+            raise ValueError(f"__metadata__ should be a JSON object, {type(metadata).__name__} came")
+    except (ValueError, RecursionError) as error:
+        raise refuse(f"its header cannot be read ({error})") from None
+    entries = []
+    for name, said in header.items():
+        try:
+            kind, shape, (begin, end) = said["dtype"], tuple(said["shape"]), said["data_offsets"]
+            if not isinstance(kind, str) or not all(type(n) is int for n in (*shape, begin, end)):
+                raise ValueError
+        except (TypeError, KeyError, ValueError):
+            raise refuse(f"its header's entry for {name} is not one: {str(said)[:100]}") from None
+        if kind not in DTYPES:
+            raise ModelError(f"{file}: {name} has dtype {kind}, which is not supported. Known: {', '.join(DTYPES)}.")
+        entry = Entry(name, DTYPES[kind], shape, file, 8 + size + begin)
+        if min(shape, default=0) < 0 or begin < 0 or entry.nbytes != end - begin:
+            raise refuse(f"{name} ({kind} {list(shape)}) needs {entry.nbytes:,} bytes and its header gives it {end - begin:,}")
+        entries.append(entry)
+    entries.sort(key=lambda e: (e.offset, e.nbytes))
+    position = 8 + size
+    for entry in entries:
+        if entry.offset != position:
+            raise refuse(f"{entry.name} begins at byte {entry.offset:,} where byte {position:,} was expected")
+        position += entry.nbytes
+    if position != length:
+        cut = [e.name for e in entries if e.offset + e.nbytes > length]
+        where = f"; cut off: {', '.join(cut[:5])}{' ...' if len(cut) > 5 else ''}" if cut else ""
+        raise refuse(f"it cannot be read: its tensors take {position:,} bytes, the file has {length:,}{where}")
+    return {str(k): str(v) for k, v in metadata.items()}, entries
 
 
 def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -77,16 +257,24 @@ def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(f"Expected a checkpoint folder at {folder}, found none.")
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    listed = _weight_map(folder)
+    if listed:
+        names = sorted(set(listed.values()))
         missing = [n for n in names if not (folder / n).is_file()]
         if missing:
             raise ModelError(f"{folder} is incomplete: its index lists {len(names)} shards, {len(missing)} missing: {', '.join(missing[:5])}.")
+        _refuse_unlisted(folder, names)
         return [folder / n for n in names]
-    for name in _SINGLE:
-        if (folder / name).is_file():
-            return [folder / name]
+    for stem in STEMS:
+        if (folder / f"{stem}.safetensors").is_file():
+            return [folder / f"{stem}.safetensors"]
+    shards = sorted(p.name for p in folder.glob("*.safetensors") if re.fullmatch(r".+-\d+-of-\d+\.safetensors", p.name))
+    if shards:
+        stem = shards[0].rsplit("-", 3)[0]
+        raise ModelError(
+            f"{folder} holds {len(shards)} shards ({shards[0]} ...) but no {stem}.safetensors.index.json, which says what is in them "
+            "and that none is missing. Copy or download it too."
+        )
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     if pickles:
         raise ModelError(
@@ -94,6 +282,39 @@ def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
             f"python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
         )
     raise ModelError(f"Expected model.safetensors (or a sharded set with its index) in {folder}, found neither.")
+
+
+def _refuse_unlisted(folder: Path, listed: list[str]) -> None:
+    """Refuses a folder with weight files beside those of its index: one of the two is of another version, or the index is not whole."""
+    index = index_file(folder)
+    assert index is not None
+    stem = index.name.removesuffix(".safetensors.index.json")
+    totals = {found[1] for name in listed if (found := re.fullmatch(r".+-\d+-of-(\d+)\.safetensors", name))}
+    names = {f"{stem}.safetensors"} | {p.name for total in totals for p in folder.glob(f"*-of-{total}.safetensors") if p.name.startswith(f"{stem}-")}
+    if unlisted := sorted(n for n in names - set(listed) if (folder / n).is_file()):
+        raise ModelError(
+            f"{folder} holds {', '.join(unlisted[:5])}, which {index.name} does not list: the weights of two saves, or an index that is not whole. "
+            "Remove what does not belong there, or copy the folder again."
+        )
+
+
+def index_file(folder: Path) -> Path | None:
+    """The index of a sharded checkpoint, or None."""
+    return next((path for stem in STEMS if (path := folder / f"{stem}.safetensors.index.json").is_file()), None)
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """Tensor name: shard, of the index; empty where there is none."""
+    index = index_file(folder)
+    if index is None:
+        return {}
+    try:
+        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        if not isinstance(found, dict) or not found or not all(isinstance(v, str) and v == os.path.basename(v) for v in found.values()):
+            raise ValueError("no file names in weight_map")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"Expected an index of shards in {index}, but it cannot be read ({error}). Copy or download it again.") from None
+    return found
 
 
 def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
@@ -107,3 +328,11 @@ def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
     with ThreadPoolExecutor(max_workers=min(8, len(files))) as pool:
         parts = list(pool.map(digest, files))
     return hashlib.sha256("".join(f"{f.name} {f.stat().st_size} {d}\n" for f, d in zip(files, parts, strict=True)).encode()).hexdigest()
+
+
+def stretches(size: int, unit: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) pairs of at most `unit` elements that cover `size`; one empty pair for an empty tensor."""
+    if size == 0:
+        yield 0, 0
+    for start in range(0, size, unit):
+        yield start, min(start + unit, size)

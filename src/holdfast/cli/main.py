@@ -21,6 +21,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": ("holdfast.cli.quickstart", "see it work in about three minutes: no network, no GPU, no files of yours"),
     "train": ("holdfast.cli.train", "fine-tune a model, keep what it knew, measure both before and after"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
+    "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
+    "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
+    "distance": ("holdfast.cli.distance", "how far the weights of one checkpoint are from another's"),
+    "perturb": ("holdfast.cli.perturb", "Gaussian noise on the weights, reproducible"),
+    "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
 }
 """Name: the module with its `run(argv) -> exit code`, and one line of help."""
 
@@ -49,6 +54,11 @@ examples
   holdfast train --config run.yaml --learning_rate 1e-5     # a YAML for 'trl sft' works as it is
   holdfast train --config run.yaml --dry_run                # checks everything, trains nothing
   holdfast report runs/Qwen3-0.6B-label_annealing
+
+  holdfast merge math code --base base --method ties --density 0.3 --output_dir both
+  holdfast residual apply --instruct instruct --old_base base --base new-base --output_dir new-instruct
+  holdfast distance base both --plot distance.html
+  holdfast inspect both --verify
 """
 
 

@@ -21,8 +21,7 @@ class OptionParser(argparse.ArgumentParser):
         Raises:
             ConfigError: an unknown option (with the nearest known one), a missing or a wrong value.
         """
-        words = [f"--{w[2:].partition('=')[0].replace('-', '_')}{''.join(w.partition('=')[1:])}" if w.startswith("--") else w for w in argv]
-        result, unknown = self.parse_known_args(words)
+        result, unknown = self.parse_known_args(with_underscores(argv))
         if unknown:
             options = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
             known = ", ".join(sorted(options))
@@ -31,6 +30,11 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}. See '{self.prog} --help'.")
+
+
+def with_underscores(argv: list[str]) -> list[str]:
+    """The words with hyphens in option names turned into underscores; values stay as they are."""
+    return [f"--{w[2:].partition('=')[0].replace('-', '_')}{''.join(w.partition('=')[1:])}" if w.startswith("--") else w for w in argv]
 
 
 def console() -> Any:

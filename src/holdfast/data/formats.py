@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import MESSAGE_EXTRAS, BadRow, Convert, Layout, Row, Templates, converter, recognise
-from holdfast.data.progress import progress, quiet_datasets
+from holdfast.data.progress import quiet_datasets
 from holdfast.errors import DataError, did_you_mean
+from holdfast.progress import progress
 
 if TYPE_CHECKING:
     import datasets

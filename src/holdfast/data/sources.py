@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from holdfast.data.arrow_cache import FORMAT_VERSION, cached_dataset
-from holdfast.data.progress import progress
 from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, kind_of, row_lines
 from holdfast.errors import DataError, did_you_mean
+from holdfast.progress import progress
 
 if TYPE_CHECKING:
     import datasets

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.reports.figures import Row, number, percent, significant
+from holdfast.reports.figures import Row, number, significant
 from holdfast.reports.markup import Column
 from holdfast.results import LayerDistance
 
@@ -364,13 +364,24 @@ def training_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
 # ------------------------------------------------------------------------------------------------------- distances
 
 
+def moved(relative: float) -> str:
+    """A relative distance in percent with three significant digits: moves of a millionth are as common as moves of a tenth."""
+    return f"{significant(float(f'{100 * relative:.3g}'))} %" if math.isfinite(relative) else number(relative)
+
+
+def signs_kept(share: float) -> str:
+    """A share of parameters in percent, two decimals."""
+    return f"{number(100 * share, 2)} %" if math.isfinite(share) else number(share)
+
+
 def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
-    """Relative L2 distance of each layer from the start, as bars in the order of the model."""
+    """Relative L2 distance of each layer from the start, as bars in the order of the model; signs kept where they were recorded."""
     if not distance:
         return None
     names = [d.layer for d in distance]
     values = [finite(100 * d.relative) for d in distance]
     endless = [n for n, d in zip(names, distance, strict=True) if not math.isfinite(d.relative)]
+    signs = any(math.isfinite(d.sign_agreement) for d in distance)
     height = 290
     figure = {
         "data": [
@@ -379,9 +390,10 @@ def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
                 "x": [plain(n) for n in names],
                 "y": values,
                 "marker": {"color": ["var(--accent)" if d.layer.isdigit() else "var(--second)" for d in distance], "cornerradius": 3},
-                "customdata": [[significant(float(d.l2)), number(d.cosine, 6), f"{d.parameters:,}"] for d in distance],
-                "hovertemplate": "layer %{x}: %{y:.3g} %<br>L2 %{customdata[0]}<br>cosine %{customdata[1]}<br>%{customdata[2]} parameters"
-                "<extra></extra>",
+                "customdata": [[significant(float(d.l2)), number(d.cosine, 6), f"{d.parameters:,}", signs_kept(d.sign_agreement)] for d in distance],
+                "hovertemplate": "layer %{x}: %{y:.3g} %<br>L2 %{customdata[0]}<br>cosine %{customdata[1]}"
+                + ("<br>signs kept %{customdata[3]}" if signs else "")
+                + "<br>%{customdata[2]} parameters<extra></extra>",
             }
         ],
         "layout": layout(
@@ -391,9 +403,10 @@ def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
     caption = "L2 norm of (result - start) over the L2 norm of the start, per layer; other colour: outside the blocks.".replace(" - ", " \u2212 ")
     if endless:
         caption += f" Not drawn, because the start's norm is 0: {', '.join(endless)}."
-    columns = [Column(title="Layer"), *(Column(title=t, numeric=True) for t in ("Relative L2", "L2", "Cosine", "Parameters"))]
+    titles = ("Relative L2", "L2", "Cosine", *(["Signs kept"] if signs else []), "Parameters")
+    columns = [Column(title="Layer"), *(Column(title=t, numeric=True) for t in titles)]
     rows = [
-        [n, percent(100 * d.relative, sign=False), significant(float(d.l2)), number(d.cosine, 6), f"{d.parameters:,}"]
+        [n, moved(d.relative), significant(float(d.l2)), number(d.cosine, 6), *([signs_kept(d.sign_agreement)] if signs else []), f"{d.parameters:,}"]
         for n, d in zip(names, distance, strict=True)
     ]
     return Chart(title="Distance from the start, layer by layer", figure=figure, caption=caption, columns=columns, rows=rows, height=height)

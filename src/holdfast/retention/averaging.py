@@ -10,7 +10,9 @@ step, also where the period divides T. p = 1 averages once, at the end, which is
 
 The optimiser's moments are kept by default, as the paper is silent; `reset_optimizer` clears them after each average.
 
-Cost: one copy of the trainable parameters and one pass over them per average; no second model in the forward pass.
+Cost: one pass over the trainable parameters per average; no second model in the forward pass. The start is kept as a copy of the trainable
+parameters. A named folder is read anew at each average, tensor by tensor, each rank its own part, and nothing is kept; unless its dtype holds digits
+that the parameters' does not (float32 files, a bfloat16 run): then a rounded copy is, since unrounded values would average to other numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from holdfast.retention.paths import folder_problems
 
 if TYPE_CHECKING:
     import torch
+
+    from holdfast.checkpoints.reader import CheckpointReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,24 +81,24 @@ class SequentialAveraging(RetentionMethod):
         return step % self.period(total_steps) == 0 or step == total_steps
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        return _Average(self, anchors.get(self.previous))
+        streamed = None if self.previous == START else _streamed(self.previous, anchors._named)
+        return _Average(self, anchors.get(self.previous) if streamed is None else streamed)
 
 
 class _Average(Passive):
-    def __init__(self, method: SequentialAveraging, anchor: dict[str, torch.Tensor]) -> None:
+    def __init__(self, method: SequentialAveraging, anchor: dict[str, torch.Tensor] | CheckpointReader) -> None:
         self.method = method
         self.anchor = anchor
         self.count = 0
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
-        import torch
+        from holdfast.checkpoints.live import lerp_
 
         if not self.method.averages_at(step.step, step.total_steps):
             return
-        self.anchor = aligned(self.anchor, named)
-        with torch.no_grad():
-            names = list(named)
-            torch._foreach_lerp_([named[n].detach() for n in names], [self.anchor[n] for n in names], self.method.beta)
+        if isinstance(self.anchor, dict):
+            self.anchor = aligned(self.anchor, named)
+        lerp_(named, self.anchor, self.method.beta)
         self.count += 1
         if self.method.reset_optimizer and step.reset_optimizer is not None:
             step.reset_optimizer()
@@ -107,3 +111,21 @@ class _Average(Passive):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.count = int(state["count"])
+
+
+def _streamed(folder: str, named: NamedParams) -> CheckpointReader | None:
+    """The open folder, if each of its tensors fits its parameter and is exact in the parameter's dtype."""
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import dtype
+    from holdfast.checkpoints.live import counterparts
+    from holdfast.checkpoints.reader import CheckpointReader
+
+    reader = CheckpointReader(folder)
+    fits = counterparts(named, reader, header=f"The anchor {folder} does not fit the model being trained")
+    for target, key in fits:
+        stored, held = reader.entries[key].dtype, dtype(str(target.parameter.dtype))
+        if stored.exponent > held.exponent or stored.mantissa > held.mantissa:
+            return None
+        reader.read(key, 0, 0, np.empty(0, np.uint8))  # opens the file: removing the folder during the run does not matter then
+    return reader

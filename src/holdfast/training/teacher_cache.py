@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 from holdfast.cache import cache_folder
-from holdfast.data.progress import progress
 from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError
 from holdfast.ops.heads import Head, causal_lm, describe_head
+from holdfast.progress import progress
 from holdfast.results import read_json, write_json
 from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.method import TokenLoss

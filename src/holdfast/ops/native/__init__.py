@@ -1,8 +1,8 @@
 """The annealing op's inner loops in C (`annealing.c`), built at first use with the machine's own C compiler and loaded through ctypes.
 
-Building takes about half a second, once per machine, source and compiler; the library lies in `cache_folder()/native`, named by the hash of all that
-went into it. Before anything uses it, every entry point has to reproduce PyTorch's result on a small problem. Without a compiler, with
-`HOLDFAST_NATIVE=0`, or where the check fails, `load()` gives None and `why_not()` the reason; the callers then use PyTorch alone.
+`holdfast.native` builds and keeps the library. Before anything uses it, every entry point has to reproduce PyTorch's result on a small problem.
+Without a compiler, with `HOLDFAST_NATIVE=0`, or where the check fails, `load()` gives None and `why_not()` the reason; the callers then use PyTorch
+alone.
 
 The bfloat16 products use PyTorch's own small product (`at::native::cpublas::brgemm`, oneDNN inside) by its exported name, because no public function
 multiplies bfloat16 matrices into float32 on CPUs. Where that name is missing or gives other numbers, only these products are off.
@@ -12,11 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.cache import cache_folder
+from holdfast.native import Settings, build, settings
 
 SOURCE = Path(__file__).with_name("annealing.c")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
@@ -170,70 +165,27 @@ class Native:
 
 def load() -> Native | None:
     """The library, built if need be; None where it cannot be had (see `why_not`)."""
-    return _load(os.environ.get("HOLDFAST_NATIVE", "1"), os.environ.get("CC", ""))[0]
+    return _load(settings())[0]
 
 
 def why_not() -> str | None:
     """Why `load()` gives None, as a sentence; None when it does not."""
-    return _load(os.environ.get("HOLDFAST_NATIVE", "1"), os.environ.get("CC", ""))[1]
+    return _load(settings())[1]
 
 
 @functools.lru_cache(maxsize=4)
-def _load(switch: str, wanted: str) -> tuple[Native | None, str | None]:
-    if switch.lower() in ("0", "false", "off", "no"):
-        return None, "it is switched off (HOLDFAST_NATIVE=0)"
-    compiler = next((path for name in ([wanted] if wanted else ["cc", "gcc", "clang"]) if (path := shutil.which(name))), None)
-    if compiler is None:
-        return None, f"no C compiler was found ({wanted or 'cc, gcc, clang'})"
-    try:
-        version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout.partition("\n")[0]
-        library = _built(compiler, version)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None)
-        return None, f"building it failed: {(said or str(error)).strip().splitlines()[0] if (said or str(error)).strip() else type(error).__name__}"
-    _declare(library)
-    native = Native(library, version, *_torch_product())
+def _load(wanted: Settings) -> tuple[Native | None, str | None]:
+    # Compiled with OpenMP, linked without: the symbols come from the OpenMP that PyTorch has loaded, so that there is one pool of threads.
+    built = build(SOURCE, flags=FLAGS, wanted=wanted)
+    if isinstance(built, str):
+        return None, built
+    _declare(built.library)
+    native = Native(*built, *_torch_product())
     if not _rows_are_right(native):
-        return None, f"the library built by {version} does not reproduce PyTorch's numbers"
+        return None, f"the library built by {native.compiler} does not reproduce PyTorch's numbers"
     if native.has_bfloat16 and not _products_are_right(native):
-        native = Native(library, version, None, None)
+        native = Native(*built, None, None)
     return native, None
-
-
-def _built(compiler: str, version: str) -> ctypes.CDLL:
-    """The library, compiled unless it lies in the cache already."""
-    key = hashlib.blake2b(repr((SOURCE.read_bytes(), FLAGS, version, _processor())).encode(), digest_size=12).hexdigest()
-    folder = cache_folder() / "native"
-    path = folder / f"annealing-{key}.so"
-    keep = _is_ours(folder)
-    if keep and path.is_file():
-        return ctypes.CDLL(str(path))
-    with tempfile.TemporaryDirectory(dir=folder if keep else None) as work:
-        compiled, linked = Path(work) / "annealing.o", Path(work) / "annealing.so"
-        # Compiled with OpenMP, linked without: the symbols come from the OpenMP that PyTorch has loaded, so that there is one pool of threads.
-        for command in ([compiler, *FLAGS, "-c", str(SOURCE), "-o", str(compiled)], [compiler, "-shared", str(compiled), "-o", str(linked), "-lm"]):
-            subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        if keep:
-            os.replace(linked, path)
-        return ctypes.CDLL(str(path if keep else linked))  # once loaded, the file may go
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether libraries may be kept and trusted there: a library that somebody else could have put there is not loaded."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
-    except OSError:
-        return False
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: a cache folder may be shared between machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return " ".join(os.uname()[3:5])
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
 
 
 def _declare(library: Any) -> None:

@@ -1,0 +1,74 @@
+"""Do two checkpoints look like a model and its base? Distances on a sample of every tensor, before a long job begins.
+
+A fine-tune stays near its base: over all weights the relative norm of the difference is a few per cent and the cosine close to 1. Two models that
+were trained apart have a cosine near 0 and a relative norm near 1.4, layer by layer, and their difference is no residual of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoints.distance import distances_of, layer_of
+from holdfast.results import LayerDistance
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.sources import Source
+
+STRETCHES, LENGTH = 4, 16_384
+"""Of each tensor, so many stretches of so many elements are looked at, evenly spread."""
+LARGEST_RELATIVE, SMALLEST_COSINE = 0.5, 0.9
+"""Beyond these two models are not called relatives. Continued pre-training on a billion tokens stays well within them."""
+
+
+def ancestry(base: Source, tuned: Source) -> tuple[LayerDistance, ...]:
+    """Distances per layer and, last, "total", of `tuned` to `base`, from a sample of the tensors that both have.
+
+    Returns:
+        One `LayerDistance` a layer; `parameters` counts what was looked at. Empty where no tensor is in both.
+    """
+    import numpy as np
+
+    from holdfast.checkpoints.kernels import moments
+
+    sums: dict[str, np.ndarray] = {}
+    buffers = [np.empty(LENGTH * 8, np.uint8) for _ in range(2)]
+    for name, entry in base.entries.items():
+        other = tuned.entries.get(name)
+        if other is None or other.shape != entry.shape or entry.dtype.kind != "float" or other.dtype.kind != "float":
+            continue
+        step = max(LENGTH, -(-entry.size // STRETCHES))
+        for start in range(0, entry.size, step):
+            stop = min(start + LENGTH, entry.size)
+            found = moments(base.read(name, start, stop, buffers[0]), tuned.read(name, start, stop, buffers[1]))
+            for layer in (layer_of(name), "total"):
+                sums[layer] = found if layer not in sums else sums[layer] + found
+    return tuple(distances_of(sums))
+
+
+def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[str]:
+    """Sentences where two checkpoints do not look like a model and its base; empty where they do.
+
+    Args:
+        found: from `ancestry`.
+        tuned, base: what messages call the two.
+    """
+    total = next((d for d in found if d.layer == "total"), None)
+    if total is None:
+        return []
+    if total.l2 == 0:
+        return [f"{tuned} and {base} hold the same weights (on a sample of {total.parameters:,}): the residual is 0."]
+    strange = [d for d in found if d.layer not in ("total", "norm") and (d.relative > LARGEST_RELATIVE or d.cosine < SMALLEST_COSINE)]
+    if not strange:
+        return []
+    worst = max(strange, key=lambda d: d.relative)
+    where = (
+        "everywhere"
+        if len(strange) >= len(found) - 2
+        else f"in layers {', '.join(d.layer for d in strange[:12])}{' ...' if len(strange) > 12 else ''}"
+    )
+    return [
+        f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: over all weights relative norm of the difference {total.relative:.3g}, "
+        f"cosine {total.cosine:.3f}; worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f} (a fine-tune stays below "
+        f"{LARGEST_RELATIVE} and above {SMALLEST_COSINE}). Is {base} really its parent?"
+    ]

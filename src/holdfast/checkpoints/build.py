@@ -1,0 +1,412 @@
+"""From a plan to a folder: the driver that merging, residuals and perturbation share.
+
+What differs between them is a *recipe*: statistic passes, if any, and a function from blocks of the inputs to a block of the output (see
+`methods.protocol`). The driver runs the passes, writes the tensors, checks every value on the way, and leaves a folder that loads like any other
+checkpoint, with a record of where it comes from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.checkpoints.engine import Job, Reader, Scratch, batches, map_blocks, nonfinite_error, overflow_error, workers_here
+from holdfast.checkpoints.methods.protocol import Block
+from holdfast.checkpoints.plan import Plan
+from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.sources import config_of, folders_of, inner_source
+from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
+from holdfast.errors import Interrupted, ModelError, RunFolderError, ShapeError, StorageError
+from holdfast.progress import progress
+from holdfast.results import fingerprint, write_json
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.kernels import Flags
+    from holdfast.checkpoints.sources import Source
+
+WRITING = 2e9
+"""Bytes a second that an estimate takes for writing."""
+PROBES = 4
+"""Tensors that an estimate tries."""
+BATCH = 134_217_728
+"""Elements of tensors that go through all passes together, where statistics are per tensor: few enough to stay in the page cache."""
+
+
+class Recipe(Protocol):
+    """What `build` needs of a method; `methods.protocol.MergeMethod` is one."""
+
+    @property
+    def scope(self) -> str: ...
+    def rounds(self) -> int: ...
+    def measure(self, round: int, block: Block, state: Any) -> Any: ...
+    def settle(self, round: int, total: Any, state: Any) -> Any: ...
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags: ...
+    def identity(self) -> dict[str, Any]: ...
+
+    # optional: audit(block, out) -> dict[str, int], counts about what was written, summed into the record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A folder that was written."""
+
+    folder: Path
+    record: dict[str, Any]
+    """What `provenance.json` holds."""
+    seconds: dict[str, float]
+    """"measure" (statistic passes), "merge" (reading, computing, writing), "close" (waiting for the disk, renaming), "total"."""
+    resumed: tuple[str, ...] = field(default=())
+    """Files that an earlier, killed run had finished."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """Which source is what to the recipe: indices into the plan's sources."""
+
+    base: int | None
+    models: tuple[int, ...]
+    extras: tuple[int, ...] = ()
+
+
+def build(
+    plan: Plan,
+    recipe: Recipe,
+    slots: Slots,
+    output: str | os.PathLike[str],
+    *,
+    command: str,
+    request: Mapping[str, Any] | None = None,
+    companions: Sequence[Source] = (),
+    extra_files: Callable[[Path, dict[str, Any]], None] | None = None,
+    overwrite: bool = False,
+    sync: bool = True,
+    workers: int | None = None,
+) -> Built:
+    """Runs a plan.
+
+    Args:
+        plan: what `make_plan` found.
+        recipe: the arithmetic.
+        slots: which source is what.
+        output: the folder to write; neither one of the inputs nor around or inside one.
+        command: "merge", "residual extract", ...; for the record.
+        request: further settings for the record.
+        companions: sources whose tokenizer, chat template, generation configuration and code travel along, the most important last; their
+            configuration is the layout's. Default: the layout.
+        extra_files: is called with the folder and the record before it is closed, to add files.
+        overwrite: replace a folder that is there.
+        sync: put everything on the disk before the folder gets its name.
+        workers: threads; None: all cores.
+
+    Raises:
+        ModelError: NaN or infinities in an input, results too large for the dtype, an input that changed or is damaged.
+        ShapeError: integer tensors that differ between the inputs.
+        RunFolderError: the output exists, is (or holds, or lies in) an input, is being written by another process, or cannot be written.
+        StorageError: the disk is full or failed. Inputs and earlier output are intact in every case.
+        Interrupted: Ctrl-C; the same request continues with the first unfinished file.
+    """
+    started = time.perf_counter()
+    output = Path(os.path.realpath(Path(output).expanduser()))
+    _refuse_inputs(plan, output)
+    check_destination(output, overwrite=overwrite)
+    workers = workers or workers_here()
+    shards = [(file, [Slot(j.name, j.dtype, j.shape, j.size * j.dtype.itemsize) for j in plan.jobs if j.file == file]) for file in plan.files]
+    key = fingerprint(_identity(plan, recipe, slots, command, request))
+    reader = Reader(plan.sources, [Digests() for _ in plan.sources])
+    written = Digests()
+    seconds = {"measure": 0.0, "merge": 0.0, "close": 0.0}
+    writer = CheckpointWriter(output, shards, key=key, overwrite=overwrite, sync=sync)
+    resumed = tuple(sorted(writer.finished))
+    work = _Work(plan, recipe, slots, reader, workers)
+    try:
+        audit: dict[str, int] = {}
+        with progress(f"Writing {output.name}", total=plan.bytes_written * (1 + recipe.rounds()), unit="bytes") as advance:
+            work.run(writer, written, seconds, advance, audit)
+        began = time.perf_counter()
+        roots = _roots(plan, reader)
+        for _, root, _ in roots:
+            root.check_unchanged()
+        parents = [parent_record(role, root, _fingerprint_of(root, digests, workers)) for role, root, digests in roots]
+        record: dict[str, Any] = {
+            "command": command,
+            "method": recipe.identity(),
+            "request": dict(request or {}),
+            "parents": parents,
+            "layout": plan.roles[plan.layout],
+            "plan": plan.summary(),
+            "created": now(),
+            "versions": versions(),
+            **({"ancestry": plan.ancestry} if plan.ancestry else {}),
+            **({"audit": audit} if audit and not resumed else {}),
+        }
+
+        def add(folder: Path) -> None:
+            _add_files(folder, plan, companions or [plan.sources[plan.layout]])
+            result = CheckpointReader(folder)
+            record["fingerprint"] = content_fingerprint(result, known=written, workers=workers)
+            record["tensors"] = {name: written.tensor(name, entry.size) for name, entry in sorted(result.entries.items())}
+            result.close()
+            record["seconds"] = {k: round(v, 3) for k, v in seconds.items()}
+            if extra_files is not None:
+                extra_files(folder, record)
+            write_json(folder / FILE, record)
+
+        writer.close(add)
+        seconds["close"] = time.perf_counter() - began
+    except KeyboardInterrupt:
+        if writer.placed:
+            writer.abandon(keep_finished=False)
+            raise Interrupted(f"Stopped. {output} was written and is complete.") from None
+        again = "continues with the files that are finished" if writer.abandon(keep_finished=True) else "begins anew"
+        raise Interrupted(f"Stopped. {output} was not written. The same command {again}.") from None
+    except StorageError:
+        writer.abandon(keep_finished=True)
+        raise
+    except BaseException:
+        writer.abandon(keep_finished=False)
+        raise
+    seconds["total"] = time.perf_counter() - started
+    return Built(folder=output, record=record, seconds=seconds, resumed=resumed)
+
+
+def estimate(plan: Plan, recipe: Recipe, slots: Slots, *, workers: int | None = None) -> float:
+    """Seconds that `build` will take, from the time that the largest tensors' first blocks take in one thread.
+
+    Reading is part of the probe (from the page cache or the disk, whichever holds them); writing is counted at `WRITING` bytes a second.
+    """
+    largest = sorted((j for j in plan.jobs if j.action == "combine" and j.size), key=lambda j: -j.size)[:PROBES]
+    work = _Work(plan, recipe, slots, Reader(plan.sources), workers or workers_here())
+    scratch = Scratch(len(plan.sources))
+    spent = done = 0.0
+    for job in largest:
+        for _ in range(2):  # the first is for pages and caches
+            began, count = time.perf_counter(), min(job.size, UNIT)
+            work.try_block(job, count, scratch)
+            took = time.perf_counter() - began
+        spent, done = spent + took, done + count
+    computing = spent / done * sum(j.size for j in plan.jobs) / work.workers if done else 0.0
+    return computing + plan.bytes_written / WRITING
+
+
+class _Work:
+    """The passes over the data of one build."""
+
+    def __init__(self, plan: Plan, recipe: Recipe, slots: Slots, reader: Reader, workers: int) -> None:
+        self.plan, self.recipe, self.slots = plan, recipe, slots
+        self.reader, self.workers = reader, workers
+        self.states: dict[str, Any] = {}
+        self.state: Any = None
+
+    def try_block(self, job: Job, count: int, scratch: Scratch) -> None:
+        """All passes over the first `count` elements of a tensor, for the time that they take."""
+        state: Any = None
+        for number in range(self.recipe.rounds()):
+            state = self.recipe.settle(number, self.recipe.measure(number, self._block(job, 0, count, scratch), state), state)
+        self.recipe.combine(self._block(job, 0, count, scratch), state, scratch.out(job.dtype, count))
+
+    def run(
+        self, writer: CheckpointWriter, written: Digests, seconds: dict[str, float], advance: Callable[[float], None], audit: dict[str, int]
+    ) -> None:
+        self.writer, self.written, self.audit = writer, written, audit
+        jobs = [job for job in self.plan.jobs if not self.writer.done(job.name)]
+        if self.recipe.scope == "model":
+            # what is finished counts too: the statistics are of the whole model
+            for number in range(self.recipe.rounds()):
+                with _timed(seconds, "measure"):
+                    self._measure_model(number, advance)
+            groups = [jobs]
+        elif self.recipe.scope == "tensor":
+            groups = list(batches(jobs, limit=BATCH))
+        else:
+            groups = [jobs]
+        for group in groups:
+            if self.recipe.scope == "tensor":
+                for number in range(self.recipe.rounds()):
+                    with _timed(seconds, "measure"):
+                        self._measure_tensors(number, group, advance)
+            with _timed(seconds, "merge"):
+                self._write(group, advance)
+            self.states = {}
+
+    def _measure_model(self, number: int, advance: Callable[[float], None]) -> None:
+        total: list[Any] = [None]
+
+        def add(job: Job, value: Any) -> None:
+            total[0] = value if total[0] is None else _sum(total[0], value)
+
+        self._measure(number, [j for j in self.plan.jobs if j.action == "combine"], lambda job: self.state, add, advance)
+        self.state = self.recipe.settle(number, total[0], self.state)
+
+    def _measure_tensors(self, number: int, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
+        totals: dict[str, Any] = {}
+
+        def add(job: Job, value: Any) -> None:
+            totals[job.name] = _sum(totals[job.name], value) if job.name in totals else value
+
+        self._measure(number, [j for j in jobs if j.action == "combine"], lambda job: self.states.get(job.name), add, advance)
+        self.states |= {name: self.recipe.settle(number, total, self.states.get(name)) for name, total in totals.items()}
+
+    def _measure(
+        self, number: int, jobs: Sequence[Job], state: Callable[[Job], Any], reduce: Callable[[Job, Any], None], advance: Callable[[float], None]
+    ) -> None:
+        def look(job: Job, start: int, stop: int, scratch: Scratch) -> Any:
+            return self.recipe.measure(number, self._block(job, start, stop, scratch), state(job))
+
+        map_blocks(jobs, look, sources=len(self.plan.sources), workers=self.workers, reduce=reduce, advance=advance)
+
+    def _write(self, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
+        def add(job: Job, counts: dict[str, int]) -> None:
+            for name, count in counts.items():
+                self.audit[name] = self.audit.get(name, 0) + count
+
+        map_blocks(jobs, self._write_block, sources=len(self.plan.sources), workers=self.workers, reduce=add, advance=advance)
+
+    def _write_block(self, job: Job, start: int, stop: int, scratch: Scratch) -> dict[str, int] | None:
+        from holdfast.checkpoints.kernels import Term, combine
+
+        out = scratch.out(job.dtype, stop - start)
+        block = None
+        if job.action == "combine":
+            block = self._block(job, start, stop, scratch)
+            flags = self.recipe.combine(block, self.states.get(job.name) if self.recipe.scope == "tensor" else self.state, out)
+        else:
+            read = self.reader.read(job.origin, job.name, start, stop, scratch)
+            if job.action == "same":
+                self._compare(job, start, stop, read, scratch)
+            if read.dtype == job.dtype and read.dtype.kind != "float":
+                out, flags = read, None
+            else:
+                flags = combine(None, [Term(1.0, read, None)], out)
+                out = read if read.dtype == job.dtype else out
+        if flags is not None and flags.nonfinite:
+            self._name_nonfinite(job)
+        if flags is not None and flags.overflow:
+            raise overflow_error(job.name, job.dtype, flags.overflow)
+        self.written.add(job.name, start, out.raw)
+        self.writer.write(job.name, start, out.raw)
+        audit = getattr(self.recipe, "audit", None)
+        return audit(block, out) if audit is not None and block is not None else None
+
+    def _block(self, job: Job, start: int, stop: int, scratch: Scratch) -> Block:
+        def read(index: int) -> Operand:
+            return self.reader.read(index, job.name, start, stop, scratch)
+
+        base = read(self.slots.base) if self.slots.base is not None else None
+        models: list[Operand] = []
+        for index in self.slots.models:
+            if job.has[index]:
+                models.append(read(index))
+            else:
+                assert base is not None, "the plan copies what has no base"
+                models.append(base)
+        return Block(
+            name=job.name, start=start, count=stop - start, size=job.size, shape=job.shape, base=base, models=tuple(models),
+            extras=tuple(read(i) for i in self.slots.extras), has=tuple(job.has[i] for i in self.slots.models),
+        )  # fmt: skip
+
+    def _compare(self, job: Job, start: int, stop: int, read: Operand, scratch: Scratch) -> None:
+        import numpy as np
+
+        for index, has in enumerate(job.has):
+            if has and index != job.origin and index not in self.slots.extras:
+                other = self.reader.read(index, job.name, start, stop, scratch)
+                if other.dtype != read.dtype or not np.array_equal(other.raw, read.raw):
+                    raise ShapeError(
+                        f"{job.name} ({read.dtype.name}) is not the same in {self.plan.roles[job.origin]} and {self.plan.roles[index]}. Integer "
+                        "tensors cannot be averaged: expected equal ones. Are these checkpoints quantised? Merge the unquantised ones."
+                    )
+
+    def _name_nonfinite(self, job: Job) -> None:
+        import numpy as np
+
+        from holdfast.checkpoints.dtypes import count_nonfinite
+        from holdfast.checkpoints.reader import stretches
+
+        buffer = np.empty(8 * UNIT, np.uint8)
+        for index, has in enumerate(job.has):
+            if not has:
+                continue
+            source = self.plan.sources[index]
+            for start, stop in stretches(job.size, UNIT):
+                operand = source.read(job.name, start, stop, buffer)
+                if count_nonfinite(operand.raw, operand.dtype):
+                    raise nonfinite_error(source, job.name, self.plan.roles[index])
+        raise ModelError(f"{job.name}: an input changed while it was read.")
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[phase] += time.perf_counter() - began
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if isinstance(a, tuple):
+        return tuple(_sum(x, y) for x, y in zip(a, b, strict=True))
+    a += b
+    return a
+
+
+def _refuse_inputs(plan: Plan, output: Path) -> None:
+    for source in plan.sources:
+        # files may be links into another folder, as in the hub's cache
+        places = {*folders_of(source), *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())}
+        for folder in places:
+            real = Path(os.path.realpath(folder))
+            if real == output or real in output.parents or output in real.parents:
+                relation = "is" if real == output else "lies in" if real in output.parents else "holds"
+                raise RunFolderError(f"{output} {relation} the input {folder}, which is never modified. Choose another output folder.")
+
+
+def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: Mapping[str, Any] | None) -> list[Any]:
+    """Everything that decides the output's bytes: the request, what it was resolved to, the code, the inputs with their tokenizers and settings."""
+    jobs = [[j.name, j.dtype.name, list(j.shape), j.file, list(j.has), j.action, j.origin] for j in plan.jobs]
+    folders = sorted({os.path.realpath(folder) for source in plan.sources for folder in folders_of(source)})
+    files = [
+        [path.path, (stat := path.stat()).st_size, stat.st_mtime_ns]
+        for folder in folders
+        for path in sorted(os.scandir(folder), key=lambda p: p.name)
+        if path.is_file()
+    ]
+    order = [[os.fspath(folder) for folder in folders_of(source)] for source in plan.sources]
+    return [command, recipe.identity(), dict(request or {}), jobs, plan.layout, list(plan.notes), dict(plan.config), slots, order, files, versions()]
+
+
+def _roots(plan: Plan, reader: Reader) -> list[tuple[str, CheckpointReader, Digests]]:
+    """Role, folder and digests of each parent: views are recorded by the folders that they look at."""
+    found: list[tuple[str, CheckpointReader, Digests]] = []
+    for role, source, digests in zip(plan.roles, plan.sources, reader.digests, strict=True):
+        held: Source | None = source
+        known = digests if isinstance(source, CheckpointReader) else None
+        while held is not None:
+            adapter = getattr(held, "adapter", None)
+            if isinstance(adapter, CheckpointReader):
+                found.append((f"{role} (adapter)", adapter, Digests()))
+            if isinstance(held, CheckpointReader):
+                found.append((role, held, known or Digests()))
+            held = inner_source(held)
+    return found
+
+
+def _fingerprint_of(source: Source, digests: Digests, workers: int) -> str:
+    return content_fingerprint(source, known=digests, workers=workers)
+
+
+def _add_files(folder: Path, plan: Plan, companions: Sequence[Source]) -> None:
+    from holdfast.checkpoints.companions import copy_companions, write_config
+
+    layout = plan.sources[plan.layout]
+    if config_of(layout):
+        holder = next(f for f in reversed(folders_of(layout)) if (f / "config.json").is_file())
+        write_config(holder, folder, changes=dict(plan.config))
+    for source in companions:
+        for parent in folders_of(source):
+            copy_companions(parent, folder)

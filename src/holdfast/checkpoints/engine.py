@@ -1,0 +1,252 @@
+"""The engine: takes tensors apart into blocks, has several threads work on them, and sums what they measure in a fixed order.
+
+A block is `UNIT` elements of one tensor, read from every source at the same place. Threads are enough, because everything heavy (positional reads and
+writes, the C kernels, NumPy's loops, hashing) runs outside Python's lock. Memory is a few blocks a thread, whatever the model's size.
+
+Sums are formed in the order in which blocks are handed out, which depends on the tensors alone, so results are the same bits with any number of
+threads. At most four output files are in work at a time: enough for threads not to wait for each other's writes to one file, and few enough for
+shards to be finished one after the other, so that a killed run can go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.provenance import UNIT, Digests
+from holdfast.checkpoints.reader import CheckpointReader, stretches
+from holdfast.errors import ModelError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.dtypes import DType, Operand
+    from holdfast.checkpoints.sources import Source
+
+OPEN_FILES = 4
+"""Output files in work at a time."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One tensor of the output, or one to be looked at."""
+
+    name: str
+    dtype: DType
+    """Of the output."""
+    shape: tuple[int, ...]
+    size: int
+    file: str
+    """Of the output; jobs of one file are worked on together."""
+    has: tuple[bool, ...]
+    """Which sources have it."""
+    action: str = "combine"
+    """"combine"; "copy" from source `origin`; "same": copy from there, and every source must hold the same."""
+    origin: int = 0
+
+
+class Scratch:
+    """One thread's memory: a buffer for each source, one for the output, all reused from block to block."""
+
+    def __init__(self, sources: int) -> None:
+        import numpy as np
+
+        # not touched until used: a narrow dtype leaves most of its pages to the system
+        self.buffers = [np.empty(UNIT * 8, np.uint8) for _ in range(sources)]
+        self.output = np.empty(UNIT * 8, np.uint8)
+
+    def out(self, dtype: DType, count: int) -> Operand:
+        """Memory for `count` elements of the output."""
+        from holdfast.checkpoints.dtypes import Operand
+
+        return Operand(self.output[: count * dtype.itemsize].view(dtype.storage), dtype)
+
+
+class Reader:
+    """Reads blocks from several sources, hashing stored ones on the way where asked to."""
+
+    def __init__(self, sources: Sequence[Source], digests: Sequence[Digests | None] | None = None) -> None:
+        self.sources = sources
+        self.digests = digests or [None] * len(sources)
+
+    def read(self, index: int, name: str, start: int, stop: int, scratch: Scratch) -> Operand:
+        """Elements [start, stop) of one tensor of source `index`, in that source's buffer."""
+        source, digests = self.sources[index], self.digests[index]
+        operand = source.read(name, start, stop, scratch.buffers[index])
+        if digests is not None and isinstance(source, CheckpointReader):
+            digests.add(name, start, operand.raw)
+        return operand
+
+
+def workers_here() -> int:
+    """Threads that this process may use, at most 16."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 16)
+
+
+def map_blocks(
+    jobs: Sequence[Job],
+    function: Callable[[Job, int, int, Scratch], Any],
+    *,
+    sources: int,
+    workers: int | None = None,
+    reduce: Callable[[Job, Any], None] | None = None,
+    advance: Callable[[float], None] | None = None,
+) -> None:
+    """Calls `function(job, start, stop, scratch)` for every block of every job, from several threads.
+
+    Args:
+        jobs: tensors; an empty one is one empty block.
+        function: does the work. The first exception stops all threads and is raised here.
+        sources: buffers that each thread needs.
+        workers: threads, at least 1; None: all cores.
+        reduce: gets each result that is not None, in the order of blocks, from one thread at a time.
+        advance: is told the output bytes done so far, block by block.
+    """
+    blocks = enumerate(_in_order(jobs))
+    lock, stop_all = threading.Lock(), threading.Event()
+    pending: dict[int, tuple[Job, Any]] = {}
+    failures: list[BaseException] = []
+    expected = 0
+
+    def settle(number: int, job: Job, value: Any, nbytes: int) -> None:
+        nonlocal expected
+        with lock:
+            pending[number] = (job, value)
+            while expected in pending:
+                held, result = pending.pop(expected)
+                if reduce is not None and result is not None:
+                    reduce(held, result)
+                expected += 1
+            if advance is not None:
+                advance(nbytes)
+
+    def work() -> None:
+        try:
+            scratch = Scratch(sources)
+            while not stop_all.is_set():
+                with lock:
+                    following = next(blocks, None)
+                if following is None:
+                    return
+                number, (job, start, stop) = following
+                settle(number, job, function(job, start, stop, scratch), (stop - start) * job.dtype.itemsize)
+        except BaseException as error:
+            failures.append(error)
+            stop_all.set()
+
+    threads = [threading.Thread(target=work, name=f"checkpoints-{i}", daemon=True) for i in range(max(1, workers or workers_here()))]
+    with _one_blas_thread():
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:  # Ctrl-C arrives here: the threads end with the blocks they are at, and a second one does not leave them behind
+            stop_all.set()
+            for thread in threads:
+                while thread.is_alive():
+                    with contextlib.suppress(KeyboardInterrupt):
+                        thread.join()
+            raise
+    if failures:
+        raise failures[0]
+
+
+def batches(jobs: Sequence[Job], *, limit: int) -> Iterator[list[Job]]:
+    """Jobs in groups of at most `limit` elements (or one job), each drawn from several files."""
+    held: list[Job] = []
+    count = 0
+    for job in _jobs_in_order(jobs):
+        if held and count + job.size > limit:
+            yield held
+            held, count = [], 0
+        held.append(job)
+        count += job.size
+    if held:
+        yield held
+
+
+def _in_order(jobs: Sequence[Job]) -> Iterator[tuple[Job, int, int]]:
+    for job, (start, stop) in _round_robin([[(j, s) for j in group for s in stretches(j.size, UNIT)] for group in _by_file(jobs)]):
+        yield job, start, stop
+
+
+def _jobs_in_order(jobs: Sequence[Job]) -> Iterator[Job]:
+    yield from _round_robin(_by_file(jobs))
+
+
+def _by_file(jobs: Sequence[Job]) -> list[list[Job]]:
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.file, []).append(job)
+    return list(groups.values())
+
+
+def _round_robin(groups: Iterable[Iterable[Any]]) -> Iterator[Any]:
+    """One element of each of `OPEN_FILES` groups in turn; a group that ends makes room for the next."""
+    waiting = iter(groups)
+    active: deque[Iterator[Any]] = deque(iter(group) for group in islice(waiting, OPEN_FILES))
+    while active:
+        group = active.popleft()
+        try:
+            value = next(group)
+        except StopIteration:
+            following = next(waiting, None)
+            if following is not None:
+                active.append(iter(following))
+            continue
+        active.append(group)
+        yield value
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Products inside a block (adapters) run on the thread that needs them: two pools on the same cores slow each other down."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
+    """Says where NaN or infinities are in a tensor: how many, and the first.
+
+    Args:
+        source: where the tensor was read from.
+        name: the tensor.
+        role: what the source is here ("model 2").
+    """
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import decode
+
+    entry = source.entries[name]
+    buffer = np.empty(UNIT * 8, np.uint8)
+    nans = infinities = 0
+    first = -1
+    for start, stop in stretches(entry.size, UNIT):
+        operand = source.read(name, start, stop, buffer)
+        values = decode(operand.raw, operand.dtype)
+        bad = ~np.isfinite(values)
+        if bad.any():
+            first = start + int(bad.argmax()) if first < 0 else first
+            nans += int(np.isnan(values).sum())
+            infinities += int(np.isinf(values).sum())
+    place = np.unravel_index(first, entry.shape) if entry.shape and first >= 0 else ()
+    what = " and ".join(f"{n:,} {word}" for n, word in ((nans, "NaN"), (infinities, "infinite")) if n)
+    return ModelError(
+        f"{name} in {entry.file}{f' ({role})' if role else ''} holds {what} of {entry.size:,} values, the first at "
+        f"{[int(i) for i in place]}. Nothing sensible can be computed from it. Check how the checkpoint was made, or take an earlier one."
+    )
+
+
+def overflow_error(name: str, dtype: DType, count: int) -> ModelError:
+    """Says that results were too large for the output's dtype."""
+    return ModelError(
+        f"{name}: {count:,} results are too large for {dtype.name}. Write another dtype (--dtype bfloat16 or float32), or lower the scale or weights."
+    )

@@ -1,0 +1,239 @@
+"""The elementwise passes of the checkpoint engine: stored elements in, float arithmetic, stored elements out, in one pass over memory.
+
+    combine          out = anchor + sum_i weight_i (plus_i - minus_i)
+    ties             trimmed deltas, elected signs, mean of those that agree (Yadav et al. 2023, arXiv:2306.01708, section 3)
+    perturb          out = x + sigma * normal(key, i)
+    delta_histogram  how often each magnitude of model - base occurs, for exact quantiles in two rounds
+    moments          the sums that distances and cosines are made of
+
+Each runs in C where a compiler was found (`native`) and in NumPy where not (`kernels_numpy`), with the same bits; the sums of `moments` agree to
+about 1e-12. The C forms release the interpreter lock for the whole call, so that threads run side by side; none starts threads of its own.
+
+Arithmetic is float32, float64 as soon as an operand or the result is F64, left to right, without fused multiplications, with one rounding into `out`.
+The result is stored where it is told to be, which may be an operand's own memory if both have one type, and does not depend on how a tensor is cut
+into blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from holdfast.checkpoints import kernels_numpy, native
+from holdfast.checkpoints.dtypes import Array, Operand, count_nonfinite
+from holdfast.errors import ShapeError
+
+
+class Term(NamedTuple):
+    """`weight * (plus - minus)`; `weight * plus` where `minus` is None."""
+
+    weight: float
+    plus: Operand
+    minus: Operand | None = None
+
+
+class Flags(NamedTuple):
+    """What a pass came across."""
+
+    nonfinite: int = 0
+    """Bit mask of the operands that hold NaN or infinities, in the order the kernel documents."""
+    overflow: int = 0
+    """Elements that went out of range: infinite or NaN in `out` although finite before rounding, or although every operand was finite."""
+
+
+def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flags:
+    """`out = anchor + sum_i weight_i * (plus_i - minus_i)`.
+
+    Weights are rounded to the compute type once. A term of weight 0 is skipped, weight 1 multiplies nothing, and without an anchor the first
+    product starts the sum, so that a plain copy keeps -0.0; one operand of weight 1 in the type of `out` is copied byte for byte, NaN included.
+    With nothing to add up the result is 0.
+
+    Args:
+        anchor: `[N]` or None.
+        terms: each `[N]`.
+        out: `[N]`, written.
+
+    Returns:
+        Flags; bit 0 of `nonfinite` is the anchor, bit 1 + 2 i `plus_i`, bit 2 + 2 i `minus_i`. Skipped terms are looked at too.
+
+    Raises:
+        ShapeError: lengths differ, an element type is no float, a raw array is not contiguous.
+    """
+    operands = [anchor]
+    for term in terms:
+        operands += term[1:]
+    _check("combine", *operands, out)
+    weights = [float(np.float32(term[0])) for term in terms]
+    copied = _copied(anchor, terms, weights)
+    if copied is not None and copied.dtype == out.dtype:
+        nonfinite = sum(1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o))
+        out.raw[:] = copied.raw
+        return Flags(nonfinite)
+    library = _library(*operands, out)
+    if library is None:
+        return Flags(*kernels_numpy.combine(anchor, terms, out))
+    return Flags(*library.combine(operands, weights, out))
+
+
+def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int, prefix: int = 0) -> Flags:
+    """Adds to `counts` how often each magnitude of `model - base` occurs.
+
+    The magnitude is the 31 bits m of |model - base| as float32 (the difference of float64 operands is rounded to float32), whose order is that of
+    the numbers; NaN counts as 0x7fc00000.
+
+    Args:
+        base, model: `[N]`.
+        counts: int64, added to. Level 0: `[65536]`, by the upper 16 bits m >> 15. Level 1: `[32768]`, by the lower 15 bits of those whose upper
+            bits equal `prefix`.
+        level: 0 or 1.
+        prefix: level 1 only.
+
+    Returns:
+        Flags; bit 0 of `nonfinite` is the base, bit 1 the model; `overflow` counts infinite differences of finite operands.
+
+    Raises:
+        ShapeError: as `combine`; or `counts` does not fit the level.
+    """
+    _check("delta_histogram", base, model)
+    size = {0: 65536, 1: 32768}.get(level)
+    if counts.shape != (size,) or counts.dtype != np.int64 or not counts.flags.c_contiguous:
+        raise ShapeError(f"delta_histogram: expected int64 counts [{size}] at level {level}, got {counts.dtype} {list(counts.shape)}.")
+    library = _library(base, model)
+    if library is None:
+        return Flags(*kernels_numpy.delta_histogram(base, model, counts, level=level, prefix=prefix))
+    return Flags(*library.delta_histogram(base, model, counts, level, prefix))
+
+
+def ties(
+    base: Operand,
+    models: Sequence[Operand],
+    thresholds: Sequence[float],
+    weights: Sequence[float] | None,
+    scale: float,
+    *,
+    original: bool,
+    normalize: bool,
+    out: Operand,
+) -> Flags:
+    """TIES: `out = base + scale * mean of the kept deltas whose sign is the elected one`.
+
+    delta_i = model_i - base is kept where its magnitude (as float32) is at least threshold_i, is 0 elsewhere, and is multiplied by weight_i if
+    weights are given. The elected sign is that of the sum over the models. Elements on which nothing agrees keep the base, bit for bit.
+
+    Args:
+        base: `[N]`.
+        models: each `[N]`.
+        thresholds: one a model; 0 keeps all.
+        weights: one a model, or None.
+        scale: multiplies the merged delta.
+        original: True: the mean divides by the number of agreeing deltas (a delta of 0 agrees with nothing), and a sum of 0 elects no sign. False: as
+            mergekit, the mean divides by the sum of the agreeing weights (by 1 where that is 0), and a sum of 0 elects the positive sign.
+        normalize: False: the sum of the agreeing deltas, not their mean.
+        out: `[N]`, written.
+
+    Returns:
+        Flags; bit 0 of `nonfinite` is the base, bit 1 + i model i.
+
+    Raises:
+        ShapeError: as `combine`; or numbers of models, thresholds and weights differ.
+    """
+    _check("ties", base, *models, out)
+    if len(thresholds) != len(models) or (weights is not None and len(weights) != len(models)):
+        raise ShapeError(
+            f"ties: expected a threshold and a weight for each of {len(models)} models, got {len(thresholds)} thresholds"
+            + ("." if weights is None else f" and {len(weights)} weights.")
+        )
+    library = _library(base, *models, out)
+    if library is None:
+        return Flags(*kernels_numpy.ties(base, models, thresholds, weights, scale, by_count=original, normalize=normalize, out=out))
+    return Flags(*library.ties([base, *models], thresholds, weights, scale, original, normalize, out))
+
+
+def moments(a: Operand, b: Operand) -> Array:
+    """The sums over all elements that distances are made of.
+
+    Args:
+        a, b: `[N]`.
+
+    Returns:
+        `[8]` float64: N, sum (b - a)^2, sum a^2, sum b^2, sum a b, how many signs agree (sign in -1, 0, 1), how many of a, of b are NaN or infinite.
+        Sums run in float64 over blocks in a fixed order.
+
+    Raises:
+        ShapeError: as `combine`.
+    """
+    _check("moments", a, b)
+    library = _library(a, b)
+    return kernels_numpy.moments(a, b) if library is None else library.moments(a, b)
+
+
+def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) -> Flags:
+    """`out = x + sigma * z`, z the standard normal numbers `counter.normal(noise_key, start, N)`.
+
+    Args:
+        x: `[N]`.
+        noise_key: of the stream, from `counter.stream_key`.
+        start: position of the first element in the stream (its offset in the flattened tensor).
+        sigma: standard deviation, rounded to the compute type.
+        out: `[N]`, written; it may be `x`.
+
+    Returns:
+        Flags; bit 0 of `nonfinite` is x.
+
+    Raises:
+        ShapeError: as `combine`.
+    """
+    _check("perturb", x, out)
+    library = _library(x, out)
+    if library is None:
+        return Flags(*kernels_numpy.perturb(x, noise_key, start, sigma, out))
+    return Flags(*library.perturb(x, noise_key, start, sigma, out))
+
+
+def describe() -> str:
+    """What the kernels run in, for reports: `C (gcc ...)`, or `NumPy (...)` with the reason."""
+    library = native.load()
+    return f"NumPy ({native.why_not()})" if library is None else f"C ({library.compiler})"
+
+
+_MOST_OPERANDS = 63
+"""Bits of the mask that C fills."""
+
+
+def _library(*operands: Operand | None) -> native.Kernels | None:
+    """The library, where it handles these operands: float64 and masks of more bits are left to NumPy."""
+    if len(operands) > _MOST_OPERANDS or any(o is not None and o.dtype.name == "F64" for o in operands):
+        return None
+    return native.load()
+
+
+def _copied(anchor: Operand | None, terms: Sequence[Term], weights: Sequence[float]) -> Operand | None:
+    """The one operand that the result is, if it is one."""
+    used = [(w, t) for w, t in zip(weights, terms, strict=True) if w != 0]
+    if anchor is not None:
+        return None if used else anchor
+    return used[0][1].plus if len(used) == 1 and used[0][0] == 1 and used[0][1].minus is None else None
+
+
+def _check(kernel: str, *operands: Operand | None) -> None:
+    """Lengths, types and layout; what C relies on."""
+    shape = None
+    for operand in operands:
+        if operand is None:
+            continue
+        raw, dtype = operand
+        if shape is None:
+            shape = raw.shape
+        if raw.shape != shape or raw.dtype != dtype.storage or raw.ndim != 1 or dtype.kind != "float" or not raw.flags.c_contiguous:
+            raise ShapeError(
+                f"{kernel}: expected contiguous float elements of one length, got {', '.join(_said(o) for o in operands if o is not None)}. "
+                "Integers and booleans can be copied, not computed with."
+            )
+
+
+def _said(operand: Any) -> str:
+    raw, dtype = operand
+    layout = "" if raw.dtype == dtype.storage and raw.flags.c_contiguous else f" stored as {raw.dtype}, strides {raw.strides}"
+    return f"{dtype.name} {list(raw.shape)}{layout}"

@@ -1,0 +1,527 @@
+"""Arithmetic on the weights of a model in memory, in place: averages, residuals, and noise that can be taken back exactly.
+
+    lerp_           theta <- (1 - weight) theta + weight other
+    add_residual_   theta <- theta + scale residual
+    perturb_        theta <- theta + scale std normal(seed, name, i)          (paper 003, "Gaussian perturbation"), with `undo`
+
+The other operand may be tensors in memory or a checkpoint folder, which is then streamed: no second model is ever held, and a rank whose parameters
+are sharded (DTensors) reads its own part only. Half-precision weights are computed on in float32 and rounded once. Everything is checked before
+anything is changed.
+
+Undo without a copy. Noise comes from a counter (`counter`), so it can be made again; but rounding loses bits of theta wherever theta + noise is much
+larger than theta, so (theta + noise) - noise is not always theta. While perturbing, each block is undone on trial, and the elements that miss are
+recorded (`corrections`). Bytes kept, as a share of a copy of the weights, for N(0, std^2) weights (their standard deviation is the noise's unit):
+
+    scale        0.001     0.01      0.1       1
+    float32      0.3 %     1.2 %     5.7 %     12.1 %
+    bfloat16     0.5 %     1.4 %     7.8 %     22.9 %
+
+The noise is that of `holdfast perturb` for the same seed, scale and names, whatever the device, the block size and the sharding. A model whose
+parameters are named or laid out differently in memory and on disk (mixtures of experts) gets other noise than its folder does, equally distributed.
+
+Buffers and quantised weights are not touched; nothing here knows optimisers or trainers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from holdfast.checkpoints import corrections, counter, counter_torch
+from holdfast.checkpoints.corrections import Corrections
+from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, live_tensors, refuse
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.sources import Source
+from holdfast.errors import ConfigError, ModelError
+
+Weights: TypeAlias = Mapping[str, Tensor] | Source | str | os.PathLike[str]
+"""Tensors by name, a folder, or a reader of one."""
+
+Live: TypeAlias = nn.Module | Mapping[str, Tensor]
+"""What is changed: a model, all its parameters, or some parameters by name."""
+
+_TORCH = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NATIVE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""Types that `torch.lerp` takes; it computes on the short ones in float32 with one rounding."""
+
+
+@torch.no_grad()
+def lerp_(named: Live, other: Weights, weight: float) -> None:
+    """`theta <- (1 - weight) theta + weight other` in place, as `torch.lerp` computes it.
+
+    Weight 1 gives `other` bit for bit (where the dtype can hold it), weight 0 changes nothing.
+
+    Args:
+        named: a model, or parameters by name: any shapes and float dtypes, plain tensors or DTensors placed by Shard and Replicate. Under FSDP2 give
+            the model: outside training steps some of its parameters may be gathered copies, which are put away first.
+        other: what to go towards, of the same names (or those that checkpoints use, see `checkpoint_names`) and whole shapes, any float dtype. It may
+            hold more. A folder or reader is streamed.
+        weight: of `other`; usually in [0, 1].
+
+    Raises:
+        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on: all of them, before any change.
+        ConfigError: the weight is not finite.
+    """
+    _finite("weight", weight)
+    with _opened(other) as held:
+        named = _parameters(named)
+        pairs = counterparts(named, held, header=f"lerp_: {_label(held)} does not fit the model")
+        if weight == 0:
+            return
+
+        def step(bucket: list[tuple[Tensor, Tensor]]) -> None:
+            if weight == 1:
+                torch._foreach_copy_([p for p, _ in bucket], [o for _, o in bucket])
+                return
+            alike = [(p, o) for p, o in bucket if p.dtype == o.dtype and p.dtype in _NATIVE]
+            if alike:
+                torch._foreach_lerp_([p for p, _ in alike], [o for _, o in alike], weight)
+            for p, o in bucket:
+                if p.dtype != o.dtype or p.dtype not in _NATIVE:
+                    compute = _compute(p.dtype, o.dtype)
+                    p.copy_(p.to(compute).lerp_(o.to(compute), weight))
+
+        _each_bucket(pairs, held, step)
+
+
+@torch.no_grad()
+def add_residual_(named: Live, residual: Weights, scale: float = 1.0) -> None:
+    """`theta <- theta + scale residual` in place, the same bits as `holdfast residual apply` on a folder of these weights.
+
+    Args:
+        named: as in `lerp_`.
+        residual: as `other` in `lerp_`, and nothing that `named` does not have: no part of a residual is dropped.
+        scale: 1 in paper 004.
+
+    Raises:
+        ModelError: as in `lerp_`, and tensors of the residual that no parameter takes.
+        ConfigError: the scale is not finite.
+    """
+    _finite("scale", scale)
+    with _opened(residual) as held:
+        named = _parameters(named)
+        pairs = counterparts(named, held, header=f"add_residual_: {_label(held)} does not fit the model", all_used=True)
+        if scale == 0:
+            return
+
+        def step(bucket: list[tuple[Tensor, Tensor]]) -> None:
+            for p, r in bucket:
+                compute = _compute(p.dtype, r.dtype)
+                r = r.to(compute)
+                p.copy_(p.to(compute) + (r if scale == 1 else r * scale))
+
+        _each_bucket(pairs, held, step)
+
+
+# ------------------------------------------------------------------------------------------------------------- noise
+
+
+class Perturbation:
+    """Noise that lies on a model's weights, and what it takes to remove it exactly; made by `perturb_`."""
+
+    def __init__(self, weights: Live, seed: int, scale: float) -> None:
+        self._weights = weights
+        self.seed = seed
+        self.scale = scale
+        self.elements = 0
+        """Weights that got noise, on this rank."""
+        self.missed = 0
+        """Of these, weights that subtracting the noise alone would not bring back."""
+        self.undone = False
+        self._tensors: list[_Perturbed] = []
+
+    @property
+    def bytes_kept(self) -> int:
+        """Bytes held until `undo`: the elements that miss, and a sum for every block."""
+        return sum(block.nbytes for tensor in self._tensors for block in tensor.blocks)
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        """Gives every weight the bits it had before.
+
+        Before anything is changed the weights are looked at: a sum of the bit patterns of each block has to be what it was after the noise was added.
+        That is one pass of reading; it misses changes whose sum is zero, such as two equal blocks of bits exchanged within a block.
+
+        Raises:
+            ModelError: the noise is off already, or weights were changed meanwhile (they are named, and nothing is done).
+        """
+        if self.undone:
+            raise ModelError("The perturbation was undone already. Perturb again for the same noise: it depends on the seed and the names only.")
+        _parameters(self._weights)
+        changed = [t.target.name for t in self._tensors if t.changed()]
+        if changed:
+            raise ModelError(
+                f"The perturbation cannot be undone: weights were changed since ({len(changed)} of {len(self._tensors)} tensors: "
+                f"{', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). Undo before training or loading, or load the weights again."
+            )
+        self._remove()
+
+    def _remove(self) -> None:
+        for _ in _noisy(self._tensors, _Perturbed.restore):
+            pass
+        self.undone = True
+        self._tensors, self._weights = [], {}
+
+
+@torch.no_grad()
+def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float]) -> Perturbation:
+    """`theta <- theta + scale std z` in place, z standard normal by (seed, name, place in the tensor); gives the handle that takes it back.
+
+    The noise does not depend on the device, on sharding or on which other tensors are perturbed. Tied tensors get that of the first of their names.
+    If this call fails or is interrupted, what was added is taken back.
+
+    Args:
+        named: as in `lerp_`. The handle keeps these tensors and works on what they hold when `undo` is called.
+        seed: of the noise.
+        scale: gamma of paper 003, at least 0.
+        stds: standard deviation of each tensor's initialisation (see `training.fresh_init.init_stds`), by the parameters' names or by those that
+            checkpoints use. Tensors of std 0 stay as they are; names that `named` does not have are ignored.
+
+    Raises:
+        ModelError: parameters without a std, or that cannot be worked on: all of them, before any change.
+        ConfigError: a scale or std that is negative or not finite.
+    """
+    wrong = [f"{name}: expected a std of 0 or more, got {std}" for name, std in stds.items() if not 0 <= std < math.inf]
+    if wrong or not 0 <= scale < math.inf:
+        raise ConfigError(wrong if 0 <= scale < math.inf else [f"scale: expected 0 or more, got {scale}", *wrong])
+    handle = Perturbation(named, seed, scale)
+    named = _parameters(named)
+    targets, problems = live_tensors(named)
+    keys = {t.name: next((n for n in (t.name, *checkpoint_names(t.name)) if n in stds), None) for t in targets}
+    problems += [f"{name}: no std is given" for name, key in keys.items() if key is None]
+    refuse("perturb_: these weights cannot be perturbed", problems, len(named), "Expected floating-point weights and a std for each.")
+    todo = []
+    for target in targets:
+        key = keys[target.name]
+        assert key is not None
+        if scale * stds[key] > 0 and target.local().numel():
+            todo.append(_Perturbed(target, counter.stream_key(seed, checkpoint_names(key)[-1]), scale * stds[key]))
+    handle._tensors = todo
+    try:
+        for missed in _noisy(todo, _Perturbed.disturb):
+            handle.missed += missed
+        handle.elements = sum(t.target.local().numel() for t in todo)
+    except BaseException:
+        for tensor in todo:
+            tensor.forget_unwritten()
+        handle._remove()
+        raise
+    return handle
+
+
+@contextlib.contextmanager
+def perturbed(named: Live, *, seed: int, scale: float, stds: Mapping[str, float]) -> Iterator[Perturbation]:
+    """`perturb_` inside a `with` block; the weights are back when it ends, also when it ends in an error.
+
+    Args:
+        named, seed, scale, stds: see `perturb_`.
+
+    Raises:
+        ModelError: see `perturb_` and `Perturbation.undo`.
+        ConfigError: see `perturb_`.
+    """
+    handle = perturb_(named, seed=seed, scale=scale, stds=stds)
+    try:
+        yield handle
+    finally:
+        if not handle.undone:
+            handle.undo()
+
+
+class _Block:
+    """What is kept of one block: the sum of its bits with the noise on, and what subtraction misses."""
+
+    __slots__ = ("kept", "total")
+
+    def __init__(self, total: int, kept: Corrections | Tensor | None) -> None:
+        self.total = total
+        self.kept = kept
+        """None: subtraction brings all back. A tensor: the block itself, where a record would have been larger."""
+
+    @property
+    def nbytes(self) -> int:
+        return 8 + (0 if self.kept is None else self.kept.nbytes)
+
+
+class _Perturbed:
+    """One tensor with its noise."""
+
+    def __init__(self, target: LiveTensor, key: int, sigma: float) -> None:
+        self.target = target
+        self.key = key
+        self.sigma = sigma
+        self.size = _block_elements(target.local().device)
+        self.blocks: list[_Block] = []
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """The blocks' elements: (start, stop) in this rank's part."""
+        count = self.target.local().numel()
+        return [(start, min(start + self.size, count)) for start in range(0, count, self.size)]
+
+    def noise(self, start: int, stop: int) -> Tensor:
+        """`[stop - start]` float32, on the CPU."""
+        out = np.empty(stop - start, np.float32)
+        done = 0
+        for first, count in self.target.spans(start, stop):
+            counter.normal(self.key, first, count, out=out[done : done + count])
+            done += count
+        return torch.from_numpy(out)
+
+    def noise_there(self, start: int, stop: int, device: torch.device) -> Tensor:
+        """The same, made on an accelerator."""
+        spans = list(self.target.spans(start, stop))
+        if len(spans) == 1:
+            return counter_torch.normal(self.key, *spans[0], device)
+        first = torch.tensor([s for s, _ in spans], device=device)
+        counts = torch.tensor([c for _, c in spans], device=device)
+        within = torch.arange(stop - start, device=device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        return counter_torch.normal_at(self.key, first.repeat_interleave(counts) + within)
+
+    def disturb(self, number: int, part: Tensor, noise: Tensor) -> int:
+        """Adds the noise to one block and records what subtracting it would miss; gives how many elements that is."""
+        compute, integer = _compute(part.dtype), _INTEGER[part.itemsize]
+        noise = noise.to(compute).mul_(self.sigma)
+        moved = (part.to(compute) + noise).to(part.dtype)
+        bits = part.view(integer)
+        back = (moved.to(compute) - noise).to(part.dtype).view(integer)
+        places = (back != bits).nonzero().squeeze(1)
+        kept: Corrections | Tensor | None = None
+        if len(places):
+            wanted = bits[places]
+            steps = _ordered(wanted.long(), integer) - _ordered(back[places].long(), integer)
+            kept = corrections.pack(places.cpu().numpy(), steps.cpu().numpy(), wanted.cpu().numpy(), len(part))
+            if kept.nbytes >= part.nbytes:
+                kept = part.clone()
+        self.blocks.append(_Block(_sum_of_bits(moved), kept))  # first, so that an interruption finds either both or one that can be told
+        part.copy_(moved)
+        return len(places)
+
+    def restore(self, number: int, part: Tensor, noise: Tensor) -> int:
+        """Takes the noise off one block."""
+        kept = self.blocks[number].kept
+        if isinstance(kept, Tensor):
+            part.copy_(kept)
+            return 0
+        compute, integer = _compute(part.dtype), _INTEGER[part.itemsize]
+        back = (part.to(compute) - noise.to(compute).mul_(self.sigma)).to(part.dtype)
+        if kept is not None:
+            held, jumps = corrections.unpack(kept, len(part))
+            places, steps = (torch.from_numpy(a).to(part.device) for a in (held, jumps))
+            bits = back.view(integer)
+            moved = _ordered(_ordered(bits[places].long(), integer) + steps.long(), integer).to(integer)
+            moved[steps == corrections.ESCAPE] = torch.from_numpy(kept.escapes).to(part.device)
+            bits[places] = moved
+        part.copy_(back)
+        return 0
+
+    def changed(self) -> bool:
+        """Whether the tensor is no longer what it was with the noise on."""
+        flat, _ = self.target.flat()
+        return len(self.pieces()) != len(self.blocks) or any(
+            _sum_of_bits(flat[start:stop]) != block.total for (start, stop), block in zip(self.pieces(), self.blocks, strict=True)
+        )
+
+    def forget_unwritten(self) -> None:
+        """After an interruption: leaves out what was recorded but not written, which is the last block, or all of a tensor that works on a copy."""
+        flat, copied = self.target.flat()
+        written = [_sum_of_bits(flat[start:stop]) == block.total for (start, stop), block in zip(self.pieces(), self.blocks, strict=False)]
+        if not all(written):
+            self.blocks = [] if copied else self.blocks[:-1]
+
+
+def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor, Tensor], int]) -> Iterator[int]:
+    """Calls `act` for every block with its noise, which threads make ahead of time for tensors on the CPU."""
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads) if threads > 1 else contextlib.nullcontext() as pool:
+        for tensor in tensors:
+            flat, copied = tensor.target.flat()
+            # While perturbing no blocks are there yet; while undoing, those that were perturbed.
+            pieces = tensor.pieces() if act is _Perturbed.disturb else tensor.pieces()[: len(tensor.blocks)]
+            for number, ((start, stop), noise) in enumerate(zip(pieces, _ahead(tensor, pieces, flat.device, pool, threads), strict=True)):
+                yield act(tensor, number, flat[start:stop], noise)
+            if copied:
+                tensor.target.write_back(flat)
+
+
+def _ahead(tensor: _Perturbed, pieces: list[tuple[int, int]], device: torch.device, pool: Any, threads: int) -> Iterator[Tensor]:
+    if device.type != "cpu":
+        yield from (tensor.noise_there(*piece, device) for piece in pieces)
+    elif pool is None:
+        yield from (tensor.noise(*piece) for piece in pieces)
+    else:
+        waiting: deque[Future[Tensor]] = deque()
+        for piece in pieces:
+            waiting.append(pool.submit(tensor.noise, *piece))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _ordered(bits: Tensor, integer: torch.dtype) -> Tensor:
+    """Bit patterns of floats (int64) as integers in the order of the numbers, -0.0 just below 0.0; its own inverse."""
+    return bits ^ (bits >> 63 & torch.iinfo(integer).max)
+
+
+def _sum_of_bits(flat: Tensor) -> int:
+    """The sum modulo 2^64 of the bits read as 64-bit integers (and of the last few elements)."""
+    width = 8 // flat.itemsize
+    whole = len(flat) // width * width
+    head, tail = flat[:whole], flat[whole:]
+    if head.storage_offset() % width:
+        head = head.clone()
+    total = int(head.view(torch.int64).sum()) + int(tail.view(_INTEGER[flat.itemsize]).sum(dtype=torch.int64))
+    return total & 0xFFFFFFFFFFFFFFFF
+
+
+# ----------------------------------------------------------------------------------------------------------- operands
+
+
+def _parameters(weights: Live) -> Mapping[str, Tensor]:
+    """By name. FSDP2 may have left gathered copies in the place of sharded parameters (after a forward without a backward); a change to them would be
+    lost, and a change to the shards would not be seen."""
+    if not isinstance(weights, nn.Module):
+        return weights
+    for module in weights.modules():
+        if any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
+            module.reshard()
+    return dict(weights.named_parameters())
+
+
+@contextlib.contextmanager
+def _opened(weights: Weights) -> Iterator[Mapping[str, Tensor] | Source]:
+    if isinstance(weights, (str, os.PathLike)):
+        with CheckpointReader(weights) as reader:
+            yield reader
+    else:
+        yield weights
+
+
+def counterparts(
+    named: Mapping[str, Tensor], other: Mapping[str, Tensor] | Source, *, header: str, all_used: bool = False
+) -> list[tuple[LiveTensor, str]]:
+    """Each parameter with the name that `other` has for it; tied parameters once.
+
+    Args:
+        named: as in `lerp_`.
+        other: tensors by name, or an open source.
+        header: how an error begins.
+        all_used: `other` may hold nothing that `named` does not have.
+
+    Raises:
+        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on: all of them.
+    """
+    targets, problems = live_tensors(named)
+    known = {checkpoint_names(name)[0]: name for name in _names(other)}
+    pairs = []
+    for target in targets:
+        key = next((known[n] for n in checkpoint_names(target.name) if n in known), None)
+        if key is None:
+            problems.append(f"{target.name}: not in the checkpoint")
+            continue
+        shape, is_float = _described(other, key)
+        if shape != target.shape:
+            problems.append(f"{target.name}: expected {target.shape}, the checkpoint has {shape}")
+        elif not is_float:
+            problems.append(f"{target.name}: expected floating-point values, the checkpoint has integers")
+        pairs.append((target, key))
+    if all_used:
+        used = {key for _, key in pairs}
+        problems += [f"{key}: no parameter takes it" for key in known.values() if key not in used]
+    expected = "Expected a checkpoint of the same architecture and vocabulary (for LoRA: of the same adapter shape)."
+    refuse(header, problems, len(named), expected)
+    return pairs
+
+
+def _label(held: Mapping[str, Tensor] | Source) -> str:
+    return "the mapping given" if isinstance(held, Mapping) else held.label
+
+
+def _names(held: Mapping[str, Tensor] | Source) -> Iterable[str]:
+    return held if isinstance(held, Mapping) else held.entries
+
+
+def _described(held: Mapping[str, Tensor] | Source, key: str) -> tuple[tuple[int, ...], bool]:
+    """Shape, and whether the elements are floats."""
+    if isinstance(held, Mapping):
+        return tuple(held[key].shape), held[key].is_floating_point()
+    return held.entries[key].shape, held.entries[key].dtype.kind == "float"
+
+
+def _each_bucket(
+    pairs: list[tuple[LiveTensor, str]], held: Mapping[str, Tensor] | Source, step: Callable[[list[tuple[Tensor, Tensor]]], None]
+) -> None:
+    """Calls `step` with lists of (part of a parameter, the same part of its counterpart), `[elements]` each, on the parameter's device."""
+    bucket: list[tuple[Tensor, Tensor]] = []
+    buffer = np.empty(0, np.uint8)
+    used = count = 0
+
+    def flush() -> None:
+        nonlocal used, count
+        if bucket:
+            step(bucket)
+        bucket.clear()
+        used = count = 0
+
+    for target, key in pairs:
+        flat, copied = target.flat()
+        size = _block_elements(flat.device)
+        if not isinstance(held, Mapping) and len(buffer) < 8 * size:
+            flush()
+            buffer = np.empty(8 * size, np.uint8)
+        other = target.part_of(held[key]) if isinstance(held, Mapping) else None
+        for start in range(0, len(flat), size):
+            stop = min(start + size, len(flat))
+            if count + stop - start > size:
+                flush()
+            if other is not None:
+                value = other[start:stop].to(flat.device)
+            else:
+                value, taken = _read(held, target, key, start, stop, buffer[used:])
+                if flat.device.type == "cpu":  # elsewhere it is copied at once, and the memory is free again
+                    used += -(-taken // 8) * 8
+                value = value.to(flat.device)
+            bucket.append((flat[start:stop], value))
+            count += stop - start
+        if copied:
+            flush()
+            target.write_back(flat)
+    flush()
+
+
+def _read(held: Any, target: LiveTensor, key: str, start: int, stop: int, buffer: Any) -> tuple[Tensor, int]:
+    """Elements [start, stop) of this rank's part from a source, and how many bytes of the buffer hold them."""
+    itemsize = held.entries[key].dtype.itemsize
+    parts, used = [], 0
+    for first, count in target.spans(start, stop):
+        parts.append(held.read(key, first, first + count, buffer[used:]))
+        used += count * itemsize
+    raw = parts[0].raw if len(parts) == 1 else np.concatenate([p.raw for p in parts])
+    return torch.from_numpy(raw.view(np.uint8)).view(_TORCH[parts[0].dtype.name]), used
+
+
+def _compute(*dtypes: torch.dtype) -> torch.dtype:
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def _block_elements(device: torch.device) -> int:
+    """What stays in a core's cache, or keeps an accelerator busy."""
+    return 1 << 18 if device.type == "cpu" else 1 << 22
+
+
+def _finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}: expected a finite number, got {value}.")

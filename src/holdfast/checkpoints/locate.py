@@ -1,0 +1,77 @@
+"""From what a user names to a source: a local folder, a model of the hub, an adapter (merged into its base on the fly)."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.errors import ModelError, did_you_mean
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.sources import Source
+
+_HUB_ID = re.compile(r"[\w][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
+_WANTED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "LICENSE*"]
+
+
+def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | None = None) -> Source:
+    """Opens a checkpoint: headers are read and checked, no tensor yet.
+
+    Args:
+        name: a folder, or a hub id (`owner/name`, optionally `@revision`), which is downloaded where the cache does not have it.
+        base: for adapters, the model they belong to; None: the one that the adapter names.
+
+    Raises:
+        ModelError: nothing there, pickled weights only, damaged files, an adapter whose base is not to be found.
+    """
+    from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
+
+    folder = local_folder(name)
+    if not is_adapter(folder):
+        return CheckpointReader(folder)
+    return AdaptedSource(open_source(base if base is not None else _existing(base_of(folder), folder)), folder)
+
+
+def local_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder that a name means, downloaded from the hub if it is a hub id.
+
+    Raises:
+        ModelError: no such folder, and no such model on the hub or in its cache.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise ModelError(f"Expected a checkpoint folder at {name}, found a file. Name the folder that it lies in.")
+    text = os.fspath(name)
+    parent = path.parent
+    beside = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+    if not _HUB_ID.fullmatch(text) or text.startswith("."):
+        raise ModelError(f"Expected a checkpoint folder at {name}, found none.{did_you_mean(path.name, beside)}")
+    return _from_hub(text, did_you_mean(path.name, beside))
+
+
+def _from_hub(text: str, near: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = text.partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=_WANTED))
+    except Exception as error:  # its errors have no common base: no network, no such model, a gated one, a bad name
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"Expected a checkpoint folder at {text}, found none.{near} As a model of the hub it could not be had either: {reason}"
+        ) from error
+
+
+def _existing(named: str, adapter: Path) -> str:
+    """The base an adapter names; relative names are looked for beside the adapter too."""
+    for candidate in (Path(named).expanduser(), adapter / named, adapter.parent / named):
+        if candidate.is_dir():
+            return os.fspath(candidate)
+    if os.path.isabs(os.path.expanduser(named)) or named.startswith("."):
+        raise ModelError(f"The adapter {adapter} names {named} as its base, which is not there. Give the base with --base (or --adapter_base).")
+    return named

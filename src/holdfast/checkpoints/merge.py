@@ -1,0 +1,166 @@
+"""Merging checkpoints: one request, checked and planned, then built.
+
+The method is a value (`methods.registry.merge_method`), the policies say what happens where the checkpoints differ (`plan`), and `build` does it.
+Adapters are models too: they are merged into their base on the fly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.build import Built, Recipe, Slots, build, estimate
+from holdfast.checkpoints.locate import open_source
+from holdfast.checkpoints.plan import Plan, Policies, make_plan
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.methods.protocol import MergeMethod
+    from holdfast.checkpoints.sources import Source
+
+Name = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A request that has been checked: everything is known, nothing is written."""
+
+    command: str
+    plan: Plan
+    recipe: Recipe
+    slots: Slots
+    request: dict[str, Any] = field(default_factory=dict)
+    companions: tuple[Source, ...] = ()
+
+    def estimate(self) -> float:
+        """Seconds that `write` will take on this machine, from a few blocks that are computed and thrown away. A guess: disks differ."""
+        return estimate(self.plan, self.recipe, self.slots)
+
+    def write(self, output_dir: Name, *, overwrite: bool = False, sync: bool = True, workers: int | None = None) -> Built:
+        """Does it; see `build.build` for arguments and errors."""
+        return build(
+            self.plan, self.recipe, self.slots, output_dir, command=self.command, request=self.request, companions=self.companions,
+            overwrite=overwrite, sync=sync, workers=workers,
+        )  # fmt: skip
+
+
+def prepare_merge(
+    method: str | MergeMethod,
+    models: Sequence[Name],
+    *,
+    base: Name | None = None,
+    fisher: Sequence[Name] = (),
+    layout: Name | None = None,
+    tokenizer: Name | None = None,
+    adapter_base: Name | None = None,
+    dtype: str | None = None,
+    policies: Policies | None = None,
+    **parameters: Any,
+) -> Prepared:
+    """Checks and plans a merge.
+
+    Args:
+        method: a name of `METHODS` or a method value.
+        models: folders, hub ids or adapters, in the order of the weights.
+        base: the common ancestor, for methods that take one.
+        fisher: Fisher information, one checkpoint a model, for methods that take it.
+        layout: the parent whose names, dtypes, shards and configuration the output takes: one of `base` and `models`. Default: the base, else
+            the first model.
+        tokenizer: the parent whose vocabulary, tokenizer, chat template and generation configuration it takes. Default: the layout.
+        adapter_base: the model that adapters belong to; default: `base`, else the one that each adapter names.
+        dtype: of floating-point tensors ("bfloat16", ...). Default: the layout's, tensor by tensor.
+        policies: what to do where the checkpoints differ. Default: refuse.
+        **parameters: of the method, where `method` is a name.
+
+    Raises:
+        ConfigError: an unknown method or parameter, values out of range, the wrong number of models; all at once.
+        ModelError: a checkpoint cannot be read.
+        ShapeError: the checkpoints do not fit together; all differences at once.
+    """
+    from holdfast.checkpoints.methods.registry import merge_method
+
+    value = merge_method(method, **parameters) if isinstance(method, str) else method
+    problems = value.problems(len(models))
+    if value.needs_base and base is None:
+        problems.append(f"{value.name} needs a base: the model that the others were tuned from")
+    if value.extras is None and fisher:
+        problems.append(f"{value.name} takes no Fisher information")
+    if value.extras is not None and len(fisher) != len(models):
+        problems.append(f"{value.name} needs Fisher information for each model: expected {len(models)} checkpoints, got {len(fisher)}")
+    uses_base = value.needs_base
+    named: list[Name] = [*([base] if uses_base and base is not None else []), *models]
+    roles = [*(["base"] if uses_base and base is not None else []), *(f"model {i}" for i in range(1, len(models) + 1))]
+    layout_at = parent_at("layout", layout, named, roles, problems, default=0)
+    tokenizer_at = parent_at("tokenizer", tokenizer, named, roles, problems, default=layout_at)
+    if base is not None and not uses_base:
+        problems.append(f"{value.name} takes no base; name it among the models if it is to take part")
+    if problems:
+        raise ConfigError(problems)
+
+    inner = adapter_base if adapter_base is not None else base
+    sources = [open_source(name, base=inner if role != "base" else None) for name, role in zip(named, roles, strict=True)]
+    extras = [open_source(name) for name in fisher]
+    first = 1 if uses_base else 0
+    slots = Slots(
+        base=0 if uses_base else None, models=tuple(range(first, len(sources))), extras=tuple(range(len(sources), len(sources) + len(extras)))
+    )
+    from holdfast.checkpoints.dtypes import dtype as dtype_named
+
+    plan = make_plan(
+        [*sources, *extras], [*roles, *(f"Fisher {i}" for i in range(1, len(extras) + 1))], layout=layout_at, base=slots.base,
+        policies=policies or Policies(), optional=slots.extras, dtype=dtype_named(dtype) if dtype else None, vocabulary_of=tokenizer_at,
+        passes=1 + value.rounds(),
+    )  # fmt: skip
+    request = {"dtype": dtype, "policies": policies or Policies(), "tokenizer": roles[tokenizer_at]}
+    return Prepared(command="merge", plan=plan, recipe=value, slots=slots, request=request, companions=companions_of(plan, layout_at, tokenizer_at))
+
+
+def merge(
+    models: Sequence[Name],
+    output_dir: Name,
+    *,
+    method: str | MergeMethod = "linear",
+    overwrite: bool = False,
+    sync: bool = True,
+    workers: int | None = None,
+    **request: Any,
+) -> Built:
+    """Merges checkpoints into a new folder, at about the speed of copying one.
+
+    ```python
+    merge(["math", "code"], "both", method="ties", base="base", density=0.3)
+    ```
+
+    Args:
+        models: folders, hub ids or adapters.
+        output_dir: the folder to write; complete or absent, whatever happens meanwhile.
+        method: `linear`, `wise_ft`, `slerp`, `task_arithmetic`, `ties`, `dare`, `dare_ties`, `breadcrumbs`, `fisher`, or a method value.
+        overwrite: replace a folder that is there.
+        sync: put everything on the disk before the folder gets its name.
+        workers: threads; None: all cores.
+        **request: everything that `prepare_merge` takes: `base`, `weights`, `density`, `dtype`, `policies`, ...
+
+    Raises:
+        HoldfastError: see `prepare_merge` and `build.build`.
+    """
+    return prepare_merge(method, models, **request).write(output_dir, overwrite=overwrite, sync=sync, workers=workers)
+
+
+def parent_at(key: str, wanted: Name | None, named: Sequence[Name], roles: Sequence[str], problems: list[str], *, default: int) -> int:
+    """The index of a parent that a request names by role ("base", "model 2", "2") or by the same name as among the models."""
+    if wanted is None:
+        return default
+    text = os.fspath(wanted)
+    for index, (name, role) in enumerate(zip(named, roles, strict=True)):
+        if text in (role, role.removeprefix("model "), os.fspath(name)) or (Path(text).is_dir() and os.path.realpath(text) == os.path.realpath(name)):
+            return index
+    problems.append(f"{key}: expected one of the parents ({', '.join(roles)}, or its folder), got {text}")
+    return default
+
+
+def companions_of(plan: Plan, layout: int, tokenizer: int) -> tuple[Source, ...]:
+    """Whose files travel beside the weights: the layout's, then, over them, the tokenizer parent's."""
+    return tuple(plan.sources[i] for i in dict.fromkeys([layout, tokenizer]))

@@ -1,0 +1,204 @@
+"""DARE: drop most of each model's changes at random and rescale the rest.
+
+Each element of delta_i = theta_i - theta_0 is dropped with probability p, independently, and what stays is multiplied by r:
+
+    dare        theta_0 + scale * sum_i w_i r_i m_i delta_i,   m_i ~ Bernoulli(1 - p)      [Yu et al. 2023, Section 3.2]
+    dare_ties   theta_0 + scale * elect(r_i m_i delta_i)       (`ties.elect`)
+
+r = 1 / (1 - p) keeps the expected value (semantics "original"); mergekit 0.1.5 takes r_i = |delta_i|_1 / |m_i delta_i|_1, tensor by tensor.
+dare_ties does not trim by magnitude as well, which is mergekit's reading; the authors let TIES trim what DARE left.
+
+The mask of element j of a tensor is a function of (seed, tensor, model, j) alone, and the L1 norms are exact sums of float32 magnitudes, so block
+sizes, threads and the order of tensors change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from holdfast.checkpoints.counter import stream_key, uniform
+from holdfast.checkpoints.dtypes import Operand
+from holdfast.checkpoints.kernels import Flags
+from holdfast.checkpoints.methods.protocol import SEMANTICS, Block, WeightedMethod, choice_problems, computed, finite_problems, pieces, range_problems
+from holdfast.checkpoints.methods.ties import elect
+
+SMALLEST_NORM = Fraction(1, 10**7)
+"""mergekit leaves deltas with a smaller L1 norm as they are."""
+
+
+def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: float) -> np.ndarray:
+    """Which elements [start, start + count) of a tensor's changes stay: bool `[count]`, each True with probability 1 - p.
+
+    Args:
+        seed: of the merge.
+        tensor: its name.
+        model: index of the model, from 0.
+        start, count: elements of the flattened (row-major) tensor.
+        p: share that is dropped, in [0, 1).
+    """
+    return uniform(stream_key(seed, tensor, "dare", str(model)), start, count) >= p
+
+
+def dare(
+    base: np.ndarray, models: Sequence[np.ndarray], masks: Sequence[np.ndarray], factors: Sequence[float], weights: Sequence[float] | None = None,
+    scale: float = 1.0,
+) -> np.ndarray:  # fmt: skip
+    """`base + scale * sum_i weights_i * factors_i * masks_i * (models_i - base)`.
+
+    Args:
+        base: float32 or float64 array.
+        models: arrays of the base's shape and dtype.
+        masks: bool arrays of that shape, one a model.
+        factors: what each model's kept changes are multiplied by, 1 / (1 - p) in the paper.
+        weights: one a model; None: 1 each.
+        scale: factor on the sum.
+
+    References: Yu et al., Language Models are Super Mario, ICML 2024 (arXiv:2311.03099), Section 3.2.
+    """
+    total = base
+    for model, mask, factor, weight in zip(models, masks, factors, [1.0] * len(models) if weights is None else weights, strict=True):
+        delta = model - base
+        delta *= base.dtype.type(scale * weight * factor)
+        delta *= mask
+        total = total + delta
+    return total
+
+
+def magnitude_sums(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Sums of |values| where the mask is False and where it is True, in an exact form that adds up over blocks.
+
+    Args:
+        values: float32; float64 is rounded to it.
+        mask: bool, of their shape.
+
+    Returns:
+        int64 `[2, 256]`: sums of significands by exponent.
+    """
+    bits = values.astype(np.float32, copy=False).view(np.uint32)
+    exponents = bits >> np.uint32(23) & np.uint32(0xFF)
+    significands = (bits & np.uint32(0x7FFFFF)) + (exponents > 0) * np.uint32(1 << 23)
+    return np.bincount(exponents + mask * np.uint32(256), weights=significands, minlength=512).astype(np.int64).reshape(2, 256)
+
+
+def total_magnitude(sums: np.ndarray) -> Fraction:
+    """The number that a row of `magnitude_sums`, summed over blocks, stands for. Infinities and NaN are left out."""
+    return sum((int(s) << max(e - 1, 0) for e, s in enumerate(sums[:255])), 0) * Fraction(1, 1 << 149)
+
+
+def l1_factor(before: Fraction, after: Fraction) -> float:
+    """What restores the L1 norm after a mask, as mergekit does it: before / after, and 1 where either is below 1e-7."""
+    return 1.0 if before < SMALLEST_NORM or after < SMALLEST_NORM else float(before / after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dare(WeightedMethod):
+    """Task arithmetic on changes that were dropped at random and rescaled.
+
+    References: Yu et al., Language Models are Super Mario: Absorbing Abilities from Homologous Models as a Free Lunch, Section 3.2.
+    """
+
+    name: ClassVar[str] = "dare"
+    summary: ClassVar[str] = "drop a random share p of each model's changes, rescale the rest, add up"
+    source: ClassVar[str] = "Language Models are Super Mario (arXiv:2311.03099), Section 3.2"
+    needs_base: ClassVar[bool] = True
+    models: ClassVar[tuple[int, int | None]] = (1, None)
+
+    p: float | None = field(default=None, metadata={"help": "share of each model's changes that is dropped, in [0, 1); default 0.9"})
+    density: float | None = field(default=None, metadata={"help": "share that stays, in (0, 1], instead of p"})
+    rescale: bool = field(default=True, metadata={"help": "multiply what stays so that the changes keep their size"})
+    scale: float = field(default=1.0, metadata={"help": "factor on the merged change (lambda)"})
+    semantics: str = field(
+        default="original",
+        metadata={"help": "original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's change", "choices": SEMANTICS},
+    )
+    seed: int = field(default=0, metadata={"help": "of the masks; equal seeds give equal masks for tensors of equal names"})
+
+    @property
+    def dropped(self) -> float:
+        """The share that is dropped: p, or 1 - density."""
+        if self.density is not None:
+            return 1.0 - self.density
+        return 0.9 if self.p is None else self.p
+
+    @property
+    def scope(self) -> str:
+        return "tensor" if self.rounds() else "none"
+
+    def problems(self, models: int | None = None) -> list[str]:
+        found = super().problems(models)
+        if self.p is not None and self.density is not None:
+            found.append(f"{self.name}: expected one of p and density, got p={self.p:g} and density={self.density:g}")
+        if self.p is not None:
+            found += range_problems(f"{self.name}.p", self.p, 0, 1, right_open=True)
+        if self.density is not None:
+            found += range_problems(f"{self.name}.density", self.density, 0, 1, left_open=True)
+        found += finite_problems(f"{self.name}.scale", self.scale)
+        return found + choice_problems(f"{self.name}.semantics", self.semantics, SEMANTICS)
+
+    def rounds(self) -> int:
+        return 1 if self.rescale and self.semantics == "mergekit" and self.dropped > 0 else 0
+
+    def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
+        """int64 `[models, 2, 256]`: exact L1 norms of what is dropped of each change, and of what stays."""
+        sums = np.zeros((len(block.models), 2, 256), dtype=np.int64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for piece, values in pieces(block):
+                for i, mask in enumerate(self._masks(block, piece)):
+                    sums[i] += magnitude_sums(values[1 + i] - values[0], mask)
+        return sums
+
+    def settle(self, round: int, total: np.ndarray, state: Any) -> list[float]:
+        return [l1_factor(total_magnitude(dropped + kept), total_magnitude(kept)) for dropped, kept in total]
+
+    def combine(self, block: Block, state: list[float] | None, out: Operand) -> Flags:
+        factors, weights = self._factors(len(block.models), state), self.weights_of(len(block.models))
+        return computed(block, out, lambda piece, values: dare(values[0], values[1:], self._masks(block, piece), factors, weights, self.scale))
+
+    def _masks(self, block: Block, piece: slice) -> list[np.ndarray]:
+        count = piece.stop - piece.start
+        return [keep_mask(self.seed, block.name, i, block.start + piece.start, count, self.dropped) for i in range(len(block.models))]
+
+    def _factors(self, models: int, state: list[float] | None) -> list[float]:
+        if state is not None:
+            return state
+        return [1.0 / (1.0 - self.dropped) if self.rescale else 1.0] * models
+
+
+@dataclass(frozen=True, kw_only=True)
+class DareTies(Dare):
+    """TIES elections over changes that were dropped at random and rescaled.
+
+    References: Yu et al., Language Models are Super Mario, Section 3.3; Yadav et al., TIES-Merging, Algorithm 1.
+    """
+
+    name: ClassVar[str] = "dare_ties"
+    summary: ClassVar[str] = "drop a random share p of each model's changes, rescale the rest, elect a sign and average those that agree"
+    source: ClassVar[str] = "Language Models are Super Mario (arXiv:2311.03099), Section 3.3; TIES-Merging (arXiv:2306.01708), Algorithm 1"
+
+    semantics: str = field(
+        default="original",
+        metadata={
+            "help": "original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1 norm, elect by weight",
+            "choices": SEMANTICS,
+        },
+    )
+    normalize: bool | None = field(
+        default=None, metadata={"help": "average the changes that agree; false adds them up; default: true for original, false for mergekit"}
+    )
+
+    def combine(self, block: Block, state: list[float] | None, out: Operand) -> Flags:
+        factors = self._factors(len(block.models), state)
+        normalize = self.semantics == "original" if self.normalize is None else self.normalize
+
+        def merged(piece: slice, values: list[np.ndarray]) -> np.ndarray:
+            base, dtype = values[0], values[0].dtype.type
+            masks = self._masks(block, piece)
+            deltas = [(v - base) * dtype(f) * m for v, m, f in zip(values[1:], masks, factors, strict=True)]
+            return base + elect(deltas, self.weights, semantics=self.semantics, normalize=normalize) * dtype(self.scale)
+
+        return computed(block, out, merged)

@@ -1,0 +1,160 @@
+"""Weighted sums of weights: linear (a model soup), WiSE-FT and task arithmetic.
+
+    linear            sum_i w_i theta_i / sum_i w_i            [soup: Wortsman et al. 2022, Section 2]
+    WiSE-FT           (1 - alpha) theta_0 + alpha theta_1      [Wortsman et al. 2021, Eq. 1]
+    task arithmetic   theta_0 + lambda sum_i w_i delta_i,  delta_i = theta_i - theta_0      [Ilharco et al. 2022, Section 2]
+
+A mean is computed from its heaviest model h as `theta_h + sum_i w_i (theta_i - theta_h)`. This is the same number with two properties that the sum
+of products lacks in float32: where all models agree (frozen layers) the value is kept, and a model with the whole weight is copied bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from holdfast.checkpoints.dtypes import Operand
+from holdfast.checkpoints.kernels import Flags
+from holdfast.checkpoints.methods.protocol import Block, MergeMethod, WeightedMethod, finite_problems, range_problems, weighted_sum
+
+
+def linear(models: Sequence[np.ndarray], weights: Sequence[float] | None = None, *, normalize: bool = True) -> np.ndarray:
+    """Weighted mean of models, or their weighted sum.
+
+    Args:
+        models: float32 or float64 arrays of one shape and dtype, one or more.
+        weights: one a model; None: 1 each.
+        normalize: divide by the sum of the weights.
+
+    References: Wortsman et al., Model soups, ICML 2022 (arXiv:2203.05482).
+    """
+    weights = [1.0] * len(models) if weights is None else weights
+    if not normalize:
+        return _accumulated(None, [(w, model, None) for w, model in zip(weights, models, strict=True)])
+    heaviest, shares = mean_shares(weights)
+    anchor = models[heaviest]
+    return _accumulated(anchor, [(s, m, anchor) for i, (s, m) in enumerate(zip(shares, models, strict=True)) if i != heaviest])
+
+
+def wise_ft(base: np.ndarray, model: np.ndarray, alpha: float) -> np.ndarray:
+    """`(1 - alpha) base + alpha model`; float32 or float64 arrays of one shape and dtype, alpha in [0, 1].
+
+    References: Wortsman et al., Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1.
+    """
+    return linear([base, model], [1.0 - alpha, alpha])
+
+
+def task_arithmetic(base: np.ndarray, models: Sequence[np.ndarray], weights: Sequence[float] | None = None, scale: float = 1.0) -> np.ndarray:
+    """`base + scale * sum_i weights_i * (models_i - base)`.
+
+    Args:
+        base: float32 or float64 array.
+        models: arrays of the base's shape and dtype.
+        weights: one a model; None: 1 each.
+        scale: the paper's lambda; negative values take a task away.
+
+    References: Ilharco et al., Editing models with task arithmetic, ICLR 2023 (arXiv:2212.04089), Section 2.
+    """
+    weights = [1.0] * len(models) if weights is None else weights
+    return _accumulated(base, [(scale * w, model, base) for w, model in zip(weights, models, strict=True)])
+
+
+def mean_shares(weights: Sequence[float]) -> tuple[int, list[float]]:
+    """The heaviest model (the first of equals) and each model's share, `w_i / sum w`."""
+    total = sum(weights)
+    shares = [w / total for w in weights]
+    return max(range(len(shares)), key=shares.__getitem__), shares
+
+
+def mean_terms(weights: Sequence[float], operands: Sequence[int]) -> tuple[int, list[tuple[float, int, int | None]]]:
+    """A mean for `weighted_sum`: the anchor and the terms, for operands at the given indices."""
+    heaviest, shares = mean_shares(weights)
+    anchor = operands[heaviest]
+    return anchor, [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor]
+
+
+def _accumulated(anchor: np.ndarray | None, terms: Sequence[tuple[float, np.ndarray, np.ndarray | None]]) -> np.ndarray:
+    total = anchor
+    for weight, plus, minus in terms:
+        if weight == 0:
+            continue
+        difference = plus if minus is None else plus - minus
+        product = difference if weight == 1 else difference * difference.dtype.type(weight)
+        total = product if total is None else total + product
+    return np.zeros_like(terms[0][1]) if total is None else total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(WeightedMethod):
+    """Weighted mean of models: a model soup.
+
+    References: Wortsman et al., Model soups: averaging weights of multiple fine-tuned models improves accuracy without increasing inference time.
+    """
+
+    name: ClassVar[str] = "linear"
+    summary: ClassVar[str] = "weighted mean of the models (a model soup)"
+    source: ClassVar[str] = "Model soups (arXiv:2203.05482), Section 2"
+    needs_base: ClassVar[bool] = False
+    models: ClassVar[tuple[int, int | None]] = (1, None)
+
+    normalize: bool = field(default=True, metadata={"help": "divide by the sum of the weights; false gives the plain weighted sum"})
+
+    @property
+    def mean(self) -> bool:  # type: ignore[override]
+        return self.normalize
+
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+        weights, operands = self.weights_of(len(block.models)), range(1, 1 + len(block.models))
+        if self.normalize:
+            anchor, terms = mean_terms(weights, operands)
+            return weighted_sum(block, anchor, terms, out)
+        return weighted_sum(block, None, [(w, index, None) for w, index in zip(weights, operands, strict=True)], out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiseFT(MergeMethod):
+    """Interpolation between the base and one fine-tuned model.
+
+    References: Wortsman et al., Robust fine-tuning of zero-shot models, Eq. 1.
+    """
+
+    name: ClassVar[str] = "wise_ft"
+    summary: ClassVar[str] = "interpolate between the base and one model: (1 - alpha) base + alpha model"
+    source: ClassVar[str] = "Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1"
+    needs_base: ClassVar[bool] = True
+    models: ClassVar[tuple[int, int | None]] = (1, 1)
+
+    alpha: float = field(default=0.5, metadata={"help": "weight on the fine-tuned model, in [0, 1]: 0 is the base, 1 the model"})
+
+    def problems(self, models: int | None = None) -> list[str]:
+        return super().problems(models) + range_problems("wise_ft.alpha", self.alpha, 0, 1)
+
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+        anchor, terms = mean_terms((1.0 - self.alpha, self.alpha), (0, 1))
+        return weighted_sum(block, anchor, terms, out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskArithmetic(WeightedMethod):
+    """The base plus the scaled sum of what each model changed.
+
+    References: Ilharco et al., Editing models with task arithmetic, Section 2.
+    """
+
+    name: ClassVar[str] = "task_arithmetic"
+    summary: ClassVar[str] = "base + scale * weighted sum of (model - base)"
+    source: ClassVar[str] = "Editing models with task arithmetic (arXiv:2212.04089), Section 2"
+    needs_base: ClassVar[bool] = True
+    models: ClassVar[tuple[int, int | None]] = (1, None)
+
+    scale: float = field(default=1.0, metadata={"help": "factor on the sum of the changes (lambda); negative takes them away"})
+
+    def problems(self, models: int | None = None) -> list[str]:
+        return super().problems(models) + finite_problems("task_arithmetic.scale", self.scale)
+
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+        weights = self.weights_of(len(block.models))
+        return weighted_sum(block, 0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(weights)], out)

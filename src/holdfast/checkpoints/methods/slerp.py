@@ -1,0 +1,90 @@
+"""Spherical interpolation between two models, tensor by tensor.
+
+With omega the angle between the flattened tensors a and b:
+
+    theta = sin((1 - t) omega) / sin(omega) a + sin(t omega) / sin(omega) b      [Shoemake 1985]
+
+The operands are not normalised, as mergekit does it, so norms are interpolated too. Where a and b are nearly parallel (|cos omega| > 0.9995), and
+where one of them is zero and has no angle, this is the plain `(1 - t) a + t b`. t = 0 and t = 1 are copies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from holdfast.checkpoints.dtypes import Operand
+from holdfast.checkpoints.kernels import Flags, moments
+from holdfast.checkpoints.methods.linear import mean_terms
+from holdfast.checkpoints.methods.protocol import Block, MergeMethod, range_problems, weighted_sum
+
+PARALLEL = 0.9995
+"""|cos| above which the interpolation is linear: sin(omega) loses its digits there."""
+
+
+def slerp_weights(t: float, dot: float, norm_a: float, norm_b: float) -> tuple[float, float] | None:
+    """The factors on a and b, or None where the interpolation is linear.
+
+    Args:
+        t: in [0, 1].
+        dot, norm_a, norm_b: inner product and L2 norms of the flattened tensors.
+    """
+    if t in (0.0, 1.0) or not (norm_a > 0 and norm_b > 0):
+        return None
+    cosine = dot / norm_a / norm_b
+    if not abs(cosine) <= PARALLEL:
+        return None
+    omega = math.acos(cosine)
+    return math.sin((1 - t) * omega) / math.sin(omega), math.sin(t * omega) / math.sin(omega)
+
+
+def slerp(a: np.ndarray, b: np.ndarray, t: float) -> np.ndarray:
+    """Spherical interpolation from a (t = 0) to b (t = 1); float32 or float64 arrays of one shape and dtype.
+
+    References: Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985.
+    """
+    x, y = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
+    weights = slerp_weights(t, float(x @ y), math.sqrt(float(x @ x)), math.sqrt(float(y @ y))) or (1 - t, t)
+    return a * a.dtype.type(weights[0]) + b * a.dtype.type(weights[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slerp(MergeMethod):
+    """Spherical interpolation between two models.
+
+    References: Shoemake 1985; mergekit's `slerp` for its use on weights.
+    """
+
+    name: ClassVar[str] = "slerp"
+    summary: ClassVar[str] = "spherical interpolation between two models, tensor by tensor"
+    source: ClassVar[str] = "Shoemake, Animating rotation with quaternion curves (1985); on weights: mergekit's slerp"
+    needs_base: ClassVar[bool] = False
+    models: ClassVar[tuple[int, int | None]] = (2, 2)
+
+    t: float = field(default=0.5, metadata={"help": "where between the two models, in [0, 1]: 0 is the first, 1 the second"})
+
+    @property
+    def scope(self) -> str:
+        return "tensor"
+
+    def problems(self, models: int | None = None) -> list[str]:
+        return super().problems(models) + range_problems("slerp.t", self.t, 0, 1)
+
+    def rounds(self) -> int:
+        return 1
+
+    def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
+        return moments(block.models[0], block.models[1])
+
+    def settle(self, round: int, total: np.ndarray, state: Any) -> tuple[float, float] | None:
+        _, _, squares_a, squares_b, dot = (float(x) for x in total[:5])
+        return slerp_weights(self.t, dot, math.sqrt(squares_a), math.sqrt(squares_b))
+
+    def combine(self, block: Block, state: tuple[float, float] | None, out: Operand) -> Flags:
+        if state is None:
+            anchor, terms = mean_terms((1 - self.t, self.t), (1, 2))
+            return weighted_sum(block, anchor, terms, out)
+        return weighted_sum(block, None, [(state[0], 1, None), (state[1], 2, None)], out)

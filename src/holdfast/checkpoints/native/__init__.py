@@ -1,0 +1,176 @@
+"""The kernels in C (`kernels.c`), built at first use and loaded through ctypes; `holdfast.native` builds and keeps the library.
+
+Before anything uses it, every entry point has to reproduce the NumPy form's bits on a small problem that holds NaN, infinities, subnormal numbers
+and ragged ends. Without a compiler, with HOLDFAST_NATIVE=0, or where the check fails, `load()` gives None and `why_not()` the reason; the callers
+(`dtypes`, `counter`, `kernels`, which document every function) then use NumPy. float64 elements are always NumPy's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.native import Settings, build, settings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from holdfast.checkpoints.dtypes import Operand
+
+SOURCE = Path(__file__).with_name("kernels.c")
+FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+
+_TYPES = {"F32": 0, "BF16": 1, "F16": 2, "F8_E4M3": 3, "F8_E5M2": 4}
+_ABSENT = (0, -1)
+
+
+_Flags = ctypes.c_int64 * 2
+
+
+class Kernels:
+    """The loaded library. Its methods check nothing: arrays are contiguous, of one length and of the right dtypes."""
+
+    def __init__(self, library: ctypes.CDLL, compiler: str) -> None:
+        self.compiler = compiler
+        """The compiler's first line about itself."""
+        self._library: Any = library
+        whole, pointer, key = ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64
+        signatures: dict[str, tuple[Any, list[Any]]] = {
+            "count_nonfinite": (whole, [whole, pointer]),
+            "decode": (None, [whole, pointer, pointer]),
+            "encode": (whole, [whole, pointer, pointer]),
+            "combine": (None, [whole, whole, pointer, pointer, pointer, pointer]),
+            "ties": (None, [whole, whole, pointer, pointer, pointer, ctypes.c_float, whole, whole, pointer, pointer]),
+            "delta_histogram": (None, [whole, pointer, pointer, whole, whole, pointer]),
+            "moments": (None, [whole, pointer, pointer]),
+            "words": (None, [key, key, whole, pointer]),
+            "uniform": (None, [key, key, whole, pointer]),
+            "normal": (None, [key, key, whole, pointer]),
+            "perturb": (None, [whole, pointer, key, key, ctypes.c_float, pointer, pointer]),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, f"holdfast_{name}")
+            function.restype, function.argtypes = result, arguments
+
+    def count_nonfinite(self, raw: NDArray[Any], dtype: str) -> int:
+        """As `dtypes.count_nonfinite`; the type by its safetensors name."""
+        return self._library.holdfast_count_nonfinite(len(raw), _one(raw, dtype))
+
+    def decode(self, raw: NDArray[Any], dtype: str, out: NDArray[Any]) -> None:
+        """As `dtypes.decode`, into float32."""
+        self._library.holdfast_decode(len(raw), _one(raw, dtype), _at(out))
+
+    def encode(self, values: NDArray[Any], dtype: str, out: NDArray[Any]) -> int:
+        """As `dtypes.encode`, from float32."""
+        return self._library.holdfast_encode(len(values), _at(values), _one(out, dtype))
+
+    def combine(self, operands: Sequence[Operand | None], weights: Sequence[float], out: Operand) -> tuple[int, int]:
+        """As `kernels.combine`; operands are the anchor, plus_0, minus_0, plus_1 ..."""
+        flags = _Flags()
+        self._library.holdfast_combine(len(out.raw), len(weights), _operands(*operands), _floats(weights), _operands(out), flags)
+        return flags[0], flags[1]
+
+    def ties(
+        self,
+        operands: Sequence[Operand],
+        thresholds: Sequence[float],
+        weights: Sequence[float] | None,
+        scale: float,
+        by_count: bool,
+        normalize: bool,
+        out: Operand,
+    ) -> tuple[int, int]:
+        """As `kernels.ties`; operands are the base and the models."""
+        flags = _Flags()
+        self._library.holdfast_ties(
+            len(out.raw), len(thresholds), _operands(*operands), _floats(thresholds), None if weights is None else _floats(weights), scale,
+            by_count, normalize, _operands(out), flags,
+        )  # fmt: skip
+        return flags[0], flags[1]
+
+    def delta_histogram(self, base: Operand, model: Operand, counts: NDArray[Any], level: int, prefix: int) -> tuple[int, int]:
+        """As `kernels.delta_histogram`."""
+        flags = _Flags()
+        self._library.holdfast_delta_histogram(len(base.raw), _operands(base, model), _at(counts), level, prefix, flags)
+        return flags[0], flags[1]
+
+    def moments(self, a: Operand, b: Operand) -> NDArray[Any]:
+        """As `kernels.moments`."""
+        out = np.empty(8)
+        out[0] = len(a.raw)
+        self._library.holdfast_moments(len(a.raw), _operands(a, b), _at(out[1:]))
+        return out
+
+    def words(self, key: int, start: int, out: NDArray[Any]) -> NDArray[Any]:
+        """As `counter.words`, into uint32."""
+        self._library.holdfast_words(key, start, len(out), _at(out))
+        return out
+
+    def uniform(self, key: int, start: int, out: NDArray[Any]) -> NDArray[Any]:
+        """As `counter.uniform`, into float64."""
+        self._library.holdfast_uniform(key, start, len(out), _at(out))
+        return out
+
+    def normal(self, key: int, start: int, out: NDArray[Any]) -> NDArray[Any]:
+        """As `counter.normal`, into float32."""
+        self._library.holdfast_normal(key, start, len(out), _at(out))
+        return out
+
+    def perturb(self, x: Operand, key: int, start: int, sigma: float, out: Operand) -> tuple[int, int]:
+        """As `kernels.perturb`."""
+        flags = _Flags()
+        self._library.holdfast_perturb(len(x.raw), _operands(x), key, start, sigma, _operands(out), flags)
+        return flags[0], flags[1]
+
+
+def load() -> Kernels | None:
+    """The library, built if need be; None where it cannot be had (see `why_not`)."""
+    return _load(settings())[0]
+
+
+def why_not() -> str | None:
+    """Why `load()` gives None, as half a sentence; None when it does not."""
+    return _load(settings())[1]
+
+
+@functools.lru_cache(maxsize=4)
+def _load(wanted: Settings) -> tuple[Kernels | None, str | None]:
+    built = build(SOURCE, flags=FLAGS, wanted=wanted)
+    if isinstance(built, str):
+        return None, built
+    from holdfast.checkpoints.native.check import first_difference
+
+    kernels = Kernels(*built)
+    wrong = first_difference(kernels)
+    if wrong is not None:
+        return None, f"the library built by {built.compiler} does not reproduce NumPy's {wrong}"
+    return kernels, None
+
+
+def _at(array: NDArray[Any]) -> int:
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a third of the time of the way below
+    except (TypeError, ValueError):  # read-only, or empty
+        return array.__array_interface__["data"][0]
+
+
+def _operands(*operands: Operand | None) -> bytes:
+    """The C structs: packed bytes cost a fifth of ctypes structures, and a block is computed in as little as 50 microseconds."""
+    flat: list[int] = []
+    for operand in operands:
+        flat += _ABSENT if operand is None else (_at(operand[0]), _TYPES[operand[1].name])
+    return struct.pack(f"{len(flat)}q", *flat)
+
+
+def _one(raw: NDArray[Any], dtype: str) -> bytes:
+    return struct.pack("2q", _at(raw), _TYPES[dtype])
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    return struct.pack(f"{len(values)}f", *values)

@@ -1,0 +1,780 @@
+/* The checkpoint engine's elementwise passes over stored floats (see kernels.py for what each computes): decode a few thousand bytes into the first-level
+ * cache, compute in float, round once, store. Plain C, vectorised by the compiler, one thread; built once per machine and loaded by native/__init__.py.
+ *
+ * The results are those of kernels_numpy.py bit for bit: nothing is reassociated, no product is fused with a sum (-ffp-contract=off), every NaN is
+ * stored as the one quiet NaN of its type. float64 operands are not handled here; NumPy does those.
+ *
+ * Whether operands hold NaN or infinities shows in the result, whose largest magnitude a pass sees anyway; only blocks where it is not finite are looked
+ * at closely.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__F16C__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define BLOCK 1024
+#define INLINE static inline __attribute__((always_inline))
+#define LEAST(a, b) ((a) < (b) ? (a) : (b))
+#define SIGN 0x80000000u
+#define MAGNITUDE 0x7FFFFFFFu
+#define INFINITE 0x7F800000u
+
+enum { NONE = -1, F32 = 0, BF16 = 1, F16 = 2, F8_E4M3 = 3, F8_E5M2 = 4 };
+
+typedef struct {
+    void *data;
+    int64_t type;
+} operand;
+
+static const int64_t SIZE[] = {4, 2, 2, 1, 1};
+/* The smallest magnitude, as bits of a float, that rounds to something infinite or NaN. */
+static const uint32_t LIMIT[] = {INFINITE, 0x7F7F8000u, 0x477FF000u, 0x43E80001u, 0x47700000u};
+static const uint32_t STORED_NAN[] = {0x7FC00000u, 0x7FC0u, 0x7E00u, 0x7Fu, 0x7Fu};
+
+INLINE float as_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+INLINE uint32_t as_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+INLINE const char *at(const operand *o, int64_t i)
+{
+    return (const char *)o->data + i * SIZE[o->type];
+}
+
+/* ----------------------------------------------------------------------------------------------------------- conversion */
+
+INLINE float half_to_float(uint32_t h)
+{
+    uint32_t m = h & 0x7FFF;
+    uint32_t f = as_bits(as_float(m << 13) * 0x1p112f); /* exact, subnormal numbers too */
+    f = m >= 0x7C00 ? m << 13 | INFINITE : f;
+    return as_float(f | (h & 0x8000) << 16);
+}
+
+INLINE uint32_t narrow(uint32_t bits, int exponent, int mantissa, uint32_t first_nonfinite, int sign_at)
+{
+    const int bias = (1 << (exponent - 1)) - 1, shift = 23 - mantissa;
+    const uint32_t smallest_normal = (uint32_t)(127 - bias + 1) << 23, beyond = (uint32_t)(127 + (1 << exponent) - bias) << 23;
+    const uint32_t unit = (uint32_t)(127 + 23 + 1 - bias - mantissa) << 23;
+    uint32_t m = LEAST(bits & MAGNITUDE, beyond);
+    uint32_t rounded = ((m + ((1u << (shift - 1)) - 1) + (m >> shift & 1)) >> shift) - ((uint32_t)(127 - bias) << mantissa);
+    uint32_t subnormal = as_bits(as_float(m) + as_float(unit)) - unit; /* the unit in the last place no longer shrinks: adding rounds there */
+    uint32_t result = m < smallest_normal ? subnormal : rounded;
+    return LEAST(result, first_nonfinite) | (bits >> 31) << sign_at;
+}
+
+static void decode_halves(const uint16_t *restrict raw, int64_t n, float *restrict out)
+{
+    int64_t i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(raw + i))));
+#endif
+    for (; i < n; i++)
+        out[i] = half_to_float(raw[i]);
+}
+
+static void decode(const operand *o, int64_t start, int64_t n, float *restrict out)
+{
+    const char *raw = at(o, start);
+    if (o->type == F32) {
+        memcpy(out, raw, 4 * n);
+    } else if (o->type == BF16) {
+        const uint16_t *restrict p = (const uint16_t *)raw;
+        for (int64_t i = 0; i < n; i++)
+            out[i] = as_float((uint32_t)p[i] << 16);
+    } else if (o->type == F16) {
+        decode_halves((const uint16_t *)raw, n, out);
+    } else {
+        /* Both 8-bit types are halves with fewer bits: E5M2 the upper byte, E4M3 one with another bias. */
+        const uint8_t *restrict p = (const uint8_t *)raw;
+        uint16_t halves[BLOCK];
+        for (int64_t done = 0; done < n; done += BLOCK) {
+            int64_t k = LEAST(BLOCK, n - done);
+            if (o->type == F8_E5M2) {
+                for (int64_t i = 0; i < k; i++)
+                    halves[i] = (uint16_t)(p[done + i] << 8);
+                decode_halves(halves, k, out + done);
+            } else {
+                for (int64_t i = 0; i < k; i++) {
+                    uint16_t m = p[done + i] & 0x7F;
+                    halves[i] = (uint16_t)((p[done + i] & 0x80) << 8 | (m == 0x7F ? 0x7E00 : m << 7));
+                }
+                decode_halves(halves, k, out + done);
+                for (int64_t i = 0; i < k; i++)
+                    out[done + i] *= 256.0f;
+            }
+        }
+    }
+}
+
+/* A stretch as floats: where it lies, or decoded into `buffer`. */
+static const float *floats(const operand *o, int64_t start, int64_t n, float *buffer)
+{
+    if (o->type == F32)
+        return (const float *)at(o, start);
+    decode(o, start, n, buffer);
+    return buffer;
+}
+
+INLINE uint32_t to_bfloat16(uint32_t u)
+{
+    return (u + 0x7FFF + (u >> 16 & 1)) >> 16;
+}
+
+static uint32_t largest(const float *x, int64_t n)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t m = as_bits(x[i]) & MAGNITUDE;
+        most = m > most ? m : most;
+    }
+    return most;
+}
+
+static void store_finite(const float *restrict x, int64_t n, int64_t type, char *restrict raw)
+{
+    if (type == F32) {
+        memcpy(raw, x, 4 * n);
+    } else if (type == BF16) {
+        uint16_t *p = (uint16_t *)raw;
+        for (int64_t i = 0; i < n; i++)
+            p[i] = (uint16_t)to_bfloat16(as_bits(x[i]));
+    } else if (type == F16) {
+        uint16_t *p = (uint16_t *)raw;
+        int64_t i = 0;
+#ifdef __F16C__
+        for (; i + 8 <= n; i += 8)
+            _mm_storeu_si128((__m128i *)(p + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+        for (; i < n; i++)
+            p[i] = (uint16_t)narrow(as_bits(x[i]), 5, 10, 0x7C00, 15);
+    } else {
+        uint8_t *p = (uint8_t *)raw;
+        if (type == F8_E4M3) {
+            for (int64_t i = 0; i < n; i++)
+                p[i] = (uint8_t)narrow(as_bits(x[i]), 4, 3, 0x7F, 7);
+        } else {
+            for (int64_t i = 0; i < n; i++)
+                p[i] = (uint8_t)narrow(as_bits(x[i]), 5, 2, 0x7C, 7);
+        }
+    }
+}
+
+static void store_nan(const float *x, int64_t n, int64_t type, char *raw)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] != x[i])
+            memcpy(raw + i * SIZE[type], &STORED_NAN[type], SIZE[type]); /* little-endian, as safetensors is */
+}
+
+/* Stores a block, whose largest magnitude is `most`; gives how many of the numbers are not finite, and adds to `lost` how many cease to be. */
+static int64_t encode(const float *x, int64_t n, const operand *out, int64_t start, uint32_t most, int64_t *lost)
+{
+    char *raw = (char *)at(out, start);
+    uint32_t limit = LIMIT[out->type];
+    store_finite(x, n, out->type, raw);
+    if (most < limit)
+        return 0;
+    int64_t unusual = 0, beyond = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t m = as_bits(x[i]) & MAGNITUDE;
+        unusual += m >= INFINITE;
+        beyond += m >= limit;
+    }
+    store_nan(x, n, out->type, raw);
+    *lost += beyond - unusual;
+    return unusual;
+}
+
+static int64_t count_nonfinite(const operand *o, int64_t start, int64_t n)
+{
+    const char *raw = at(o, start);
+    int64_t count = 0;
+    for (int64_t done = 0; done < n; done += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - done);
+        uint32_t most = 0;
+        if (o->type == F32) {
+            most = largest((const float *)raw + done, k);
+            if (most >= INFINITE)
+                for (int64_t i = 0; i < k; i++)
+                    count += (as_bits(((const float *)raw)[done + i]) & MAGNITUDE) >= INFINITE;
+        } else if (SIZE[o->type] == 2) {
+            const uint16_t *p = (const uint16_t *)raw + done, first = o->type == BF16 ? 0x7F80 : 0x7C00;
+            uint16_t m = 0;
+            for (int64_t i = 0; i < k; i++) {
+                uint16_t x = p[i] & 0x7FFF;
+                m = x > m ? x : m;
+            }
+            if (m >= first)
+                for (int64_t i = 0; i < k; i++)
+                    count += (p[i] & 0x7FFF) >= first;
+        } else {
+            const uint8_t *p = (const uint8_t *)raw + done, first = o->type == F8_E4M3 ? 0x7F : 0x7C;
+            for (int64_t i = 0; i < k; i++)
+                count += (p[i] & 0x7F) >= first;
+        }
+    }
+    return count;
+}
+
+/* The bits of those operands that hold NaN or infinities in a stretch. */
+static int64_t nonfinite_mask(const operand *operands, int64_t number, int64_t start, int64_t n)
+{
+    int64_t mask = 0;
+    for (int64_t j = 0; j < number; j++)
+        if (operands[j].type != NONE && count_nonfinite(operands + j, start, n))
+            mask |= (int64_t)1 << j;
+    return mask;
+}
+
+int64_t holdfast_count_nonfinite(int64_t n, const operand *o)
+{
+    return count_nonfinite(o, 0, n);
+}
+
+void holdfast_decode(int64_t n, const operand *o, float *out)
+{
+    decode(o, 0, n, out);
+}
+
+int64_t holdfast_encode(int64_t n, const float *x, const operand *out)
+{
+    int64_t lost = 0;
+    float block[BLOCK]; /* `out` may be x */
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - start);
+        memcpy(block, x + start, 4 * k);
+        encode(block, k, out, start, largest(block, k), &lost);
+    }
+    return lost;
+}
+
+/* -------------------------------------------------------------------------------------------------------------- combine */
+
+/* Two bfloat16 numbers in one word, without moving bits between lanes. */
+INLINE float lower(uint32_t pair)
+{
+    return as_float(pair << 16);
+}
+
+INLINE float upper(uint32_t pair)
+{
+    return as_float(pair & 0xFFFF0000u);
+}
+
+INLINE uint32_t load_pair(const char *raw, int64_t i)
+{
+    uint32_t u;
+    memcpy(&u, raw + 4 * i, 4);
+    return u;
+}
+
+/* `pairs` words of bfloat16 results; gives 0 where all are finite. */
+INLINE uint32_t combine_pairs(int64_t pairs, const char *anchor, int terms, const char *const *plus, const char *const *minus, const float *weights,
+                              char *restrict out)
+{
+    const char *p0 = plus[0], *p1 = plus[1], *p2 = plus[2], *m0 = minus[0], *m1 = minus[1], *m2 = minus[2];
+    const float w0 = weights[0], w1 = weights[1], w2 = weights[2];
+    uint32_t seen = 0;
+#define PRODUCT(half, j) (w##j * (m##j ? half(load_pair(p##j, i)) - half(load_pair(m##j, i)) : half(load_pair(p##j, i))))
+#define SUM(half, x)                                                                                                                               \
+    x = anchor ? half(load_pair(anchor, i)) + PRODUCT(half, 0) : PRODUCT(half, 0);                                                                 \
+    if (terms > 1)                                                                                                                                 \
+        x += PRODUCT(half, 1);                                                                                                                     \
+    if (terms > 2)                                                                                                                                 \
+        x += PRODUCT(half, 2);
+    for (int64_t i = 0; i < pairs; i++) {
+        float x, y;
+        SUM(lower, x)
+        SUM(upper, y)
+        uint32_t b = as_bits(y), word = to_bfloat16(as_bits(x)) | ((b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000u);
+        seen |= (word & 0x7FFF7FFFu) + 0x00800080u; /* carries into the sign of a number without a finite exponent */
+        memcpy(out + 4 * i, &word, 4);
+    }
+#undef PRODUCT
+#undef SUM
+    return seen & 0x80008000u;
+}
+
+/* The same with what varies known to the compiler: the number of terms, whether there are an anchor and subtrahends, whether the latter are the anchor. */
+static uint32_t combine_pairs_of(int64_t pairs, const char *anchor, int terms, const char *const *plus, const char *const *minus,
+                                 const float *weights, char *out)
+{
+    static const char *const nothing[3] = {0, 0, 0};
+    const char *const same[3] = {anchor, anchor, anchor};
+    int from_anchor = anchor != 0;
+    for (int j = 0; j < terms; j++)
+        from_anchor &= minus[j] == anchor;
+#define CASE(n)                                                                                                                                    \
+    if (terms == n) {                                                                                                                              \
+        if (from_anchor)                                                                                                                           \
+            return combine_pairs(pairs, anchor, n, plus, same, weights, out);                                                                      \
+        if (anchor && minus[0])                                                                                                                    \
+            return combine_pairs(pairs, anchor, n, plus, minus, weights, out);                                                                     \
+        if (anchor)                                                                                                                                \
+            return combine_pairs(pairs, anchor, n, plus, nothing, weights, out);                                                                   \
+        return minus[0] ? combine_pairs(pairs, 0, n, plus, minus, weights, out) : combine_pairs(pairs, 0, n, plus, nothing, weights, out);         \
+    }
+    CASE(1)
+    CASE(2)
+    CASE(3)
+#undef CASE
+    return 1;
+}
+
+static int overlap(const operand *a, const operand *b, int64_t n)
+{
+    return a->type != NONE && (uintptr_t)at(a, 0) < (uintptr_t)at(b, n) && (uintptr_t)at(b, 0) < (uintptr_t)at(a, n);
+}
+
+/* flags: [nonfinite mask, overflow]. operands: anchor, plus_0, minus_0, plus_1 ...; weights of 0 skip. */
+void holdfast_combine(int64_t n, int64_t terms, const operand *operands, const float *weights, const operand *out, int64_t *flags)
+{
+    int64_t used = 0, subtracted = 0, lost = 0, unusual = 0, mask = 0;
+    int all_bfloat16 = out->type == BF16 && (operands[0].type == NONE || operands[0].type == BF16);
+    const operand *plus[3], *minus[3];
+    float factors[3];
+    for (int64_t t = 0; t < terms; t++) {
+        const operand *p = operands + 1 + 2 * t, *m = p + 1;
+        if (weights[t] == 0)
+            continue;
+        all_bfloat16 &= p->type == BF16 && (m->type == NONE || m->type == BF16);
+        if (used < 3)
+            plus[used] = p, minus[used] = m, factors[used] = weights[t];
+        subtracted += m->type != NONE;
+        used++;
+    }
+    int aside = 0;
+    for (int64_t j = 0; j < 1 + 2 * terms; j++)
+        aside |= overlap(operands + j, out, n);
+    int in_pairs = all_bfloat16 && 1 <= used && used <= 3 && (subtracted == 0 || subtracted == used);
+    for (int64_t j = used; j < 3; j++)
+        factors[j] = 0;
+    float total[BLOCK], value[BLOCK], other[BLOCK];
+    char paired[2 * BLOCK];
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - start);
+        int64_t skipped = 0;
+        for (int64_t t = 0; t < terms; t++) /* before anything is stored: `out` may be an operand */
+            if (weights[t] == 0)
+                skipped |= nonfinite_mask(operands + 1 + 2 * t, 2, start, k) << (1 + 2 * t);
+        mask |= skipped;
+        if (in_pairs && k % 2 == 0) {
+            const char *p[3] = {0, 0, 0}, *m[3] = {0, 0, 0};
+            for (int64_t j = 0; j < used; j++)
+                p[j] = at(plus[j], start), m[j] = subtracted ? at(minus[j], start) : 0;
+            char *target = aside ? paired : (char *)at(out, start);
+            if (!combine_pairs_of(k / 2, operands[0].type == NONE ? 0 : at(operands, start), (int)used, p, m, factors, target)) {
+                if (aside)
+                    memcpy((char *)at(out, start), paired, 2 * k);
+                continue;
+            }
+        }
+        int empty = operands[0].type == NONE;
+        if (empty)
+            memset(total, 0, 4 * k);
+        else
+            decode(operands, start, k, total);
+        for (int64_t t = 0; t < terms; t++) {
+            const operand *p = operands + 1 + 2 * t, *m = p + 1;
+            float w = weights[t];
+            if (w == 0)
+                continue;
+            const float *x = floats(p, start, k, value), *y = m->type == NONE ? 0 : floats(m, start, k, other);
+            if (empty && y)
+                for (int64_t i = 0; i < k; i++)
+                    total[i] = w * (x[i] - y[i]);
+            else if (empty)
+                for (int64_t i = 0; i < k; i++)
+                    total[i] = w * x[i];
+            else if (y)
+                for (int64_t i = 0; i < k; i++)
+                    total[i] = total[i] + w * (x[i] - y[i]);
+            else
+                for (int64_t i = 0; i < k; i++)
+                    total[i] = total[i] + w * x[i];
+            empty = 0;
+        }
+        uint32_t most = largest(total, k);
+        if (most >= INFINITE)
+            mask |= nonfinite_mask(operands, 1 + 2 * terms, start, k);
+        unusual += encode(total, k, out, start, most, &lost);
+    }
+    flags[0] = mask;
+    flags[1] = lost + (mask ? 0 : unusual);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- TIES */
+
+/* operands: base, models. weights may be 0; by_count: divide by the number that agree, and a sum of 0 elects nobody. */
+void holdfast_ties(int64_t n, int64_t models, const operand *operands, const float *thresholds, const float *weights, float scale, int64_t by_count,
+                   int64_t normalize, const operand *out, int64_t *flags)
+{
+    enum { K = BLOCK / 2 };
+    float first[K], buffer[K], total[K], above[K], below[K], above_share[K], below_share[K];
+    int64_t lost = 0, unusual = 0, mask = 0;
+    for (int64_t start = 0; start < n; start += K) {
+        int64_t k = LEAST(K, n - start);
+        uint32_t most = 0;
+        const float *base = floats(operands, start, k, first);
+        memset(total, 0, sizeof total);
+        memset(above, 0, sizeof above);
+        memset(below, 0, sizeof below);
+        memset(above_share, 0, sizeof above_share);
+        memset(below_share, 0, sizeof below_share);
+        for (int64_t j = 0; j < models; j++) {
+            const float w = weights ? weights[j] : 1.0f;
+            const uint32_t least = thresholds[j] > 0 ? as_bits(thresholds[j]) : 0, share = as_bits(by_count ? 1.0f : w);
+            const float *model = floats(operands + 1 + j, start, k, buffer);
+            for (int64_t i = 0; i < k; i++) { /* masks instead of choices: the compiler would branch */
+                uint32_t d = as_bits(model[i] - base[i]), m = d & MAGNITUDE;
+                most = m > most ? m : most;
+                float kept = w * as_float(d & -(uint32_t)(m >= least));
+                uint32_t up = -(uint32_t)(kept > 0), down = -(uint32_t)(kept < 0);
+                total[i] += kept;
+                above[i] += as_float(as_bits(kept) & up);
+                below[i] += as_float(as_bits(kept) & down);
+                above_share[i] += as_float(share & up);
+                below_share[i] += as_float(share & down);
+            }
+        }
+        if (most >= INFINITE)
+            mask |= nonfinite_mask(operands, 1 + models, start, k);
+        for (int64_t i = 0; i < k; i++) {
+            int positive = by_count ? total[i] > 0 : total[i] >= 0;
+            float merged = positive ? above[i] : below[i], share = positive ? above_share[i] : below_share[i];
+            share = share == 0 ? 1.0f : share;
+            merged = normalize ? merged / share : merged;
+            merged = merged * scale;
+            float moved = base[i] + merged;
+            int stays = (by_count && total[i] == 0) || merged == 0;
+            total[i] = stays ? base[i] : moved;
+        }
+        unusual += encode(total, k, out, start, largest(total, k), &lost);
+    }
+    flags[0] = mask;
+    flags[1] = lost + (mask ? 0 : unusual);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ histogram */
+
+/* Bits of |model - base|, in place of the numbers; gives the largest. */
+static uint32_t magnitudes(const operand *operands, int64_t start, int64_t k, uint32_t *restrict bits)
+{
+    float first[BLOCK], second[BLOCK];
+    const float *base = floats(operands, start, k, first), *model = floats(operands + 1, start, k, second);
+    uint32_t most = 0;
+    for (int64_t i = 0; i < k; i++) {
+        uint32_t m = as_bits(model[i] - base[i]) & MAGNITUDE;
+        most = m > most ? m : most;
+        bits[i] = m;
+    }
+    return most;
+}
+
+/* level 0: counts[m >> 15]; level 1: counts[m & 0x7FFF] of those with m >> 15 == prefix. */
+void holdfast_delta_histogram(int64_t n, const operand *operands, int64_t *counts, int64_t level, int64_t prefix, int64_t *flags)
+{
+    uint32_t bits[BLOCK];
+    int64_t mask = 0, unusual = 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - start);
+        if (magnitudes(operands, start, k, bits) >= INFINITE) {
+            mask |= nonfinite_mask(operands, 2, start, k);
+            for (int64_t i = 0; i < k; i++) {
+                unusual += bits[i] >= INFINITE;
+                bits[i] = bits[i] > INFINITE ? 0x7FC00000u : bits[i];
+            }
+        }
+        if (level == 0) {
+            for (int64_t i = 0; i < k; i++)
+                counts[bits[i] >> 15]++;
+        } else {
+            int64_t found = 0;
+            for (int64_t i = 0; i < k; i++) {
+                uint32_t m = bits[i];
+                bits[found] = m & 0x7FFF;
+                found += m >> 15 == (uint32_t)prefix;
+            }
+            for (int64_t i = 0; i < found; i++)
+                counts[bits[i]]++;
+        }
+    }
+    flags[0] = mask;
+    flags[1] = mask ? 0 : unusual;
+}
+
+/* -------------------------------------------------------------------------------------------------------------- moments */
+
+typedef float v4f __attribute__((vector_size(16)));
+typedef int32_t v4i __attribute__((vector_size(16)));
+typedef double v4d __attribute__((vector_size(32)));
+
+/* out: sum (b - a)^2, sum a^2, sum b^2, sum a b, how many signs agree, NaN or infinite in a, in b. */
+void holdfast_moments(int64_t n, const operand *operands, double *out)
+{
+    float a[BLOCK], b[BLOCK];
+    double sums[4] = {0, 0, 0, 0};
+    int64_t agree = 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - start);
+        decode(operands, start, k, a);
+        decode(operands + 1, start, k, b);
+        for (int64_t i = k; i < BLOCK && i % 8; i++)
+            a[i] = b[i] = 0;
+        int32_t same = 0;
+        for (int64_t i = 0; i < k; i++)
+            same += ((a[i] > 0) & (b[i] > 0)) | ((a[i] < 0) & (b[i] < 0)) | ((a[i] == 0) & (b[i] == 0));
+        agree += same;
+        v4d moved[2] = {{0}}, squares_a[2] = {{0}}, squares_b[2] = {{0}}, products[2] = {{0}};
+        for (int64_t i = 0; i < k; i += 8)
+            for (int64_t j = 0; j < 2; j++) {
+                v4f p, q;
+                memcpy(&p, a + i + 4 * j, 16);
+                memcpy(&q, b + i + 4 * j, 16);
+                v4d x = __builtin_convertvector(p, v4d), y = __builtin_convertvector(q, v4d), d = y - x;
+                moved[j] += d * d;
+                squares_a[j] += x * x;
+                squares_b[j] += y * y;
+                products[j] += x * y;
+            }
+        for (int64_t j = 0; j < 2; j++)
+            for (int64_t l = 0; l < 4; l++) {
+                sums[0] += moved[j][l];
+                sums[1] += squares_a[j][l];
+                sums[2] += squares_b[j][l];
+                sums[3] += products[j][l];
+            }
+    }
+    memcpy(out, sums, sizeof sums);
+    out[4] = (double)agree;
+    out[5] = isfinite(sums[1]) ? 0 : (double)count_nonfinite(operands, 0, n);
+    out[6] = isfinite(sums[2]) ? 0 : (double)count_nonfinite(operands + 1, 0, n);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- numbers */
+
+#define M0 0xD2511F53u
+#define M1 0xCD9E8D57u
+#define W0 0x9E3779B9u
+#define W1 0xBB67AE85u
+#define CHUNK 256   /* counters: 1024 words */
+#define TOGETHER 4 /* vectors that a loop takes on at once: the chains of dependent operations are long */
+
+/* Words 4 * first ... of a stream, four for each of `n` counters; n a multiple of 16, at most CHUNK + 16. */
+static void philox(uint64_t key, uint64_t first, int64_t n, uint32_t *restrict words)
+{
+#ifdef __AVX2__
+    const __m256i m0 = _mm256_set1_epi64x(M0), m1 = _mm256_set1_epi64x(M1);
+    __m256i keys[10][2];
+    for (uint32_t round = 0; round < 10; round++) {
+        keys[round][0] = _mm256_set1_epi64x((uint32_t)key + round * W0);
+        keys[round][1] = _mm256_set1_epi64x((uint32_t)(key >> 32) + round * W1);
+    }
+    for (int64_t i = 0; i < n; i += 4 * TOGETHER) {
+        __m256i c0[TOGETHER], c1[TOGETHER], c2[TOGETHER], c3[TOGETHER];
+        for (int j = 0; j < TOGETHER; j++) {
+            uint64_t at = first + (uint64_t)i + 4 * (uint64_t)j;
+            c0[j] = _mm256_add_epi64(_mm256_set1_epi64x((int64_t)at), _mm256_set_epi64x(3, 2, 1, 0)); /* only the lower halves of the lanes count */
+            c1[j] = _mm256_srli_epi64(c0[j], 32);
+            c2[j] = c3[j] = _mm256_setzero_si256();
+        }
+#pragma GCC unroll 10
+        for (int round = 0; round < 10; round++)
+#pragma GCC unroll 4
+            for (int j = 0; j < TOGETHER; j++) {
+                __m256i p0 = _mm256_mul_epu32(c0[j], m0), p1 = _mm256_mul_epu32(c2[j], m1);
+                c0[j] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c1[j], keys[round][0]));
+                c2[j] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(c3[j], keys[round][1]));
+                c1[j] = p1;
+                c3[j] = p0;
+            }
+        for (int j = 0; j < TOGETHER; j++) {
+            __m256i a = _mm256_blend_epi32(c0[j], _mm256_slli_epi64(c1[j], 32), 0xAA); /* words 0, 1 of four counters */
+            __m256i b = _mm256_blend_epi32(c2[j], _mm256_slli_epi64(c3[j], 32), 0xAA); /* words 2, 3 */
+            __m256i even = _mm256_unpacklo_epi64(a, b), odd = _mm256_unpackhi_epi64(a, b);
+            _mm256_storeu_si256((__m256i *)(words + 4 * i + 16 * j), _mm256_permute2x128_si256(even, odd, 0x20));
+            _mm256_storeu_si256((__m256i *)(words + 4 * i + 16 * j + 8), _mm256_permute2x128_si256(even, odd, 0x31));
+        }
+    }
+#else
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t index = first + (uint64_t)i;
+        uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+        for (int round = 0; round < 10; round++, k0 += W0, k1 += W1) {
+            uint64_t p0 = (uint64_t)c0 * M0, p1 = (uint64_t)c2 * M1;
+            c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+            c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+            c1 = (uint32_t)p1;
+            c3 = (uint32_t)p0;
+        }
+        words[4 * i] = c0, words[4 * i + 1] = c1, words[4 * i + 2] = c2, words[4 * i + 3] = c3;
+    }
+#endif
+}
+
+/* The words start ... start + n - 1 at `words`, which has room for 4 * CHUNK + 64; gives where the first lies. n at most 4 * CHUNK. */
+static const uint32_t *stream(uint64_t key, uint64_t start, int64_t n, uint32_t *words)
+{
+    uint64_t first = start / 4, last = (start + (uint64_t)n + 3) / 4;
+    philox(key, first, (int64_t)(last - first + 15) / 16 * 16, words);
+    return words + (start - 4 * first);
+}
+
+/* Wichura's AS 241; see counter.py. The order of operations is NumPy's there. */
+static const double CENTRE_NUMERATOR[8] = {
+    3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
+    4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3};
+static const double CENTRE_DENOMINATOR[8] = {
+    1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
+    2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3};
+static const double TAIL_NUMERATOR[8] = {
+    1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0, 3.64784832476320460504e0,
+    1.27045825245236838258e0, 2.41780725177450611770e-1, 2.27238449892691845833e-2, 7.74545014278341407640e-4};
+static const double TAIL_DENOMINATOR[8] = {
+    1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1,
+    1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9};
+static const double LOG_SERIES[10] = {2.0 / 1, 2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19};
+
+INLINE double polynomial(const double *c, int last, double r)
+{
+    double value = c[last];
+    for (int j = last - 1; j >= 0; j--)
+        value = value * r + c[j];
+    return value;
+}
+
+INLINE double logarithm(double x)
+{
+    int64_t bits;
+    double m;
+    memcpy(&bits, &x, 8);
+    int64_t exponent = (bits >> 52) - 1022;
+    bits = (bits & 0x000FFFFFFFFFFFFF) | 0x3FE0000000000000;
+    memcpy(&m, &bits, 8);
+    int low = m < 0.707106781186547524401;
+    double power = (double)(int32_t)(exponent - low), f;
+    m = low ? m + m : m;
+    f = (m - 1.0) / (m + 1.0);
+    return power * 0.693147180559945309417 + f * polynomial(LOG_SERIES, 9, f * f);
+}
+
+/* q = u - 1/2 (exactly) and the central approximation of z; n a multiple of 4 * TOGETHER. */
+static void centre(const uint32_t *restrict words, int64_t n, double *restrict q, float *restrict z)
+{
+    for (int64_t i = 0; i < n; i += 4 * TOGETHER) {
+        v4d x[TOGETHER], r[TOGETHER], above[TOGETHER], below[TOGETHER];
+        for (int j = 0; j < TOGETHER; j++) {
+            v4i w;
+            memcpy(&w, words + i + 4 * j, 16);
+            x[j] = (__builtin_convertvector(w ^ (int32_t)SIGN, v4d) + 0.5) * 0x1p-32;
+            r[j] = 0.425 * 0.425 - x[j] * x[j];
+            above[j] = (v4d){0} + CENTRE_NUMERATOR[7];
+            below[j] = (v4d){0} + CENTRE_DENOMINATOR[7];
+        }
+#pragma GCC unroll 7
+        for (int k = 6; k >= 0; k--)
+#pragma GCC unroll 4
+            for (int j = 0; j < TOGETHER; j++) {
+                above[j] = above[j] * r[j] + CENTRE_NUMERATOR[k];
+                below[j] = below[j] * r[j] + CENTRE_DENOMINATOR[k];
+            }
+        for (int j = 0; j < TOGETHER; j++) {
+            v4f rounded = __builtin_convertvector(x[j] * above[j] / below[j], v4f);
+            memcpy(q + i + 4 * j, &x[j], 32);
+            memcpy(z + i + 4 * j, &rounded, 16);
+        }
+    }
+}
+
+/* z from q, where |q| > 0.425. */
+static void tail(double *restrict q, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double r = sqrt(-logarithm(0.5 - fabs(q[i]))) - 1.6;
+        q[i] = copysign(polynomial(TAIL_NUMERATOR, 7, r) / polynomial(TAIL_DENOMINATOR, 7, r), q[i]);
+    }
+}
+
+/* n normal numbers, n at most 4 * CHUNK, at `z`, which has room for 4 * CHUNK. */
+static void normal(uint64_t key, uint64_t start, int64_t n, float *restrict z)
+{
+    uint32_t memory[4 * CHUNK + 64];
+    int32_t tails[4 * CHUNK + 1];
+    double q[4 * CHUNK], t[4 * CHUNK];
+    const uint32_t *words = stream(key, start, n, memory);
+    int64_t found = 0;
+    centre(words, (n + 15) / 16 * 16, q, z);
+    for (int64_t i = 0; i < n; i++) {
+        tails[found] = (int32_t)i;
+        found += fabs(q[i]) > 0.425;
+    }
+    for (int64_t i = 0; i < found; i++)
+        t[i] = q[tails[i]];
+    tail(t, found);
+    for (int64_t i = 0; i < found; i++)
+        z[tails[i]] = (float)t[i];
+}
+
+void holdfast_words(uint64_t key, uint64_t start, int64_t n, uint32_t *out)
+{
+    uint32_t memory[4 * CHUNK + 64];
+    for (int64_t done = 0; done < n; done += 4 * CHUNK) {
+        int64_t k = LEAST(4 * CHUNK, n - done);
+        memcpy(out + done, stream(key, start + (uint64_t)done, k, memory), 4 * k);
+    }
+}
+
+void holdfast_uniform(uint64_t key, uint64_t start, int64_t n, double *out)
+{
+    uint32_t memory[4 * CHUNK + 64];
+    for (int64_t done = 0; done < n; done += 4 * CHUNK) {
+        int64_t k = LEAST(4 * CHUNK, n - done);
+        const uint32_t *words = stream(key, start + (uint64_t)done, k, memory);
+        for (int64_t i = 0; i < k; i++)
+            out[done + i] = ((double)words[i] + 0.5) * 0x1p-32;
+    }
+}
+
+void holdfast_normal(uint64_t key, uint64_t start, int64_t n, float *out)
+{
+    float z[4 * CHUNK];
+    for (int64_t done = 0; done < n; done += 4 * CHUNK) {
+        int64_t k = LEAST(4 * CHUNK, n - done);
+        normal(key, start + (uint64_t)done, k, z);
+        memcpy(out + done, z, 4 * k);
+    }
+}
+
+/* operands: x. */
+void holdfast_perturb(int64_t n, const operand *operands, uint64_t key, uint64_t start, float sigma, const operand *out, int64_t *flags)
+{
+    float x[BLOCK], z[BLOCK];
+    int64_t lost = 0, unusual = 0, mask = 0;
+    for (int64_t done = 0; done < n; done += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - done);
+        normal(key, start + (uint64_t)done, k, z);
+        decode(operands, done, k, x);
+        for (int64_t i = 0; i < k; i++)
+            x[i] = x[i] + z[i] * sigma;
+        uint32_t most = largest(x, k);
+        if (most >= INFINITE)
+            mask |= nonfinite_mask(operands, 1, done, k);
+        unusual += encode(x, k, out, done, most, &lost);
+    }
+    flags[0] = mask;
+    flags[1] = lost + (mask ? 0 : unusual);
+}

@@ -1,0 +1,127 @@
+"""Gaussian perturbation of a checkpoint (the overtraining paper, Section 3): how sensitive is a model to noise on its weights?
+
+    theta~ = theta + gamma * std * z,   z ~ N(0, 1)
+
+`std` is each tensor's standard deviation at initialisation (`training.fresh_init.init_stds` finds it), so that norm weights and biases, which are
+initialised to constants, stay as they are. The noise comes from a counter-based generator: element i of tensor `name` gets the same number for the
+same seed however the model is sharded, cut into blocks, on disk (here) or in memory (`live.perturb_`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.build import Built, Slots
+from holdfast.checkpoints.locate import open_source
+from holdfast.checkpoints.merge import Name, Prepared, companions_of
+from holdfast.checkpoints.plan import Policies, make_plan
+from holdfast.checkpoints.residual import Passless
+from holdfast.errors import ConfigError
+from holdfast.results import fingerprint
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.engine import Job, Scratch
+    from holdfast.checkpoints.kernels import Flags
+    from holdfast.checkpoints.methods.protocol import Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturb(Passless):
+    """`model 1 + scale * stds[name] * normal(seed, name)`."""
+
+    seed: int
+    scale: float
+    stds: Mapping[str, float]
+
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+        from holdfast.checkpoints.counter import stream_key
+        from holdfast.checkpoints.kernels import Term, combine, perturb
+
+        sigma = self.scale * self.stds.get(block.name, 0.0)
+        if sigma == 0:
+            return combine(None, [Term(1.0, block.models[0])], out)
+        return perturb(block.models[0], stream_key(self.seed, block.name), block.start, sigma, out)
+
+    def identity(self) -> dict[str, Any]:
+        return {"method": "perturb", "seed": self.seed, "scale": self.scale, "stds": fingerprint(dict(self.stds), length=16)}
+
+
+def prepare_perturb(
+    model: Name, *, scale: float, seed: int, stds: Mapping[str, float] | str = "tensor", dtype: str | None = None, adapter_base: Name | None = None
+) -> Prepared:
+    """Checks and plans a perturbation.
+
+    Args:
+        model: folder, hub id or adapter.
+        scale: gamma; 0 copies.
+        seed: of the noise, any integer.
+        stds: standard deviation by tensor name (tensors not named stay as they are), or "tensor": of each tensor's own present values.
+        dtype: of floating-point tensors; None: as they are.
+        adapter_base: the model that an adapter belongs to; default: the one it names.
+
+    Raises:
+        ConfigError: a scale or std that is negative or not finite, names in `stds` that the model does not have.
+        ModelError: the checkpoint cannot be read.
+    """
+    from holdfast.checkpoints.dtypes import dtype as dtype_named
+
+    source = open_source(model, base=adapter_base)
+    found = own_stds(source) if isinstance(stds, str) and stds == "tensor" else stds
+    problems = []
+    if not (math.isfinite(scale) and scale >= 0):
+        problems.append(f"scale: expected a finite number of at least 0, got {scale}")
+    if isinstance(found, str):
+        problems.append(f'stds: expected numbers by tensor name, or "tensor", got {found!r}')
+        found = {}
+    problems += [f"stds: expected a finite number of at least 0 for {n}, got {v}" for n, v in found.items() if not (math.isfinite(v) and v >= 0)]
+    unknown = [n for n in found if n not in source.entries]
+    if len(unknown) == len(found) > 0:
+        problems.append(f"stds: none of the {len(found)} names is a tensor of {source.label}: {', '.join(unknown[:4])}")
+    if problems:
+        raise ConfigError(problems)
+    plan = make_plan(
+        [source], ["model"], layout=0, base=None, policies=Policies(), dtype=dtype_named(dtype) if dtype else None
+    )  # fmt: skip
+    kept = {n: float(v) for n, v in found.items() if n in source.entries}
+    return Prepared(
+        command="perturb", plan=plan, recipe=Perturb(seed=seed, scale=scale, stds=kept), slots=Slots(base=None, models=(0,)),
+        request={"dtype": dtype, "stds": kept}, companions=companions_of(plan, 0, 0),
+    )  # fmt: skip
+
+
+def perturb(model: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, workers: int | None = None, **request: Any) -> Built:
+    """Writes a perturbed copy of a checkpoint; see `prepare_perturb` for what else it takes and raises."""
+    return prepare_perturb(model, **request).write(output_dir, overwrite=overwrite, sync=sync, workers=workers)
+
+
+def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
+    """The standard deviation of each floating-point tensor's values, in float64, in one pass.
+
+    Args:
+        source: an open source.
+        workers: threads; None: all cores.
+    """
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import decode
+    from holdfast.checkpoints.engine import Job, map_blocks
+
+    jobs = [Job(e.name, e.dtype, e.shape, e.size, e.file.name, (True,)) for e in source.entries.values() if e.dtype.kind == "float"]
+    sums: dict[str, np.ndarray] = {}
+
+    def look(job: Job, start: int, stop: int, scratch: Scratch) -> np.ndarray:
+        operand = source.read(job.name, start, stop, scratch.buffers[0])
+        values = decode(operand.raw, operand.dtype).astype(np.float64)
+        return np.array([values.size, values.sum(), np.square(values).sum()])
+
+    def add(job: Job, found: np.ndarray) -> None:
+        sums[job.name] = found if job.name not in sums else sums[job.name] + found
+
+    map_blocks(jobs, look, sources=1, workers=workers, reduce=add)
+    return {name: math.sqrt(max(0.0, s[2] / s[0] - (s[1] / s[0]) ** 2)) if s[0] else 0.0 for name, s in sums.items()}

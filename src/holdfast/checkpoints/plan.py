@@ -1,0 +1,355 @@
+"""The planner: matches the tensors of several checkpoints before anything is written, applies stated policies, and says what it found.
+
+Nothing is dropped in silence. What differs between the checkpoints is an error that lists all of it, unless a policy says what to do:
+
+| difference | policy | choices besides "error" (the default) |
+|---|---|---|
+| vocabularies | `vocabulary` | "keep": rows that not all have are taken from the layout; "zero": who lacks a row takes no part in it |
+| a tied head here, a separate one there | `tied_heads` | "untie": the output gets a head of its own; "tie": separate heads are left out |
+| tensors that not all have | `unmatched` | "keep": in the output, from who has them; "drop": left out, unless the layout has them |
+
+Tensors of another shape, integer tensors that differ and quantised weights are always errors. The *layout* is the parent whose names, dtypes,
+shards, configuration and tokenizer the output takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.companions import config_value
+from holdfast.checkpoints.engine import Job
+from holdfast.checkpoints.reader import CheckpointReader, stretches
+from holdfast.checkpoints.sources import Entry, Source, changes_of, config_of, notes_of
+from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, align_vocabularies, vocabulary_tensors
+from holdfast.errors import ConfigError, ShapeError, did_you_mean
+from holdfast.results import LayerDistance
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import DType, Operand
+
+LENGTH = 262_144
+"""Elements that are compared at a time where two tensors may be one."""
+CHOICES = {"vocabulary": ("error", "keep", "zero"), "tied_heads": ("error", "untie", "tie"), "unmatched": ("error", "keep", "drop")}
+_COMPARED = 262_144
+"""Elements at a time where two tensors are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policies:
+    """What to do where checkpoints differ; see the module docstring."""
+
+    vocabulary: str = field(
+        default="error", metadata={"help": "vocabularies differ: error, keep (the layout's rows), zero (who lacks a row has no say)"}
+    )
+    tied_heads: str = field(default="error", metadata={"help": "one head is tied, one is not: error, untie (write a head), tie (leave heads out)"})
+    unmatched: str = field(default="error", metadata={"help": "tensors that not all have: error, keep, drop"})
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected one of {', '.join(known)}, got {getattr(self, name)!r}.{did_you_mean(str(getattr(self, name)), known)}"
+            for name, known in CHOICES.items()
+            if getattr(self, name) not in known
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will be done, tensor by tensor."""
+
+    sources: tuple[Source, ...]
+    """As the engine reads them: tied heads and vocabularies already brought in line."""
+    roles: tuple[str, ...]
+    """What each source is: "base", "model 1", ..."""
+    layout: int
+    """Index of the parent that the output looks like."""
+    jobs: tuple[Job, ...]
+    files: tuple[str, ...]
+    """Weight files of the output, in order."""
+    notes: tuple[str, ...]
+    """What a policy decided or what is worth knowing; sentences."""
+    config: Mapping[str, Any]
+    """Keys of config.json that change."""
+    passes: int = 1
+    """How often the inputs are read."""
+    ancestry: tuple[LayerDistance, ...] = ()
+    """Distances between base and tuned model on a sample, where that was asked for."""
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of tensors in the output."""
+        return sum(job.size * job.dtype.itemsize for job in self.jobs)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of tensors to be read, all passes together."""
+        once = sum(self.sources[i].entries[job.name].nbytes for job in self.jobs for i in self._read(job))
+        return once * self.passes
+
+    def _read(self, job: Job) -> list[int]:
+        return [job.origin] if job.action == "copy" else [i for i, has in enumerate(job.has) if has]
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and bytes for people and for JSON."""
+        kinds = {action: sum(job.action == action for job in self.jobs) for action in ("combine", "copy", "same")}
+        return {
+            "tensors": len(self.jobs),
+            "parameters": sum(job.size for job in self.jobs),
+            "combined": kinds["combine"],
+            "copied": kinds["copy"] + kinds["same"],
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "files": list(self.files),
+            "dtypes": {d: sum(j.size for j in self.jobs if j.dtype.name == d) for d in sorted({j.dtype.name for j in self.jobs})},
+            "passes": self.passes,
+            "notes": list(self.notes),
+        }
+
+
+class Alias:
+    """A source with one more name for a tensor, or with some left out: how tied heads are brought in line."""
+
+    def __init__(self, source: Source, *, names: Mapping[str, str] | None = None, without: Sequence[str] = ()) -> None:
+        self.source, self._names = source, dict(names or {})
+        self.label, self.folder = source.label, source.folder
+        own = {n: e for n, e in source.entries.items() if n not in without}
+        self.entries: Mapping[str, Entry] = own | {alias: source.entries[name]._replace(name=alias) for alias, name in self._names.items()}
+
+    def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
+        """See `Source.read`."""
+        return self.source.read(self._names.get(name, name), start, stop, buffer)
+
+
+def is_tied(source: Source) -> bool | None:
+    """Whether the configuration ties the head to the embeddings; None where it does not say."""
+    found = config_of(source)
+    for holder in (found, found.get("text_config") or {}):
+        if isinstance(holder, dict) and isinstance(holder.get("tie_word_embeddings"), bool):
+            return holder["tie_word_embeddings"]
+    return None
+
+
+def quantised(source: Source) -> str:
+    """How the configuration says that the stored weights are quantised; empty where it does not. (Plain fp8 numbers need no such entry.)"""
+    found = config_value(config_of(source), "quantization_config")
+    return str(found.get("quant_method", "unknown method")) if isinstance(found, dict) else ""
+
+
+def make_plan(
+    sources: Sequence[Source],
+    roles: Sequence[str],
+    *,
+    layout: int,
+    base: int | None,
+    policies: Policies,
+    optional: Sequence[int] = (),
+    dtype: DType | None = None,
+    vocabulary_of: int | None = None,
+    lacking_rows: str = "layout",
+    stem: str = "model",
+    passes: int = 1,
+) -> Plan:
+    """Matches the tensors of all sources.
+
+    Args:
+        sources: the checkpoints, in the order in which the method takes them.
+        roles: what each is, for messages.
+        layout: index of the parent that the output looks like.
+        base: index of the parent that deltas are taken to; a model that lacks one of its tensors has delta 0 there. None: no such parent.
+        policies: what to do where they differ.
+        optional: sources that must match but give the output no tensors of their own (Fisher information).
+        dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
+        vocabulary_of: index of the parent whose tokens the output's rows are; None: the layout.
+        lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's own row, which is
+            therefore kept, or "zeros".
+        stem: of the output's file names.
+        passes: how often the method reads its inputs.
+
+    Raises:
+        ShapeError: what does not fit, all of it, each with the policy that would settle it.
+        ConfigError: `dtype` is no floating-point type.
+    """
+    if dtype is not None and dtype.kind != "float":
+        raise ConfigError(f"dtype: expected a floating-point type such as bfloat16 or float32, got {dtype.name}")
+    problems: list[str] = []
+    notes = [f"{role}: {note}" for role, source in zip(roles, sources, strict=True) for note in notes_of(source)]
+    config = changes_of(sources[layout])
+    members = [i for i in range(len(sources)) if i not in optional]
+    problems += [
+        f"{roles[i]} is quantised ({method}): the numbers it stores are not its weights. Take the checkpoint that was quantised, or dequantise it"
+        for i in members
+        if (method := quantised(sources[i]))
+    ]
+    sources = _heads_in_line(list(sources), roles, members, layout, policies, problems, notes, config)
+    target = layout if vocabulary_of is None else vocabulary_of
+    sources = align_vocabularies(
+        sources, roles, members=members, layout=target, base=base, policy=policies.vocabulary, problems=problems, notes=notes, lacking=lacking_rows,
+    )  # fmt: skip
+    if target != layout:
+        config |= _vocabulary_size(sources[layout])
+    jobs = _match(sources, roles, members, layout, base, policies, dtype, problems, notes)
+    if problems:
+        raise ShapeError(_listed("These checkpoints do not fit together", problems))
+    renamed, files = _files(jobs, sources[layout], stem)
+    if dtype is not None:
+        config["dtype"] = dtype.name
+    return Plan(
+        sources=tuple(sources), roles=tuple(roles), layout=layout, jobs=tuple(renamed), files=tuple(files),
+        notes=tuple(notes), config=config, passes=passes,
+    )  # fmt: skip
+
+
+def _vocabulary_size(layout: Source) -> dict[str, Any]:
+    """The key of config.json that says how many rows the output's vocabulary has, where it is not the layout's own number."""
+    config = config_of(layout)
+    names = vocabulary_tensors({}, layout.entries)
+    rows = layout.entries[names[0]].shape[0] if names else config_value(config, "vocab_size")
+    return {} if rows == config_value(config, "vocab_size") else {"vocab_size": rows}
+
+
+def _listed(title: str, problems: Sequence[str], limit: int = 40) -> str:
+    shown = [f"  - {p}" for p in problems[:limit]] + ([f"  - ... and {len(problems) - limit} more"] if len(problems) > limit else [])
+    return f"{title} ({len(problems)} difference{'s' if len(problems) > 1 else ''}):\n" + "\n".join(shown)
+
+
+def _named(names: Sequence[str], limit: int = 4) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+# ------------------------------------------------------------------------------------------------------------ tied heads
+
+
+def _head_of(source: Source) -> str | None:
+    return _vocabulary_matrix(source, HEADS)
+
+
+def _embedding_of(source: Source) -> str | None:
+    return _vocabulary_matrix(source, EMBEDDINGS)
+
+
+def _vocabulary_matrix(source: Source, modules: Sequence[str]) -> str | None:
+    """The first matrix with one row a token that belongs to one of the modules."""
+    names = vocabulary_tensors(config_of(source), source.entries)
+    return next((n for n in names if n.endswith(".weight") and n.split(".")[-2] in modules), None)
+
+
+def _same_tensor(source: Source, one: str, other: str) -> bool:
+    """Whether two tensors of a source hold the same bytes."""
+    import numpy as np
+
+    a, b = source.entries[one], source.entries[other]
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    buffers = [np.empty(8 * LENGTH, np.uint8) for _ in range(2)]
+    return all(
+        np.array_equal(source.read(one, start, stop, buffers[0]).raw, source.read(other, start, stop, buffers[1]).raw)
+        for start, stop in stretches(a.size, LENGTH)
+    )
+
+
+def _heads_in_line(
+    sources: list[Source], roles: Sequence[str], members: Sequence[int], layout: int, policies: Policies, problems: list[str], notes: list[str],
+    config: dict[str, Any],
+) -> list[Source]:  # fmt: skip
+    for i in members:
+        head, embedding = _head_of(sources[i]), _embedding_of(sources[i])
+        if head is None or embedding is None or not is_tied(sources[i]):
+            continue
+        if _same_tensor(sources[i], head, embedding):
+            sources[i] = Alias(sources[i], without=[head])
+            notes.append(f"{roles[i]} stores {head} although its configuration ties the head to the embeddings, which are the same.")
+            continue
+        # transformers loads such a checkpoint with a head of its own
+        notes.append(f"{roles[i]} stores a {head} of its own although its configuration ties the head to the embeddings: both count.")
+        if i == layout:
+            config["tie_word_embeddings"] = False
+    separate = [i for i in members if _head_of(sources[i]) is not None]
+    tied = [i for i in members if i not in separate and is_tied(sources[i]) is not False and _embedding_of(sources[i]) is not None]
+    if not separate or not tied:
+        return sources
+    head = str(_head_of(sources[separate[0]]))
+    who = f"tied to the embeddings in {_named([roles[i] for i in tied])}, separate ({head}) in {_named([roles[i] for i in separate])}"
+    if policies.tied_heads == "error":
+        problems.append(f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie leaves the separate ones out")
+        for i in tied:  # said once is enough
+            sources[i] = Alias(sources[i], names={head: str(_embedding_of(sources[i]))})
+    elif policies.tied_heads == "untie":
+        for i in tied:
+            sources[i] = Alias(sources[i], names={head: str(_embedding_of(sources[i]))})
+        config["tie_word_embeddings"] = False
+        notes.append(f"The head is {who}. The output has a separate one (tied_heads: untie).")
+    else:
+        for i in separate:
+            sources[i] = Alias(sources[i], without=[str(_head_of(sources[i]))])
+        config["tie_word_embeddings"] = True
+        notes.append(f"The head is {who}. The output is tied; separate heads are left out (tied_heads: tie).")
+    return sources
+
+
+# -------------------------------------------------------------------------------------------------------------- matching
+
+
+def _match(
+    sources: Sequence[Source], roles: Sequence[str], members: Sequence[int], layout: int, base: int | None, policies: Policies, dtype: DType | None,
+    problems: list[str], notes: list[str],
+) -> list[Job]:  # fmt: skip
+    order = list(dict.fromkeys([*sources[layout].entries, *(n for i in members for n in sources[i].entries)]))
+    reference = base if base is not None else layout
+    jobs: list[Job] = []
+    kept: dict[tuple[int, ...], list[str]] = {}
+    dropped: list[str] = []
+    for name in order:
+        has = tuple(name in source.entries for source in sources)
+        holders = [i for i in members if has[i]]
+        origin = layout if has[layout] else holders[0]
+        entry = sources[origin].entries[name]
+        shapes = {i: sources[i].entries[name].shape for i in range(len(sources)) if has[i]}
+        if len(set(shapes.values())) > 1:
+            problems.append(f"{name}: " + ", ".join(f"{roles[i]} has {list(shape)}" for i, shape in shapes.items()))
+            continue
+        kinds = {sources[i].entries[name].dtype.kind == "float" for i in holders}
+        types = {sources[i].entries[name].dtype.name for i in holders}
+        if len(kinds) > 1 or (kinds == {False} and len(types) > 1):
+            problems.append(f"{name}: {', '.join(f'{roles[i]} has {sources[i].entries[name].dtype.name}' for i in holders)}")
+            continue
+        lacking = [i for i in range(len(sources)) if not has[i] and (i in members or entry.dtype.kind == "float")]
+        action = "combine" if kinds == {True} else "same"
+        if lacking:
+            kept.setdefault(tuple(lacking), []).append(name)
+            if policies.unmatched == "drop" and not has[layout]:
+                dropped.append(name)
+                continue
+            if action == "combine" and not (has[reference] and base is not None):
+                action = "copy"  # without a base there is nothing that "no change" could mean
+        out = dtype if dtype is not None and entry.dtype.kind == "float" else entry.dtype
+        jobs.append(Job(name, out, entry.shape, entry.size, "", has, action, origin))
+    for lacking_in, names in kept.items():
+        sentence = f"{len(names)} tensors are not in {_named([roles[i] for i in lacking_in])}: {_named(names)}"
+        if policies.unmatched == "error" or any(i not in members for i in lacking_in):
+            problems.append(
+                f"{sentence}. --unmatched keep takes them from who has them; --unmatched drop leaves out those that {roles[layout]} lacks"
+            )
+        else:
+            left = sum(n in dropped for n in names)
+            notes.append(f"{sentence}: {f'{left} left out, ' if left else ''}{len(names) - left} kept (unmatched: {policies.unmatched}).")
+    return jobs
+
+
+def _files(jobs: Sequence[Job], layout: Source, stem: str) -> tuple[list[Job], list[str]]:
+    """Jobs with their output files: the layout's sharding; what the layout lacks goes into the last shard."""
+    from holdfast.checkpoints.writer import shard_names
+
+    order = list(dict.fromkeys(entry.file.name for entry in layout.entries.values() if entry.offset >= 0)) or ["model.safetensors"]
+    if isinstance(layout, CheckpointReader):
+        order = [file.name for file in layout.files]
+    of = {name: entry.file.name for name, entry in layout.entries.items()}
+    used = [file for file in order if any(of.get(job.name) == file for job in jobs)] or order[-1:]
+    new = dict(zip(used, shard_names(stem, len(used)), strict=True))
+    last = new[used[-1]]
+    return [dataclasses.replace(job, file=new.get(of.get(job.name, ""), last)) for job in jobs], list(new.values())

@@ -1,0 +1,117 @@
+"""Where a checkpoint comes from: parents with fingerprints of their content, what was done, and with which versions.
+
+The fingerprint of a tensor is XXH3-128 over the XXH3-128 digests of its blocks of `UNIT` elements; a checkpoint's is XXH3-128 over its tensors'
+names, dtypes, shapes and fingerprints in order of names. So it says what the tensors hold, however they are sharded, and it comes out of the pass
+that reads or writes them. It tells checkpoints apart; it is no protection against someone who wants two to look alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.reader import stretches
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import DType
+    from holdfast.checkpoints.sources import Entry, Source
+
+UNIT = 262_144
+"""Elements in a block: what one thread works on at a time, and what is hashed together."""
+FILE = "provenance.json"
+
+
+class Digests:
+    """Digests of blocks, collected from several threads in any order."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, dict[int, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, name: str, start: int, raw: np.ndarray) -> None:
+        """One block: elements from `start` (a multiple of `UNIT`) on, as stored."""
+        import xxhash
+
+        digest = xxhash.xxh3_128_digest(raw.data if raw.size else b"")
+        with self._lock:
+            self._blocks.setdefault(name, {})[start] = digest
+
+    def tensor(self, name: str, size: int) -> str | None:
+        """The fingerprint (hex) of a tensor of `size` elements; None where blocks are missing."""
+        import xxhash
+
+        blocks = self._blocks.get(name, {})
+        if any(start not in blocks for start, _ in stretches(size, UNIT)):
+            return None
+        return xxhash.xxh3_128_hexdigest(b"".join(blocks[start] for start, _ in stretches(size, UNIT)))
+
+
+def fingerprint_of(tensors: Mapping[str, tuple[DType, tuple[int, ...], str]]) -> str:
+    """The fingerprint (hex) of a checkpoint from `{name: (dtype, shape, fingerprint of the tensor)}`."""
+    import xxhash
+
+    rows = [[name, dtype.name, list(shape), digest] for name, (dtype, shape, digest) in sorted(tensors.items())]
+    return xxhash.xxh3_128_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
+
+
+def content_fingerprint(source: Source, *, known: Digests | None = None, workers: int = 2) -> str:
+    """The fingerprint of what a source holds; reads what `known` does not have yet.
+
+    Args:
+        source: stored tensors (a `CheckpointReader`).
+        known: digests from an earlier pass.
+        workers: threads.
+    """
+    import numpy as np
+
+    digests = known or Digests()
+    missing = [e for e in source.entries.values() if digests.tensor(e.name, e.size) is None]
+    local = threading.local()
+
+    def hash_block(job: tuple[Entry, int, int]) -> None:
+        entry, start, stop = job
+        if not hasattr(local, "buffer"):
+            local.buffer = np.empty(UNIT * 8, np.uint8)
+        digests.add(entry.name, start, source.read(entry.name, start, stop, local.buffer).raw)
+
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        for _ in pool.map(hash_block, ((e, *stretch) for e in missing for stretch in stretches(e.size, UNIT)), chunksize=16):
+            pass
+    return fingerprint_of({e.name: (e.dtype, e.shape, digests.tensor(e.name, e.size) or "") for e in source.entries.values()})
+
+
+def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[str, Any]:
+    """What the record says of one parent: its role, name, and fingerprint; SHA-256 of files that come from a hub cache, which is their name there."""
+    record: dict[str, Any] = {"role": role, "name": source.label, "fingerprint": fingerprint}
+    digests = {}
+    for file in sorted({e.file for e in source.entries.values()}):
+        target = Path(os.path.realpath(file))
+        if target.parent.name == "blobs" and len(target.name) == 64:
+            digests[file.name] = target.name
+    return record | ({"sha256": digests} if digests else {})
+
+
+def versions() -> dict[str, str]:
+    """Versions of what had a part in the numbers."""
+    found = {"python": platform.python_version()}
+    for name in ("holdfast", "numpy", "safetensors", "xxhash"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def now() -> str:
+    """The present time, ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

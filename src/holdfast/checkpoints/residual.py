@@ -1,0 +1,239 @@
+"""The instruction residual (paper 004, Section 3): what instruction tuning changed, taken out and put on another base.
+
+    residual = theta_instruct - theta_base            extract
+    theta_new_instruct = theta_new_base + scale * residual         apply
+    theta_new_instruct = theta_new_base + scale * (theta_instruct - theta_base)      transfer, the two in one pass
+
+A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 unless told otherwise. It carries the
+instruct model's tokenizer, chat template and generation configuration, which belong to the result.
+
+In float32 the residual of two bfloat16 or float16 models, put back on its base, gives the instruct model bit for bit, except where a weight is more
+than 2^16 times smaller than the base's; of float32 models likewise wherever the two are within a factor of two of each other. `dtype="float64"`
+covers the rest. Extraction counts the elements that would not come back, so the record says whether it is exact.
+
+Before anything is written, a sample of every layer is compared: a residual between models that are no relatives is noise, and is warned about with
+the evidence (`ancestry`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.ancestry import ancestry, warnings_of
+from holdfast.checkpoints.build import Built, Slots
+from holdfast.checkpoints.locate import local_folder, open_source
+from holdfast.checkpoints.merge import Name, Prepared, companions_of
+from holdfast.checkpoints.plan import Plan, Policies, make_plan
+from holdfast.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.kernels import Flags
+    from holdfast.checkpoints.methods.protocol import Block
+
+STEM = "residual"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passless:
+    """A recipe without statistics."""
+
+    scope = "none"
+
+    def rounds(self) -> int:
+        return 0
+
+    def measure(self, round: int, block: Block, state: Any) -> Any:
+        raise AssertionError("no rounds")
+
+    def settle(self, round: int, total: Any, state: Any) -> Any:
+        raise AssertionError("no rounds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extract(Passless):
+    """`model 1 - base`."""
+
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+        from holdfast.checkpoints.kernels import Term, combine
+
+        return combine(None, [Term(1.0, block.models[0], block.base)], out)
+
+    def audit(self, block: Block, out: Operand) -> dict[str, int]:
+        """How many elements the residual, put back on the base, does not give back bit for bit."""
+        import numpy as np
+
+        from holdfast.checkpoints.dtypes import Operand
+        from holdfast.checkpoints.kernels import Term, combine
+
+        wanted = block.models[0]
+        back = Operand(np.empty_like(wanted.raw), wanted.dtype)
+        combine(block.base, [Term(1.0, out, None)], back)
+        return {"inexact": int(np.count_nonzero(back.raw.view(wanted.dtype.bits) != wanted.raw.view(wanted.dtype.bits)))}
+
+    def identity(self) -> dict[str, Any]:
+        return {"method": "residual", "step": "extract"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apply(Passless):
+    """`model 1 + scale * model 2`, or with a third model `model 1 + scale * (model 2 - model 3)`."""
+
+    scale: float = 1.0
+
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+        from holdfast.checkpoints.kernels import Term, combine
+
+        target, plus, *minus = block.models
+        return combine(target, [Term(self.scale, plus, minus[0] if minus else None)], out)
+
+    def identity(self) -> dict[str, Any]:
+        return {"method": "residual", "step": "apply", "scale": self.scale}
+
+
+def prepare_extract(
+    instruct: Name, base: Name, *, dtype: str = "float32", policies: Policies | None = None, adapter_base: Name | None = None
+) -> Prepared:
+    """Checks and plans `instruct - base`. Either may be an adapter.
+
+    Args:
+        instruct: the tuned model.
+        base: what it was tuned from.
+        dtype: of the residual; "float32" is exact in nearly all cases (see above), "bfloat16" takes half the space.
+        policies: what to do where the two differ. With `vocabulary: keep` a row that the base lacks is the instruct model's own.
+        adapter_base: the model that adapters belong to; default: the base.
+
+    Raises:
+        ConfigError, ModelError, ShapeError: see `prepare_merge`.
+    """
+    from holdfast.checkpoints.dtypes import dtype as dtype_named
+
+    sources = [open_source(base), open_source(instruct, base=adapter_base if adapter_base is not None else base)]
+    plan = make_plan(
+        sources, ["base", "instruct"], layout=1, base=0, policies=policies or Policies(), dtype=dtype_named(dtype), stem=STEM, vocabulary_of=1,
+        lacking_rows="zeros",
+    )  # fmt: skip
+    return Prepared(
+        command="residual extract", plan=_warned(plan, 0, 1), recipe=Extract(), slots=Slots(base=0, models=(1,)),
+        request={"dtype": dtype, "policies": policies or Policies()}, companions=companions_of(plan, 1, 1),
+    )  # fmt: skip
+
+
+def prepare_apply(
+    residual: Name, base: Name, *, scale: float = 1.0, dtype: str | None = None, policies: Policies | None = None, tokenizer: str = "residual"
+) -> Prepared:
+    """Checks and plans `base + scale * residual`.
+
+    Args:
+        residual: what `extract_residual` wrote.
+        base: the model to put it on. The output has its names, dtypes, shards and configuration.
+        scale: factor on the residual; 1 in the paper.
+        dtype: of floating-point tensors; None: the base's.
+        policies: what to do where the two differ.
+        tokenizer: whose vocabulary, tokenizer, chat template and generation configuration the output takes: "residual" (the instruct parent's)
+            or "base".
+
+    Raises:
+        ConfigError, ModelError, ShapeError: see `prepare_merge`.
+    """
+    _check(scale=scale, tokenizer=tokenizer, known=("residual", "base"))
+    if not any(local_folder(residual).glob(f"{STEM}*.safetensors")):
+        raise ModelError(
+            f"Expected a residual (residual.safetensors) in {residual}, found another kind of checkpoint. Make one with 'holdfast residual "
+            "extract', or give --instruct and --base to do both in one pass."
+        )
+    sources = [open_source(base), open_source(residual)]
+    return _applied(sources, ["base", "residual"], scale, dtype, policies, 1 if tokenizer == "residual" else 0, {"tokenizer": tokenizer}, minus=None)
+
+
+def prepare_transfer(
+    instruct: Name,
+    old_base: Name,
+    base: Name,
+    *,
+    scale: float = 1.0,
+    dtype: str | None = None,
+    policies: Policies | None = None,
+    tokenizer: str = "instruct",
+    adapter_base: Name | None = None,
+) -> Prepared:
+    """Checks and plans `base + scale * (instruct - old_base)` in one pass over the three.
+
+    Args:
+        instruct, old_base: the tuned model and what it was tuned from.
+        base: the model to put the difference on. The output has its names, dtypes, shards and configuration.
+        scale, dtype, policies: as of `prepare_apply`.
+        tokenizer: "instruct" or "base".
+        adapter_base: the model that adapters belong to; default: for `instruct` the old base.
+
+    Raises:
+        ConfigError, ModelError, ShapeError: see `prepare_merge`.
+    """
+    _check(scale=scale, tokenizer=tokenizer, known=("instruct", "base"))
+    sources = [
+        open_source(base, base=adapter_base),
+        open_source(instruct, base=adapter_base if adapter_base is not None else old_base),
+        open_source(old_base),
+    ]
+    return _applied(
+        sources, ["base", "instruct", "old base"], scale, dtype, policies, 1 if tokenizer == "instruct" else 0, {"tokenizer": tokenizer}, minus=2
+    )
+
+
+def extract_residual(instruct: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any) -> Built:
+    """Writes `instruct - base` as a residual; see `prepare_extract` for what else it takes and raises."""
+    return prepare_extract(instruct, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
+
+
+def apply_residual(residual: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any) -> Built:
+    """Writes `base + scale * residual`; see `prepare_apply` for what else it takes and raises."""
+    return prepare_apply(residual, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
+
+
+def transfer_residual(
+    instruct: Name, old_base: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any
+) -> Built:
+    """Writes `base + scale * (instruct - old_base)`; see `prepare_transfer` for what else it takes and raises."""
+    return prepare_transfer(instruct, old_base, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
+
+
+def _applied(
+    sources: Sequence[Any], roles: Sequence[str], scale: float, dtype: str | None, policies: Policies | None, tokenizer: int,
+    request: dict[str, Any], *, minus: int | None,
+) -> Prepared:  # fmt: skip
+    from holdfast.checkpoints.dtypes import dtype as dtype_named
+
+    plan = make_plan(
+        list(sources), list(roles), layout=0, base=None, policies=policies or Policies(), dtype=dtype_named(dtype) if dtype else None,
+        vocabulary_of=tokenizer, lacking_rows="zeros",
+    )  # fmt: skip
+    plan = _warned(plan, minus, 1) if minus is not None else plan
+    return Prepared(
+        command="residual apply", plan=plan, recipe=Apply(scale=scale), slots=Slots(base=None, models=tuple(range(len(sources)))),
+        request={"dtype": dtype, "policies": policies or Policies(), **request}, companions=companions_of(plan, 0, tokenizer),
+    )  # fmt: skip
+
+
+def _warned(plan: Plan, base: int, tuned: int) -> Plan:
+    """The plan with the evidence on whether the two are base and fine-tune, and a note where they do not look like it."""
+    found = ancestry(plan.sources[base], plan.sources[tuned])
+    return dataclasses.replace(plan, notes=(*plan.notes, *warnings_of(found, plan.roles[tuned], plan.roles[base])), ancestry=found)
+
+
+def _check(*, scale: float, tokenizer: str, known: Sequence[str]) -> None:
+    problems = []
+    if not (abs(scale) < float("inf")):
+        problems.append(f"scale: expected a finite number, got {scale}")
+    if tokenizer not in known:
+        problems.append(f"tokenizer: expected one of {', '.join(known)}, got {tokenizer!r}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def residual_folder(path: Name) -> bool:
+    """Whether a folder holds a residual."""
+    return any(local_folder(os.fspath(path)).glob(f"{STEM}*.safetensors"))

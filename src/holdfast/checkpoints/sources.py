@@ -1,0 +1,118 @@
+"""Where the engine gets its tensors from: a folder of safetensors, or a view of one (an adapter merged on the fly, rows in another order).
+
+A source knows its tensors by name and hands out any stretch of one as an `Operand`. Sources are read by several threads at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from holdfast.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import DType, Operand
+
+
+class Entry(NamedTuple):
+    """One tensor of a source."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    file: Path
+    """Where its bytes (or most of them) lie; for messages and for the sharding of outputs."""
+    offset: int = -1
+    """First byte in `file`; -1 where the tensor is computed."""
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes when stored in `dtype`."""
+        return self.size * self.dtype.itemsize
+
+
+class Source(Protocol):
+    """Tensors by name, read in stretches."""
+
+    label: str
+    """What messages call it."""
+    folder: Path
+    entries: Mapping[str, Entry]
+
+    def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
+        """Elements [start, stop) of the flattened (row-major) tensor.
+
+        Args:
+            name: a key of `entries`.
+            start, stop: elements, 0 <= start <= stop <= size.
+            buffer: 1-D uint8, at least `(stop - start) * itemsize` bytes; a stored tensor's raw elements come in its memory.
+
+        Returns:
+            `[stop - start]` in the entry's dtype, or float32 where the source computes the values.
+
+        Raises:
+            ModelError: the file ends before the tensor does, or cannot be read.
+        """
+        ...
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """`config.json` of a folder; empty where there is none.
+
+    Raises:
+        ModelError: it is there and cannot be read.
+    """
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("expected a JSON object")
+    except ValueError as error:
+        raise ModelError(f"Expected a model's configuration in {path}, but it cannot be read ({error}).") from None
+    return found
+
+
+def config_of(source: Source) -> dict[str, Any]:
+    """The model's configuration: of the folder itself, or of what the source is a view of (an adapter's folder has none)."""
+    own = getattr(source, "config", None)
+    if isinstance(own, dict):
+        return own
+    inner = inner_source(source)
+    return read_config(source.folder) or (config_of(inner) if inner is not None else {})
+
+
+def changes_of(source: Source) -> dict[str, Any]:
+    """Keys of config.json in which a view differs from the file that it comes from."""
+    inner = inner_source(source)
+    return (changes_of(inner) if inner is not None else {}) | dict(getattr(source, "config_changes", None) or {})
+
+
+def notes_of(source: Source) -> list[str]:
+    """What views have to say about themselves."""
+    inner = inner_source(source)
+    return (notes_of(inner) if inner is not None else []) + list(getattr(source, "notes", ()))
+
+
+def inner_source(source: Source) -> Source | None:
+    """What a view looks at; None for a folder."""
+    return getattr(source, "source", None) or getattr(source, "base", None)
+
+
+def folders_of(source: Source) -> list[Path]:
+    """Folders that files beside the weights come from, the most important last: an adapter's own after its base's."""
+    inner = inner_source(source)
+    below = folders_of(inner) if inner is not None else []
+    return below if source.folder in below else [*below, source.folder]

@@ -1,0 +1,432 @@
+"""Vocabularies that differ: rows of embeddings and heads are matched by TOKEN, through both tokenizers.
+
+Row i of one model and row i of another belong together only where both tokenizers give the same token the number i. So the rows of a model are put
+into the order of the model that the output looks like (the layout); a view does that while reading, nothing is copied. Rows that no token
+uses (embeddings are padded to round sizes) match by their number where both sides have no token there.
+
+Tokenizers are read as JSON: `tokenizer.json`, or `vocab.json` / `vocab.txt` with added tokens. SentencePiece models without a `tokenizer.json` and
+tiktoken files are not read. Merges and normalisation are not looked at: two tokenizers with the same tokens count as the same vocabulary.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.checkpoints.companions import config_value
+from holdfast.checkpoints.dtypes import DTYPES, Operand, compute_dtype, decode
+from holdfast.checkpoints.sources import config_of, folders_of
+from holdfast.errors import ModelError, ShapeError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.sources import Entry, Source
+
+EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "embeddings", "shared")
+"""Modules that hold one row a token of the input."""
+HEADS = ("lm_head", "embed_out", "output", "output_layer", "head", "ff_out", "decoder", "predictions")
+"""Modules that hold one row a token of the output. The general names among them count only with exactly the vocabulary's rows."""
+FILES = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "added_tokens.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+"""Files that say which token has which number."""
+
+_MERGES = re.compile(rb',?\s*"merges"\s*:\s*\[')
+
+
+def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> list[str]:
+    """Names of the tensors with one row a token: embeddings, heads and their biases.
+
+    Args:
+        config: the model's config.json; `vocab_size`, also of its text part, tells embeddings from others. It may be empty.
+        entries: the checkpoint's tensors.
+    """
+    held = {name: parts for name in entries if len(parts := name.split(".")) >= 2 and parts[-1] in ("weight", "bias")}
+    rows = {entries[n].shape[0] for n, parts in held.items() if parts[-2] in EMBEDDINGS and parts[-1] == "weight" and len(entries[n].shape) == 2}
+    said = config_value(config, "vocab_size")
+    if isinstance(said, int) and (said in rows or not rows):
+        rows = {said}
+    return [n for n, parts in held.items() if parts[-2] in EMBEDDINGS + HEADS and entries[n].shape and entries[n].shape[0] in rows]
+
+
+# -------------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def vocabulary(folder: str | Path) -> dict[str, int] | None:
+    """Token: number, of the tokenizer in a folder; None where there is none that can be read (`why_unreadable` says why).
+
+    Raises:
+        ModelError: a tokenizer file is damaged.
+    """
+    folder = Path(folder)
+    tokens: dict[str, int] = {}
+    if (folder / "tokenizer.json").is_file():
+        tokens = _from_tokenizer_json(folder / "tokenizer.json")
+    elif (folder / "vocab.json").is_file():
+        tokens = _numbers(_read_json(folder / "vocab.json"), folder / "vocab.json")
+    elif (folder / "vocab.txt").is_file():
+        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        tokens = {line.rstrip("\r"): i for i, line in enumerate(lines) if line or i + 1 < len(lines)}
+    if not tokens:
+        return None
+    if (folder / "added_tokens.json").is_file():
+        tokens |= _numbers(_read_json(folder / "added_tokens.json"), folder / "added_tokens.json")
+    for token, number in _declared(folder).items():
+        tokens.setdefault(token, number)
+    return tokens
+
+
+def why_unreadable(folder: str | Path) -> str:
+    """Why `vocabulary` gives None: part of a sentence, with what to do."""
+    found = [name for name in (*FILES, "tiktoken.model") if (Path(folder) / name).is_file()]
+    if not found:
+        return f"{folder} has no tokenizer; put the one of its model there"
+    return (
+        f"{folder} has only {', '.join(found)}, whose tokens cannot be read here; save it as tokenizer.json once with transformers: "
+        f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+    )
+
+
+def same_tokenizer_files(one: str | Path, other: str | Path) -> bool:
+    """Whether two folders hold the same tokens, told from their files' bytes alone; False says nothing."""
+    one, other = Path(one), Path(other)
+    here, there = ([name for name in FILES if (folder / name).is_file()] for folder in (one, other))
+    if not here or here != there:
+        return False
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in here) and _declared(one) == _declared(other)
+
+
+def _from_tokenizer_json(path: Path) -> dict[str, int]:
+    content = path.read_bytes()
+    found = None
+    if cut := _MERGES.search(content):
+        # the merges take most of the file and of the memory; everything needed comes before them as the tokenizers library writes it
+        try:
+            found = json.loads(content[: cut.start()] + b"}}")
+        except ValueError:
+            found = None
+    if not isinstance(found, dict) or "added_tokens" not in found or "vocab" not in (found.get("model") or {}):
+        found = _read_json(path)
+    model = found.get("model") or {}
+    pieces = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(pieces, list):
+        pieces = {piece[0]: i for i, piece in enumerate(pieces) if isinstance(piece, list) and piece}
+    tokens = _numbers(pieces or {}, path)
+    for added in found.get("added_tokens") or []:
+        if isinstance(added, dict) and isinstance(added.get("content"), str) and isinstance(added.get("id"), int):
+            tokens[added["content"]] = added["id"]
+    return tokens
+
+
+def _declared(folder: Path) -> dict[str, int]:
+    """Tokens that tokenizer_config.json adds."""
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    decoder = _read_json(path).get("added_tokens_decoder")
+    if not isinstance(decoder, dict):
+        return {}
+    return {said["content"]: int(number) for number, said in decoder.items() if isinstance(said, dict) and "content" in said and number.isdigit()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("expected a JSON object")
+    except ValueError as error:
+        raise ModelError(f"Expected a tokenizer's file in {path}, but it cannot be read ({error}). Copy or download it again.") from None
+    return found
+
+
+def _numbers(found: Mapping[str, Any], path: Path) -> dict[str, int]:
+    wrong = [token for token, number in found.items() if not isinstance(number, int) or number < 0]
+    if wrong:
+        raise ModelError(f"{path}: expected a number for every token, but {wrong[0]!r} has {found[wrong[0]]!r}. Copy or download it again.")
+    return dict(found)
+
+
+# ----------------------------------------------------------------------------------------------------------------- row maps
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """Where each row of the target lies in the source."""
+
+    rows: NDArray[np.int64]
+    """`[target rows]`; -1: the source has no such row."""
+    source_rows: int
+    missing: tuple[str, ...] = ()
+    """Tokens of the target that the source has no row for, by row."""
+    extra: tuple[str, ...] = ()
+    """Tokens of the source that the target has no row for, by row."""
+
+    @cached_property
+    def identity(self) -> bool:
+        """Whether the rows are the same, in number and order."""
+        return len(self.rows) == self.source_rows and bool((self.rows == np.arange(len(self.rows))).all())
+
+
+def row_map(target: Mapping[str, int], target_rows: int, source: Mapping[str, int], source_rows: int) -> RowMap:
+    """Matches rows by token; rows that no token uses match by number where neither side has a token there.
+
+    Args:
+        target: token: row, of the model whose order is wanted. Tokens beyond `target_rows` have no row and are ignored.
+        target_rows: rows of its embeddings.
+        source: token: row, of the model to be read.
+        source_rows: rows of its embeddings.
+    """
+    rows = np.full(target_rows, -1, np.int64)
+    free = np.arange(min(target_rows, source_rows))
+    named = np.zeros(max(target_rows, source_rows), bool)
+    for numbers, count in ((target.values(), target_rows), (source.values(), source_rows)):
+        taken = np.fromiter(numbers, np.int64)
+        named[taken[taken < count]] = True
+    free = free[~named[: len(free)]]
+    rows[free] = free
+    missing, extra = [], []
+    for token, row in target.items():
+        if row < target_rows:
+            there = source.get(token, source_rows)
+            if there < source_rows:
+                rows[row] = there
+            else:
+                missing.append((row, token))
+    for token, row in source.items():
+        if row < source_rows and target.get(token, target_rows) >= target_rows:
+            extra.append((row, token))
+    # of two tokens that share a row one may be known
+    lost = tuple(token for row, token in sorted(missing) if rows[row] < 0)
+    return RowMap(rows, source_rows, lost, tuple(token for _, token in sorted(extra)))
+
+
+def row_map_by_number(target_rows: int, source_rows: int) -> RowMap:
+    """Matches rows by their number, for tokenizers that cannot be read; rows beyond the source's are missing."""
+    rows = np.arange(target_rows, dtype=np.int64)
+    rows[source_rows:] = -1
+    return RowMap(rows, source_rows)
+
+
+class RowMappedSource:
+    """A source with the rows of some tensors in another order and number.
+
+    Args:
+        source: what is looked at.
+        rows: `[target rows]` int64, the source's row for each; -1: from `fallback`.
+        names: the tensors it applies to.
+        fallback: a source in the TARGET's order, whose row of the same number stands in; None, or without that tensor: zeros.
+
+    Raises:
+        ShapeError: tensors whose rows or columns do not fit; all of them.
+    """
+
+    def __init__(self, source: Source, rows: NDArray[np.int64], names: Sequence[str], *, fallback: Source | None = None) -> None:
+        self.source, self.fallback = source, fallback
+        self.label, self.folder = source.label, source.folder
+        self._rows = np.asarray(rows, np.int64)
+        self._names = frozenset(names)
+        entries: dict[str, Entry] = dict(source.entries)
+        needed, problems = int(self._rows.max(initial=-1)) + 1, []
+        for name in names:
+            entry = source.entries[name]
+            if not entry.shape or entry.shape[0] < needed:
+                problems.append(f"{name}: expected {needed} rows or more in {source.label}, got shape {list(entry.shape)}")
+                continue
+            entries[name] = entry._replace(shape=(len(self._rows), *entry.shape[1:]), offset=-1)
+            other = fallback.entries.get(name) if fallback is not None else None
+            if other is not None and other.shape != entries[name].shape:
+                problems.append(f"{name}: expected {list(entries[name].shape)} in {fallback.label if fallback else ''}, got {list(other.shape)}")
+        self.entries: Mapping[str, Entry] = entries
+        if problems:
+            raise ShapeError("Rows cannot be matched:\n" + "\n".join(f"  - {p}" for p in problems))
+
+    def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
+        """See `Source.read`. float32 (float64) where the stretches are stored in different dtypes."""
+        if name not in self._names or stop <= start:
+            return self.source.read(name, 0 if name in self._names else start, 0 if name in self._names else stop, buffer)
+        entry = self.entries[name]
+        memory = buffer[: (stop - start) * entry.dtype.itemsize].view(entry.dtype.storage)
+        pieces = [(begin, self._piece(name, entry, memory[begin:end], *place)) for begin, end, place in self._stretches(entry, start, stop)]
+        if all(piece.dtype is entry.dtype for _, piece in pieces):
+            for begin, piece in pieces:
+                target = memory[begin : begin + len(piece.raw)]
+                if not np.may_share_memory(target, piece.raw):
+                    target[:] = piece.raw
+            return Operand(memory, entry.dtype)
+        wide = compute_dtype(*(piece.dtype for _, piece in pieces))
+        values = np.empty(stop - start, wide)
+        for begin, piece in pieces:
+            values[begin : begin + len(piece.raw)] = decode(piece.raw, piece.dtype)
+        return Operand(values, DTYPES["F64" if wide == np.float64 else "F32"])
+
+    def _stretches(self, entry: Entry, start: int, stop: int) -> list[tuple[int, int, tuple[Source | None, int]]]:
+        """(begin, end) within the block and (source, first element there) of stretches that lie together."""
+        columns = max(1, entry.size // max(1, entry.shape[0]))
+        first, last = start // columns, -(-stop // columns)
+        rows = self._rows[first:last]
+        follows = np.where(rows[1:] < 0, rows[:-1] < 0, (rows[:-1] >= 0) & (rows[1:] == rows[:-1] + 1))
+        breaks = [0, *(np.flatnonzero(~follows) + 1).tolist(), len(rows)]
+        found: list[tuple[int, int, tuple[Source | None, int]]] = []
+        for i, j in pairwise(breaks):
+            begin, end = max((first + i) * columns, start), min((first + j) * columns, stop)
+            if rows[i] < 0:
+                place: tuple[Source | None, int] = (self.fallback if self.fallback and entry.name in self.fallback.entries else None, begin)
+            else:
+                place = (self.source, begin + (int(rows[i]) - first - i) * columns)
+            found.append((begin - start, end - start, place))
+        return found
+
+    def _piece(self, name: str, entry: Entry, memory: NDArray[Any], source: Source | None, first: int) -> Operand:
+        if source is None:
+            memory[:] = 0
+            return Operand(memory, entry.dtype)
+        stored = source.entries[name].dtype
+        room = memory.view(np.uint8) if stored.itemsize <= entry.dtype.itemsize else np.empty(len(memory) * stored.itemsize, np.uint8)
+        return source.read(name, first, first + len(memory), room)
+
+
+# ---------------------------------------------------------------------------------------------------------------- alignment
+
+
+def align_vocabularies(
+    sources: Sequence[Source],
+    roles: Sequence[str],
+    *,
+    members: Sequence[int],
+    layout: int,
+    base: int | None,
+    policy: str,
+    problems: list[str],
+    notes: list[str],
+    lacking: str = "layout",
+) -> list[Source]:
+    """Brings the vocabulary tensors of all sources into the rows of the layout.
+
+    A token that all have needs no policy, wherever its row lies, and neither does a row that no token uses. Of other rows: "error" adds a problem;
+    "keep" gives every source the layout's row; "zero" gives a source that lacks the row the base's (a delta of 0), and every source the
+    layout's where the base lacks it or there is no base. Tokens that the layout lacks are not in the output; a note says how many.
+
+    Args:
+        sources, roles: the checkpoints and what messages call them.
+        members: indices of those that the output is made of; others (Fisher information) get zeros where they lack a row.
+        layout: index of the one whose rows the output has.
+        base: index of the one that deltas are taken to, if any.
+        policy: "error", "keep" or "zero".
+        problems, notes: get sentences.
+        lacking: what stands in under "keep": "layout", the layout's row for all sources, or "zeros", for the one that lacks the row alone.
+
+    Returns:
+        The sources, those that need it behind a `RowMappedSource`.
+    """
+    names = [vocabulary_tensors(config_of(source), source.entries) for source in sources]
+    rows = [source.entries[held[0]].shape[0] if held else 0 for source, held in zip(sources, names, strict=True)]
+    homes = [_home(folders_of(source)) for source in sources]
+    maps: dict[int, RowMap] = {}
+    known: dict[Path, dict[str, int] | None] = {}
+    for i, source in enumerate(sources):
+        if i == layout or not names[i] or not names[layout]:
+            continue
+        found = _matched(homes[layout], rows[layout], homes[i], rows[i], known)
+        by_token = found is not None
+        if found is None:
+            found = row_map_by_number(rows[layout], rows[i])
+            reason = _doubt([(homes[i], source.folder), (homes[layout], sources[layout].folder)], known)
+            if rows[i] == rows[layout]:
+                if homes[i] is not None or homes[layout] is not None:
+                    notes.append(f"{roles[i]} and {roles[layout]}: {reason}. Their {rows[i]} rows are taken to mean the same tokens.")
+            elif policy == "error":
+                problems.append(f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}, and tokens cannot be matched: {reason}")
+            else:
+                notes.append(f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}: {reason}. Rows are matched by number.")
+        elif found.missing or found.extra:
+            sentence = _difference(found, roles[i], roles[layout])
+            if policy == "error":
+                problems.append(
+                    f"{sentence}. --vocabulary keep takes rows that not all have from {roles[layout]}; "
+                    "--vocabulary zero leaves out only who lacks them"
+                )
+            else:
+                notes.append(f"{sentence} (vocabulary: {policy}).")
+        if not found.identity:
+            maps[i] = found
+            if by_token and not (found.missing or found.extra):
+                notes.append(f"The {rows[i]} vocabulary rows of {roles[i]} are read in the order of {roles[layout]}, which has {rows[layout]}.")
+    if lacking == "zeros" and policy == "keep":
+        return [RowMappedSource(s, maps[i].rows, names[i]) if i in maps else s for i, s in enumerate(sources)]
+    return _views(list(sources), maps, names, members, layout, base, policy)
+
+
+def _views(
+    sources: list[Source], maps: dict[int, RowMap], names: list[list[str]], members: Sequence[int], layout: int, base: int | None, policy: str
+) -> list[Source]:
+    if not maps:
+        return sources
+    views = list(sources)
+    width = len(next(iter(maps.values())).rows)
+    everywhere = np.ones(width, bool)
+    for i in members if policy != "zero" else [base] if base is not None else []:
+        if i in maps:
+            everywhere &= maps[i].rows >= 0
+    shared = base is not None and policy == "zero"
+    order = sorted(range(len(sources)), key=lambda i: i != base)
+    for i in order:
+        if i == layout or not names[i] or (i not in maps and (everywhere.all() or i not in members)):
+            continue
+        found = maps[i].rows if i in maps else np.arange(width, dtype=np.int64)
+        if i not in members:
+            views[i] = RowMappedSource(sources[i], found, names[i])
+            continue
+        stand_in = views[base] if shared and base is not None and i != base else sources[layout]
+        views[i] = RowMappedSource(sources[i], np.where(everywhere, found, -1), names[i], fallback=stand_in)
+    return views
+
+
+def _home(folders: Sequence[Path]) -> Path | None:
+    """The folder whose tokenizer counts: the most important one that has any."""
+    return next((folder for folder in reversed(folders) if any((folder / name).is_file() for name in FILES)), None)
+
+
+def _matched(target: Path | None, target_rows: int, source: Path | None, source_rows: int, known: dict[Path, dict[str, int] | None]) -> RowMap | None:
+    """Rows by token, or None where a tokenizer is missing or cannot be read. `known` keeps vocabularies between calls."""
+    if target is not None and source is not None and target_rows == source_rows and same_tokenizer_files(target, source):
+        return row_map_by_number(target_rows, source_rows)
+    for folder in (target, source):
+        if folder is not None and folder not in known:
+            known[folder] = vocabulary(folder)
+    here, there = (known[folder] if folder is not None else None for folder in (target, source))
+    return None if here is None or there is None else row_map(here, target_rows, there, source_rows)
+
+
+def _doubt(homes: Sequence[tuple[Path | None, Path]], known: Mapping[Path, dict[str, int] | None]) -> str:
+    """Why tokens cannot be matched; each side's tokenizer folder (None: it has none) and its own."""
+    return "; ".join(why_unreadable(home or folder) for home, folder in homes if home is None or known[home] is None)
+
+
+def _difference(found: RowMap, role: str, layout: str) -> str:
+    parts = []
+    if found.missing:
+        parts.append(f"it lacks {len(found.missing)} ({_some(found.missing)})")
+    if found.extra:
+        parts.append(f"it has {len(found.extra)} of its own, which are not in the output ({_some(found.extra)})")
+    return f"The tokens of {role} are not those of {layout}: {' and '.join(parts)}"
+
+
+def _some(tokens: Sequence[str], limit: int = 8) -> str:
+    shown = ", ".join(repr(t) for t in tokens[:limit])
+    return shown + (f" and {len(tokens) - limit} more" if len(tokens) > limit else "")

@@ -1,0 +1,141 @@
+"""`holdfast inspect FOLDER`: what a checkpoint holds, where it comes from, and whether it is sound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.checkpoint_options import (
+    Request,
+    RequestParser,
+    method_text,
+    missing_folders,
+    print_json,
+    seconds_text,
+    size_text,
+    stdout_console,
+    stoppable,
+)
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.inspect import Check, Inspection
+
+DESCRIPTION = """\
+Shows what a checkpoint, adapter or residual folder holds: parameters, dtypes, files, vocabulary, where it comes from; and
+checks it: headers against files, index against shards, configuration against tensors. That reads headers only and takes
+milliseconds. With --verify every byte is read: NaN and infinities are named, and the content is compared with the
+fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
+"""
+EPILOG = """\
+examples
+  holdfast inspect merged
+  holdfast inspect merged --verify          # did it survive the copy?
+  holdfast inspect merged --json | jq .provenance.parents
+"""
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast inspect --help`."""
+    request = Request(build_parser(), argv)
+    folders = request.texts("folder")
+    if len(folders) != 1:
+        request.problems.append(f"expected one folder, got {len(folders)}{': ' + ', '.join(folders) if folders else ''}")
+    workers, verify = request.whole("workers", None, least=1), request.on("verify")
+    as_json = request.on("json")
+    if not request.unknown:
+        request.problems += missing_folders(("folder", name) for name in folders)
+    request.check()
+
+    from holdfast.checkpoints.inspect import inspect
+    from holdfast.results import to_jsonable
+
+    with stoppable():
+        found = inspect(folders[0], verify=verify, workers=workers)
+    if as_json:
+        print_json({**to_jsonable(found), "sound": found.sound})
+    else:
+        show(found)
+    return 0 if found.sound else 1
+
+
+def show(found: Inspection) -> None:
+    """Prints an inspection."""
+    target = stdout_console()
+
+    def say(text: str = "", **style: Any) -> None:
+        target.print(text, soft_wrap=True, markup=False, highlight=False, **style)
+
+    say(f"{found.folder}: {found.kind}{f', {found.architecture}' if found.architecture else ''}", style="bold")
+    for key, value in [*_contents(found), *_origin(found)]:
+        say(f"  {key:<12}{value}")
+    say("\n  checks")
+    for check in found.checks:
+        mark, style = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}[check.passed]
+        say(f"  {mark:<8}{check.name}: {_indented(check)}", style=style if check.passed is not True else None)
+    for note in found.notes:
+        say(f"\n  note: {note}")
+    say(f"\n{'all bytes read' if found.verified else 'headers read'} in {seconds_text(found.seconds)}")
+
+
+def build_parser() -> RequestParser:
+    """The options."""
+    parser = RequestParser(prog="holdfast inspect", description=DESCRIPTION, epilog=EPILOG, usage="FOLDER [--verify] [--json]", yaml=False)
+    parser.words("folder", "FOLDER", "a checkpoint, an adapter or a residual (or a hub id)")
+    parser.switch("verify", "read all bytes: NaN, infinities, fingerprints")
+    parser.switch("json", "everything as JSON on stdout")
+    parser.one("workers", "N", "threads that read (all cores)")
+    return parser
+
+
+def _contents(found: Inspection) -> list[tuple[str, str]]:
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in found.parameters_by_kind.items())
+    layers = f"; {found.layers} layers" if found.layers else ""
+    rows = [
+        ("parameters", f"{found.parameters:,} in {found.tensors} tensors{layers}"),
+        ("by kind", kinds),
+        *_many("dtypes", [f"{s.dtype}: {s.parameters:,} parameters in {s.tensors} tensors, {size_text(s.bytes)}" for s in found.dtypes]),
+        ("files", f"{len(found.files)} ({size_text(sum(f.bytes for f in found.files))}): {_few([f.name for f in found.files])}"),
+    ]
+    if found.vocabulary:
+        names = {"rows": "rows", "config": "in config.json", "tokens": "tokens in the tokenizer"}
+        rows.append(("vocabulary", ", ".join(f"{n:,} {names[key]}" for key, n in found.vocabulary.items())))
+    if found.tied_head is not None:
+        rows.append(("head", "tied to the embeddings" if found.tied_head else "separate from the embeddings"))
+    return [row for row in rows if row[1]]
+
+
+def _origin(found: Inspection) -> list[tuple[str, str]]:
+    record, run = found.provenance, found.run
+    rows = []
+    if record:
+        rows.append(("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}"))
+        rows += _many("from", [_parent(parent) for parent in record.get("parents") or []])
+        rows.append(("when", f"{record.get('created')}, {', '.join(f'{k} {v}' for k, v in (record.get('versions') or {}).items())}"))
+        rows.append(("fingerprint", str(record.get("fingerprint"))))
+        inexact = (record.get("audit") or {}).get("inexact")
+        if inexact is not None:
+            rows.append(
+                ("exactness", f"{inexact:,} values do not come back bit for bit on the base" if inexact else "gives the tuned model bit for bit")
+            )
+    if run:
+        methods = [method_text(m) for m in run.get("retention") or []] or ["plain fine-tuning"]
+        rows.append(("run", f"{run.get('name')} ({run.get('status')}), seed {run.get('seed')}"))
+        rows.append(("retention", ", ".join(methods)))
+        rows.append(("from", " on ".join(str(run[k]["name"]) for k in ("model", "data") if (run.get(k) or {}).get("name"))))
+        rows.append(("when", f"{run.get('created')}, finished {run.get('finished')}"))
+    return [row for row in rows if row[1]]
+
+
+def _parent(parent: dict[str, Any]) -> str:
+    return f"{parent.get('role')}: {parent.get('name')}" + (f" ({parent['fingerprint']})" if parent.get("fingerprint") else "")
+
+
+def _indented(check: Check) -> str:
+    return check.detail.replace("\n", "\n" + " " * 10)
+
+
+def _many(name: str, values: list[str]) -> list[tuple[str, str]]:
+    return [(name if i == 0 else "", value) for i, value in enumerate(values)]
+
+
+def _few(names: list[str], limit: int = 4) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

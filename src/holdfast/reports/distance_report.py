@@ -1,0 +1,541 @@
+"""One page on how far a checkpoint moved from another: totals, a heat map of layers and modules, bars per layer, every tensor.
+
+Reads the plain record of a `CheckpointDistance` (its `to_jsonable` form), never a tensor. The definitions are those of the record:
+
+    L2 = |b - a|     relative norm = |b - a| / |a|     cosine = a.b / (|a| |b|)     signs kept = share of i with sign(a_i) = sign(b_i)
+
+A cell of the heat map is one tensor: one layer, and the tensor's name after the layer's number. Experts of one layer share a cell: L2 is that of
+all of them, the relative norm their root mean square and the rest their mean, weighted by parameters, because the record has no norms to
+combine them exactly.
+
+What it does not do: say whether a move is large. That is a question of evaluations, not of weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import DataError
+from holdfast.reports.charts import Chart, axis, layer_chart, layout, moved, plain, shorten, signs_kept
+from holdfast.reports.figures import count, duration, number, plural, significant
+from holdfast.reports.markup import Column, Html, join, table, tag
+from holdfast.reports.page import Page, bullets, header, tiles
+from holdfast.results import LayerDistance
+
+MOST_STRIPS = 12
+"""With more tensors than this outside the numbered layers, the heat map shows them by group (embed, norm, head, other)."""
+
+SPAN = 20
+"""Figures of one view that differ by more than this factor get a logarithmic colour axis."""
+
+
+def write_distance_report(distance: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
+    """Writes the page and returns its path.
+
+    Args:
+        distance: a `CheckpointDistance` as `to_jsonable` or `read_json` gives it: `start`, `result`, `tensors`, `layers` ("total" last),
+            `notes`, `seconds`.
+        path: the HTML file.
+
+    Raises:
+        DataError: `distance` is not such a record.
+        StorageError: the page could not be written; an earlier one is intact.
+    """
+    record = _read(distance)
+    page = Page(f"{record.start} → {record.result}: holdfast distance report")
+    page.add(tag("style", Html(_asset("distance_report.css"))))
+    page.add(header(eyebrow="holdfast distance report", title=f"{record.start} → {record.result}", lead=_verdict(record), details=_details(record)))
+    page.add(tag("div", tiles(_tiles(record)), cls="six"))
+    if record.total.l2 > 0:
+        _heat(page, record)
+        chart = layer_chart(record.layers)
+        if chart is not None:
+            page.section("Layer by layer", tag("div", page.chart(chart, heading=False), cls="panels"))
+    page.section("Every tensor", _tensors(record), tag("p", DEFINITIONS, cls="note"), tag("script", Html(_asset("distance_report.js"))))
+    notes = bullets(record.notes) if record.notes else tag("p", "Nothing: every tensor of the one is in the other, in the same shape.", cls="note")
+    page.section("What was not compared", tag("div", notes, cls="card") if record.notes else notes, anchor="notes")
+    page.add(tag("footer", f"Compared in {duration(record.seconds)} by holdfast. This page needs no network."))
+    return page.write(Path(path))
+
+
+DEFINITIONS = (
+    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 a| / |a|, cosine = a·b / (|a| |b|), signs kept ="
+    " share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the cosine with a tensor of zeros; ∞: a move away from zeros."
+)
+
+
+def _asset(name: str) -> str:
+    return importlib.resources.files("holdfast.reports").joinpath(name).read_text(encoding="utf-8")
+
+
+# --------------------------------------------------------------------------------------------------------- the record
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Tensor:
+    name: str
+    layer: str
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    l2: float
+    relative: float
+    cosine: float
+    sign_agreement: float
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Record:
+    start: str
+    result: str
+    tensors: list[_Tensor]
+    layers: list[LayerDistance]
+    total: LayerDistance
+    notes: list[str]
+    seconds: float
+
+
+def _read(distance: Mapping[str, Any]) -> _Record:
+    try:
+        layers = [LayerDistance(layer=str(d["layer"]), parameters=int(d["parameters"]), **_figures(d)) for d in distance["layers"]]
+        tensors = [
+            _Tensor(name=str(t["name"]), layer=str(t["layer"]), shape=tuple(t["shape"]), dtypes=tuple(t["dtypes"]), **_figures(t))
+            for t in distance["tensors"]
+        ]
+        start, result = _names(str(distance["start"]), str(distance["result"]))
+        notes, seconds = [str(n) for n in distance["notes"]], _number(distance["seconds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"Expected the record of a distance between two checkpoints (what holdfast distance --json writes): {error!r}.") from error
+    if not layers or layers[-1].layer != "total":
+        raise DataError("Expected the record of a distance with its total as the last layer. Have holdfast distance --json write it again.")
+    return _Record(start=start, result=result, tensors=tensors, layers=layers[:-1], total=layers[-1], notes=notes, seconds=seconds)
+
+
+def _figures(found: Mapping[str, Any]) -> dict[str, float]:
+    return {key: _number(found[key]) for key in ("l2", "relative", "cosine", "sign_agreement")}
+
+
+def _number(value: Any) -> float:
+    """A float, or the `{"float": "NaN"}` that `to_jsonable` makes of one that JSON cannot hold."""
+    return float(value["float"] if isinstance(value, Mapping) else value)
+
+
+def _names(start: str, result: str) -> tuple[str, str]:
+    """Short names of the two: the last part of a folder, more of it where that is the same for both. Whose folder it was says nothing."""
+    for depth in (1, 2, 3):
+        pair = _short(start, depth), _short(result, depth)
+        if pair[0] != pair[1]:
+            return pair
+    return _short(start, 1), _short(result, 1)
+
+
+def _short(label: str, depth: int) -> str:
+    short = []
+    for folder in label.split(" on "):  # an adapter on its base
+        hub = re.search(r"models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]", folder)
+        short.append(f"{hub[1]}/{hub[2]}" if hub else "/".join([p for p in re.split(r"[/\\]", folder) if p not in ("", ".")][-depth:]) or folder)
+    return " on ".join(short)
+
+
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+OUTSIDE = {"embed": "the embeddings", "norm": "the final norm", "head": "the head"}
+"""Layers without a number, in the order of the model; the rest follows."""
+
+
+def _place(layer: str) -> str:
+    return f"layer {layer}" if layer.isdigit() else OUTSIDE.get(layer, "what belongs to no layer")
+
+
+def _largest(record: _Record) -> LayerDistance | None:
+    return max((d for d in record.layers if math.isfinite(d.relative)), key=lambda d: d.relative, default=None)
+
+
+def _verdict(record: _Record) -> str:
+    if record.total.l2 == 0:
+        return f"{record.result} is {record.start}: no compared parameter differs."
+    text = f"From {record.start} to {record.result} the weights moved by {moved(record.total.relative)} of their norm"
+    largest = _largest(record)
+    if largest is not None and largest.l2 > 0:
+        text += f", {_place(largest.layer)} the most, by {moved(largest.relative)}"
+    same = sum(t.l2 == 0 for t in record.tensors)
+    return text + (f". {plural(same, 'tensor')} of {len(record.tensors):,} did not move." if same else ".")
+
+
+def _details(record: _Record) -> Html:
+    compared = f"{plural(len(record.tensors), 'tensor')} compared"
+    return join(compared, " · ", tag("a", plural(len(record.notes), "note"), " on what was not", href="#notes")) if record.notes else join(compared)
+
+
+def _tiles(record: _Record) -> list[tuple[str, str, str, str]]:
+    total, largest = record.total, _largest(record)
+    layer = (
+        ("Largest move of a layer", moved(largest.relative), f"of its norm, in {_place(largest.layer)}", "")
+        if largest
+        else ("Largest move of a layer", "n/a", "the start's layers are zero", "")
+    )
+    return [
+        ("Relative norm", moved(total.relative), "of the start's norm", ""),
+        ("L2 norm", significant(total.l2), "of result \u2212 start", ""),
+        layer,
+        ("Cosine", number(total.cosine, 6), "between start and result", ""),
+        ("Signs kept", signs_kept(total.sign_agreement), "of the parameters", ""),
+        ("Parameters compared", count(total.parameters), f"in {plural(len(record.tensors), 'tensor')}", ""),
+    ]
+
+
+TENSORS = [Column(title="Tensor"), *(Column(title=t, numeric=True) for t in ("Relative", "L2", "Cosine", "Signs kept"))]
+
+
+def _tensors(record: _Record) -> Html:
+    order = sorted(record.tensors, key=lambda t: (math.isnan(t.relative), -t.relative))
+    rows = [
+        [
+            join(t.name, tag("span", f"{' × '.join(str(n) for n in t.shape) or 'scalar'} · {' → '.join(dict.fromkeys(t.dtypes))}", cls="sub")),
+            _datum(moved(t.relative), t.relative),
+            _datum(significant(t.l2), t.l2),
+            _datum(number(t.cosine, 6), t.cosine),
+            _datum(signs_kept(t.sign_agreement), t.sign_agreement),
+        ]
+        for t in order
+    ]
+    return tag("div", table(TENSORS, rows), cls="panel tensors")
+
+
+def _datum(text: str, value: float) -> Html:
+    """Text with the number behind it, for sorting."""
+    exact = f"{value:.9g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity"
+    return tag("data", text, value=exact)
+
+
+# ---------------------------------------------------------------------------------------------------------- heat map
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Cell:
+    """What the heat map shows at one place: one tensor, or several of one kind."""
+
+    l2: float
+    relative: float
+    cosine: float
+    sign_agreement: float
+    tensors: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Row:
+    """One kind of module; `layer` None stands for the tensors outside the numbered layers, drawn as a strip across all."""
+
+    label: str
+    cells: dict[int | None, _Cell]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _View:
+    """One of the figures that the heat map can show. `shade` grows with the distance, whatever the figure."""
+
+    title: str
+    unit: str
+    shade: Callable[[_Cell], float]
+    text: Callable[[_Cell], str]
+    reversed: bool = False
+    """Colours show `-shade`: the figure itself falls as the distance grows."""
+
+
+VIEWS = (
+    _View(title="Relative norm", unit="% of the tensor's norm", shade=lambda c: 100 * c.relative, text=lambda c: moved(c.relative)),
+    _View(title="Cosine", unit="1 \u2212 cosine", shade=lambda c: max(0.0, 1 - c.cosine) if c.cosine == c.cosine else math.nan,
+          text=lambda c: number(c.cosine, 6)),
+    _View(title="Signs kept", unit="% of the signs kept", shade=lambda c: -100 * c.sign_agreement, text=lambda c: signs_kept(c.sign_agreement),
+          reversed=True),
+    _View(title="L2 norm", unit="L2 norm of result \u2212 start", shade=lambda c: c.l2, text=lambda c: significant(c.l2)),
+)  # fmt: skip
+
+LAYER = {
+    "text": "layer",
+    "xref": "paper",
+    "x": 0.5,
+    "yref": "paper",
+    "y": 0,
+    "yshift": -34,
+    "yanchor": "middle",
+    "showarrow": False,
+    "font": {"size": 12, "color": "var(--muted)"},
+}
+"""The title of the layers' axis. Plotly's own lands on the tick labels beside a colour bar."""
+
+Groups = tuple[list[_Row], list[_Row], list[_Row]]
+
+
+def _heat(page: Page, record: _Record) -> None:
+    groups = _groups(record)
+    if not any(groups):
+        return
+    layers = sorted({layer for row in groups[1] for layer in row.cells if layer is not None}) or [0]
+    buttons, labels, panels = [], [], []
+    for place, view in enumerate(VIEWS):
+        name = f"view-{place}"
+        buttons.append(tag("input", type="radio", name="view", id=name, checked=place == 0))
+        labels.append(tag("label", view.title, **{"for": name}))
+        panels.append(page.chart(_heat_chart(view, groups, layers), heading=False))
+    inner = join(*buttons, tag("div", *labels, cls="tabs"), tag("div", *panels, cls="stack"))
+    page.section("Where it moved", tag("div", inner, cls="panel views"))
+
+
+def _groups(record: _Record) -> Groups:
+    """Rows of the heat map: embeddings, the kinds of the numbered layers, then what follows them."""
+    inside = [t for t in record.tensors if t.layer.isdigit()]
+    outside = [t for t in record.tensors if not t.layer.isdigit()]
+    found: dict[tuple[str, str], dict[int | None, list[_Tensor]]] = {}
+    for t in inside:
+        found.setdefault(_kind(t), {}).setdefault(int(t.layer), []).append(t)
+    kinds = sorted(found, key=_rank)
+    blocks = [
+        _Row(label=label, cells={layer: _cell(tensors) for layer, tensors in found[kind].items()})
+        for kind, label in zip(kinds, _labels(kinds), strict=True)
+    ]
+    if len(outside) > MOST_STRIPS:
+        totals = [d for d in record.layers if not d.layer.isdigit()]
+        strips = [(d.layer, _Row(label=d.layer, cells={None: _of_layer(d, outside)})) for d in totals]
+    else:
+        labels = _labels([("", t.name) for t in outside])
+        strips = [(t.layer, _Row(label=label, cells={None: _cell([t])})) for t, label in zip(outside, labels, strict=True)]
+    order = [*OUTSIDE, "other"]
+    strips.sort(key=lambda strip: order.index(strip[0]) if strip[0] in order else len(order))
+    return [r for layer, r in strips if layer == "embed"], blocks, [r for layer, r in strips if layer != "embed"]
+
+
+def _kind(t: _Tensor) -> tuple[str, str]:
+    """(stack, kind): what stands before and after the layer's number; an expert's own number is left out."""
+    parts = t.name.split(".")
+    at = parts.index(t.layer) if t.layer in parts else -1
+    rest = parts[at + 1 :]
+    kept = [p for i, p in enumerate(rest) if not (p.isdigit() and i and "expert" in rest[i - 1])]
+    return ".".join(parts[: max(0, at - 1)]), ".".join(kept)
+
+
+def _cell(tensors: Sequence[_Tensor]) -> _Cell:
+    if len(tensors) == 1:
+        t = tensors[0]
+        return _Cell(l2=t.l2, relative=t.relative, cosine=t.cosine, sign_agreement=t.sign_agreement)
+    size = sum(t.size for t in tensors) or 1
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(v * t.size for v, t in zip(values, tensors, strict=True)) / size
+
+    return _Cell(
+        l2=math.sqrt(sum(t.l2**2 for t in tensors)),
+        relative=math.sqrt(mean(t.relative**2 for t in tensors)),
+        cosine=mean(t.cosine for t in tensors),
+        sign_agreement=mean(t.sign_agreement for t in tensors),
+        tensors=len(tensors),
+    )
+
+
+def _of_layer(d: LayerDistance, outside: Sequence[_Tensor]) -> _Cell:
+    held = sum(t.layer == d.layer for t in outside)
+    return _Cell(l2=d.l2, relative=d.relative, cosine=d.cosine, sign_agreement=d.sign_agreement, tensors=held)
+
+
+_ATTENTION = ("q", "q_proj", "query", "query_key_value", "qkv", "qkv_proj", "c_attn", "k", "k_proj", "key", "v", "v_proj", "value",
+              "o", "o_proj", "out_proj", "c_proj", "dense")  # fmt: skip
+_MLP = ("gate", "gate_proj", "gate_up_proj", "up_proj", "c_fc", "fc1", "dense_h_to_4h", "down_proj", "fc2", "dense_4h_to_h")
+
+
+def _rank(kind: tuple[str, str]) -> tuple[Any, ...]:
+    """Attention, then the MLP, then norms, biases last; files hold their tensors in the order of the alphabet."""
+    stack, name = kind
+    module, _, parameter = name.rpartition(".")
+    last = module.rpartition(".")[2]
+    lowered = module.lower()
+    norm = "norm" in lowered or last.startswith("ln_")
+    attention = "attn" in lowered or "attention" in lowered
+    known = _ATTENTION if attention else _MLP
+    place = known.index(last) if last in known else len(known)
+    return stack, parameter not in ("weight", ""), 2 if norm else 0 if attention else 1, place, name
+
+
+def _labels(kinds: Sequence[tuple[str, str]]) -> list[str]:
+    """The shortest endings of the modules' names that tell them apart; ".weight" goes without saying, several stacks are named."""
+    split = [(name.rpartition(".")[0], name.rpartition(".")[2]) for _, name in kinds]
+    split = [(m, p) if p in ("weight", "bias") else (f"{m}.{p}".lstrip("."), "weight") for m, p in split]
+    modules = {module for module, _ in split}
+    stacks = {stack for stack, _ in kinds}
+    labels = []
+    for (stack, _), (module, parameter) in zip(kinds, split, strict=True):
+        parts = module.split(".")
+        depth = next((n for n in range(1, len(parts)) if _is_alone(parts[-n:], modules)), len(parts))
+        label = ".".join(parts[-depth:]) + ("" if parameter == "weight" else f".{parameter}")
+        if len(stacks) > 1:
+            label = f"{_short_stack(stack, stacks)} {label}".strip()
+        labels.append(label)
+    return labels
+
+
+def _is_alone(ending: list[str], modules: set[str]) -> bool:
+    return sum(m.split(".")[-len(ending) :] == ending for m in modules) == 1
+
+
+def _short_stack(stack: str, stacks: set[str]) -> str:
+    """The first part of a stack's name that the others do not begin with."""
+    parts = stack.split(".")
+    others = [s.split(".") for s in stacks if s != stack]
+    return next((part for n, part in enumerate(parts, 1) if all(other[:n] != parts[:n] for other in others)), parts[-1])
+
+
+def _heat_chart(view: _View, groups: Groups, layers: Sequence[int]) -> Chart:
+    rows = [row for group in groups for row in group]
+    shades = [view.shade(cell) for row in rows for cell in row.cells.values()]
+    scale, colours = _colours(view, [s for s in shades if math.isfinite(s)])
+    data, ticks, top = [], [], 0.0
+    across = range(layers[0], layers[-1] + 1)
+    for group in groups:
+        if not group:
+            continue
+        strip = None in group[0].cells
+        places: list[int | None] = [None] if strip else list(across)
+        edges = [layers[0] - 0.5, layers[-1] + 0.5] if strip else [n - 0.5 for n in across] + [layers[-1] + 0.5]
+        data.append(
+            {
+                "type": "heatmap",
+                "x": edges,
+                "y": [top + n for n in range(len(group) + 1)],
+                "z": [[scale(view.shade(row.cells[n])) if n in row.cells else None for n in places] for row in group],
+                "text": [[_hover(view, row, n) for n in places] for row in group],
+                "hovertemplate": "%{text}<extra></extra>",
+                "hoverongaps": False,
+                "coloraxis": "coloraxis",
+                "xgap": 1 if len(across) <= 64 else 0,
+                "ygap": 1,
+            }
+        )
+        ticks += [top + n + 0.5 for n in range(len(group))]
+        top += len(group) + 0.3
+    height = round(21 * top) + 92
+    few: dict[str, Any] = {"dtick": 1} if len(across) < 10 else {}
+    figure = {
+        "data": data,
+        "layout": layout(
+            height,
+            xaxis=axis(visible=bool(groups[1]), automargin=False, showgrid=False, zeroline=False, range=[layers[0] - 0.5, layers[-1] + 0.5], **few),
+            yaxis=axis(
+                showgrid=False, zeroline=False, range=[top - 0.3, 0], tickvals=ticks, ticktext=[plain(_tick(row.label)) for row in rows], ticklen=4
+            ),
+            coloraxis=colours,
+            margin={"l": 0, "r": 8, "t": 4, "b": 44 if groups[1] else 8},
+            annotations=[{**LAYER, "visible": bool(groups[1])}],
+        ),
+    }
+    return Chart(
+        title=f"{view.title} by layer and module",
+        figure=figure,
+        caption=_caption(view, rows),
+        columns=[Column(title="Layer"), *(Column(title=row.label, numeric=True) for row in rows)],
+        rows=_numbers(view, rows),
+        height=height,
+    )
+
+
+def _numbers(view: _View, rows: Sequence[_Row]) -> list[list[str]]:
+    found = sorted({n for row in rows for n in row.cells}, key=lambda n: -1 if n is None else n)
+    return [
+        ["outside" if n is None else str(n), *(view.text(row.cells[n]) if n in row.cells else "" for row in rows)] for n in found
+    ]  # fmt: skip
+
+
+def _hover(view: _View, row: _Row, place: int | None) -> str:
+    cell = row.cells.get(place)
+    if cell is None:
+        return ""
+    where = "outside the layers" if place is None else f"layer {place}"
+    many = f"<br>{cell.tensors} tensors" if cell.tensors > 1 else ""
+    others = "".join(f"<br>{v.title.lower() if v.title[1:2].islower() else v.title} {v.text(cell)}" for v in VIEWS if v is not view)
+    return f"<b>{plain(row.label)}</b>, {where}<br><b>{view.title} {view.text(cell)}</b>{others}{many}"
+
+
+def _tick(label: str) -> str:
+    """A label that leaves a phone some room for the cells."""
+    return shorten(label if len(label) <= 19 else label.replace("layernorm", "norm"), 22)
+
+
+def _caption(view: _View, rows: Sequence[_Row]) -> str:
+    words = ["The stronger the colour, the further from the start; see the bar for the range."]
+    if any(None in row.cells for row in rows):
+        words.append("Strips across all layers: tensors outside them.")
+    cells = [cell for row in rows for cell in row.cells.values()]
+    if any(cell.tensors > 1 for row in rows for layer, cell in row.cells.items() if layer is not None):
+        words.append("Cells of several tensors (experts): L2 of all together, root mean square of the relative norms, means of the rest.")
+    if any(math.isinf(view.shade(cell)) for cell in cells):
+        words.append("Where the start is zero and the result is not, the strongest colour.")
+    return " ".join(words)
+
+
+def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], float | None], dict[str, Any]]:
+    """How a shade becomes a place on the colour axis, and that axis: logarithmic where the figures span more than a factor of `SPAN`."""
+    sign = -1 if view.reversed else 1
+    low, high = min(shades, default=0.0), max(shades, default=1.0)
+    if not view.reversed and low < high / 2:
+        low = 0.0
+    bar: dict[str, Any] = {}
+    positive = [s for s in shades if s > 0]
+    log = not view.reversed and bool(positive) and high / min(positive) > SPAN
+    if log:
+        low, high = math.log10(max(min(positive), high * 1e-4)), math.log10(high)
+        ticks = _ticks(low, high)
+        bar = {"tickvals": [math.log10(t) for t in ticks], "ticktext": [significant(t) for t in ticks]}
+    elif high <= low:
+        low, high = (low, low + 1) if view.reversed or low == 0 else (0.0, high)
+
+    def scale(shade: float) -> float | None:
+        if math.isnan(shade):
+            return None
+        if log:
+            shade = math.log10(shade) if shade > 0 else low
+        return float(f"{sign * min(high, max(low, shade)):.6g}")  # six digits colour a cell as well as seventeen
+
+    ends = (sign * high, sign * low) if view.reversed else (low, high)
+    stops = ("--heat-0", "--heat-1", "--heat-2", "--heat-3")
+    colours = {
+        "cmin": ends[0],
+        "cmax": ends[1],
+        "colorscale": [[n / 3, f"var({c})"] for n, c in enumerate(reversed(stops) if view.reversed else stops)],
+        "colorbar": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "thickness": 9,
+            "xpad": 0,
+            "ypad": 7,
+            "outlinewidth": 0,
+            "title": {"text": view.unit, "side": "top", "font": {"size": 12, "color": "var(--muted)"}},
+            "tickfont": {"size": 11, "color": "var(--muted)"},
+            "nticks": 5,
+            "exponentformat": "e",
+            **bar,
+        },
+    }
+    return scale, colours
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two powers of ten: 1, 2 and 5 times the powers on a short axis, every power or every other one on a long one."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    steps, every = ((1, 2, 5), 1) if high - low <= 2 else ((1,), 1 if high - low <= 3 else 2)
+    found = [step * 10.0**power for power in powers if power % every == 0 for step in steps]
+    return [t for t in found if low - 1e-9 <= math.log10(t) <= high + 1e-9]
+
+
+__all__ = ["write_distance_report"]

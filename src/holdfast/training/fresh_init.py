@@ -1,0 +1,254 @@
+"""How widely each tensor of a model is spread when the model is freshly initialised, without ever building a fresh model.
+
+Paper 003 scales the noise on a tensor by the standard deviation of its INITIALISATION distribution, so that one gamma means the same for every tensor
+and at every pre-training budget. A fresh model of the same config supplies them; only its numbers are wanted, though, so here
+
+1. the model is built on the meta device, where tensors have shapes and no values, and its own `_init_weights` runs over it in transformers' order
+   while every write is noted: which modules initialise which tensor (GPT-2's attention initialises the projection below it a second time), and how;
+2. tensors that are only ever filled with constants (norms, biases) have std 0; the others are given memory, those of one module at a time, the
+   modules that write them run once more in the same order, the spread is measured, and the memory is dropped.
+
+A large tensor is drawn once, and its elements' spread about their mean is the std. One that is copied from computed values might be random or not
+(Mamba's A is a fixed ramp, its step sizes are drawn), so it is drawn twice, and a small one more often: the std is then that of an element between
+draws, 0 for what does not depend on the seed. Tied tensors have the std of the one that transformers keeps.
+
+Memory: the largest module's own weights in float32. The process's random state is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from holdfast.errors import ModelError
+
+_BLOCK = 1 << 16
+_SAMPLES = 2048
+"""Values that a std is measured on, at least, where `_DRAWS` draws yield them: a relative error of 1.6 %."""
+_DRAWS = 64
+
+
+def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_code: bool = False) -> dict[str, float]:
+    """The standard deviation of each tensor's initialisation distribution, by parameter name.
+
+    Measured on the values a fresh model would have, so each carries a relative sampling error of about 1 / sqrt(2 elements), 1.6 % at most down to
+    tensors of 32 elements; rows that are zeroed (an embedding's padding) count.
+
+    Args:
+        model: a loaded model (also one wrapped by PEFT: the base model's), a config, a checkpoint folder, or a hub id.
+        seed: of the draws; equal seeds give equal results.
+        stored: names as checkpoint folders have them, for `holdfast perturb`, where transformers lays tensors out differently in memory (experts).
+        trust_remote_code: passed on to transformers where a folder or an id is given.
+
+    Raises:
+        ModelError: no causal language model there, or one that cannot be built from its config.
+    """
+    fresh = _on_meta(model, trust_remote_code)
+    parameters = dict(fresh.named_parameters())
+    writes = _writes(fresh, parameters)
+    stds: dict[str, float] = {}
+    with _own_random_state():
+        for number, group in enumerate(_groups(fresh, parameters)):
+            stds |= _measure(fresh, group, parameters, writes, seed * 1_000_003 + number)
+    untouched = [name for name in parameters if not writes[name].steps]
+    if untouched:  # set by a constructor alone, as in some models outside transformers: only a whole fresh model tells
+        with _own_random_state(), _quiet():
+            torch.default_generator.manual_seed(seed)
+            whole = dict(_build(type(fresh), fresh.config).named_parameters())
+        stds |= {name: _spread([whole[name].detach()]) for name in untouched}
+    for tied, source in getattr(fresh, "all_tied_weights_keys", {}).items():
+        if source in stds:
+            stds[tied] = stds[source]
+    ordered = {name: stds[name] for name in parameters}
+    return _stored_names(fresh, ordered) if stored else ordered
+
+
+@dataclass
+class _Writes:
+    """How one tensor comes to its values."""
+
+    steps: list[int] = field(default_factory=list)
+    """Which of the modules' initialisations write it, in order."""
+    drawn: bool = False
+    """By a random operation."""
+    copied: bool = False
+    """From another tensor."""
+
+
+class _Watch(TorchDispatchMode):
+    """Notes which operations write to which storages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, bool, bool]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value, argument in zip(args, func._schema.arguments, strict=False):
+            if isinstance(value, Tensor) and argument.alias_info is not None and argument.alias_info.is_write:
+                others = any(isinstance(other, Tensor) and other is not value for other in args)
+                self.seen.append((value.untyped_storage()._cdata, torch.Tag.nondeterministic_seeded in func.tags, others))
+        return func(*args, **(kwargs or {}))
+
+
+def _on_meta(model: Any, trust_remote_code: bool) -> Any:
+    """The same model without values, its tied tensors apart."""
+    from transformers import AutoModelForCausalLM, PreTrainedModel
+    from transformers.initialization import meta_device_safe_creation_ops, no_tie_weights
+
+    from holdfast.training.loading import check_causal_lm
+
+    if isinstance(model, (str, os.PathLike)):
+        model = check_causal_lm(os.fspath(model), trust_remote_code=trust_remote_code)
+    if hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    kind: Any = AutoModelForCausalLM
+    if isinstance(model, nn.Module):
+        # FSDP2 gives a sharded model a class of its own, made of the model's.
+        kind = next((c for c in type(model).__mro__ if issubclass(c, PreTrainedModel) and not _is_sharded_class(c)), None)
+        if kind is None:
+            raise ModelError(f"Expected a transformers model, its config or its folder, got {type(model).__name__}.")
+        model = model.config
+    try:
+        with torch.device("meta"), no_tie_weights(), meta_device_safe_creation_ops(), _own_random_state(), _quiet():
+            return _build(kind, model, trust_remote_code=trust_remote_code)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ModelError(f"Expected a causal language model that can be built from its config, but: {str(error).strip().splitlines()[0]}") from error
+
+
+def _is_sharded_class(kind: type) -> bool:
+    return any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+
+
+def _build(kind: Any, config: Any, **kwargs: Any) -> Any:
+    config = copy.deepcopy(config)
+    for one in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
+        if hasattr(one, "quantization_config"):
+            del one.quantization_config
+    make, kwargs = (kind.from_config, kwargs) if hasattr(kind, "from_config") else (kind._from_config, {})
+    return make(config, dtype=torch.float32, attn_implementation="eager", **kwargs)
+
+
+def _steps(model: Any) -> Iterator[tuple[nn.Module, Any]]:
+    """The modules in the order in which transformers initialises them, each with the model whose `_init_weights` does it."""
+    from transformers import PreTrainedModel
+
+    def below(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
+        for child in module.children():
+            yield from below(child, child if isinstance(child, PreTrainedModel) else owner)
+        yield module, owner
+
+    return below(model, model)
+
+
+def _writes(model: Any, parameters: dict[str, Tensor]) -> dict[str, _Writes]:
+    """A dry run of the whole initialisation."""
+    found = {name: _Writes() for name in parameters}
+    names = {p.untyped_storage()._cdata: name for name, p in parameters.items()}
+    with torch.no_grad(), _own_random_state():
+        for step, (module, owner) in enumerate(_steps(model)):
+            with _Watch() as watch:
+                owner._init_weights(module)
+            for storage, drawn, copied in watch.seen:
+                if storage in names:
+                    writes = found[names[storage]]
+                    writes.steps += [step] if step not in writes.steps else []
+                    writes.drawn |= drawn
+                    writes.copied |= copied
+    return found
+
+
+def _groups(model: Any, parameters: dict[str, Tensor]) -> list[dict[str, tuple[nn.Module, str]]]:
+    """The parameters that one module owns, by name: module and attribute."""
+    names = {id(p): name for name, p in parameters.items()}
+    owned: dict[str, dict[str, tuple[nn.Module, str]]] = defaultdict(dict)
+    for prefix, module in model.named_modules():
+        for attribute, p in module.named_parameters(recurse=False):
+            owned[prefix].setdefault(names[id(p)], (module, attribute))
+    return list(owned.values())
+
+
+@torch.no_grad()
+def _measure(
+    model: Any, group: dict[str, tuple[nn.Module, str]], parameters: dict[str, Any], writes: dict[str, _Writes], seed: int
+) -> dict[str, float]:
+    """Initialises one module's tensors for real and measures them."""
+    stds = dict.fromkeys((name for name in group if writes[name].steps), 0.0)
+    random = {name: place for name, place in group.items() if writes[name].drawn or writes[name].copied}
+    if not random:
+        return stds
+    wanted = {step for name in random for step in writes[name].steps}
+    steps = [pair for number, pair in enumerate(_steps(model)) if number in wanted]
+    needed = {n: max(2 if writes[n].copied else 1, min(_DRAWS, -(-_SAMPLES // max(parameters[n].numel(), 1)))) for n in random}
+    draws: dict[str, list[Tensor]] = {name: [] for name in random}
+    try:
+        for draw in range(max(needed.values())):
+            drawn = {name: place for name, place in random.items() if draw < needed[name]}
+            torch.default_generator.manual_seed(_DRAWS * seed + draw)
+            for name, (module, attribute) in drawn.items():
+                module._parameters[attribute] = nn.Parameter(torch.full_like(parameters[name], math.nan, device="cpu"), requires_grad=False)
+            for module, owner in steps:
+                owner._init_weights(module)
+            for name, (module, attribute) in drawn.items():
+                draws[name].append(module._parameters[attribute].detach())
+                module._parameters[attribute] = parameters[name]
+    finally:
+        for name, (module, attribute) in random.items():
+            module._parameters[attribute] = parameters[name]
+    measured = {name: _spread(held) for name, held in draws.items()}
+    incomplete = [name for name, std in measured.items() if math.isnan(std)]
+    if incomplete:
+        raise ModelError(f"{type(model).__name__} leaves parts of {', '.join(incomplete)} without an initial value, so their std is not known.")
+    return stds | measured
+
+
+def _spread(draws: list[Tensor]) -> float:
+    """The standard deviation of one draw's elements about their mean, or of an element between several draws, over all elements; NaN if one is."""
+    parts = [draw.reshape(-1) for draw in draws]
+    count, mean, squares = len(parts[0]), 0.0, 0.0
+    for start in range(0, count, _BLOCK):
+        values = [part[start : start + _BLOCK] for part in parts]
+        if len(values) > 1:
+            squares += float(torch.stack(values).double().var(dim=0).sum())
+        else:
+            mean += float(values[0].sum()) / count
+            squares += float(values[0].dot(values[0]))  # float32 within a block, with errors far below that of sampling
+    variance = squares / count - mean**2 if count else 0.0
+    return math.sqrt(variance) if not variance < 0 else 0.0
+
+
+def _stored_names(model: Any, stds: dict[str, float]) -> dict[str, float]:
+    from transformers.core_model_loading import revert_weight_conversion
+
+    found: dict[str, float] = {}
+    for name, parameter in model.named_parameters():
+        found |= dict.fromkeys(revert_weight_conversion(model, {name: parameter.detach()}), stds[name])
+    return found
+
+
+@contextlib.contextmanager
+def _own_random_state() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Building a model repeats transformers' remarks about its config; they were made when the config was read."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

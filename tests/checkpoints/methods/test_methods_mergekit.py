@@ -1,0 +1,105 @@
+"""Where our semantics are mergekit's: the same tensors through its methods, in float32. Skips when it is not installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from merge_driver import SHAPES, Model, merge, models, numbers
+
+from holdfast.checkpoints.methods.dare import keep_mask
+from holdfast.checkpoints.methods.registry import merge_method
+
+pytest.importorskip("mergekit", reason="the peer that these numbers are compared with")
+
+WEIGHTS = (0.5, 1.5, 1.0)
+NAMES = [name for name, shape in SHAPES.items() if int(np.prod(shape))]
+
+
+def peer(
+    name: str, base: Model | None, tuned: list[Model], tensor: str, *, weights: tuple[float, ...] | None = WEIGHTS, **parameters: Any
+) -> np.ndarray:
+    from mergekit.merge_methods import registry
+    from mergekit.merge_methods.base import PerInputValues, TensorGroup
+
+    given = [torch.from_numpy(m[tensor].raw.reshape(SHAPES[tensor])) for m in ([base] if base else []) + tuned]
+    first = 1 if base else 0
+    group = TensorGroup.from_tensors(given, ids=list(range(len(given))), base_index=0 if base else None, name=tensor)
+    if weights is not None:
+        parameters["weight"] = PerInputValues([(first + i, w) for i, w in enumerate(weights)])
+    return registry.get(name)([group], parameters=parameters)[0].numpy().ravel()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "parameters", "extra"),
+    [
+        ("linear", "linear", {"normalize": True}, {}),
+        ("linear", "linear", {"normalize": False}, {}),
+        ("task_arithmetic", "task_arithmetic", {}, {"lambda": 1.0}),
+        ("task_arithmetic", "task_arithmetic", {"scale": 0.7}, {"lambda": 0.7}),
+        ("ties", "ties", {"density": 0.3, "semantics": "mergekit"}, {"density": 0.3}),
+        ("ties", "ties", {"density": 1.0, "semantics": "mergekit", "scale": 0.7}, {"density": 1.0, "lambda": 0.7}),
+        ("ties", "ties", {"density": 0.71, "semantics": "mergekit", "normalize": False}, {"density": 0.71, "normalize": False}),
+        ("breadcrumbs", "breadcrumbs", {"density": 0.5, "gamma": 0.1}, {"density": 0.5, "gamma": 0.1}),
+        ("breadcrumbs", "breadcrumbs", {"density": 0.9, "gamma": 0.01, "scale": 0.7}, {"density": 0.9, "gamma": 0.01, "lambda": 0.7}),
+    ],
+)
+def test_weighted_methods(ours: str, theirs: str, parameters: dict, extra: dict) -> None:
+    base, *tuned = models(3, "F32")
+    method = merge_method(ours, weights=WEIGHTS, **parameters)
+    shared = {} if ours != "linear" else parameters
+    given = base if method.needs_base else None
+    result, _ = merge(method, given, tuned, block=100)
+    for tensor in NAMES:
+        expected = peer(theirs, given, tuned, tensor, **shared, **extra)
+        np.testing.assert_allclose(numbers(result[tensor]), expected, rtol=0, atol=1.5e-7, err_msg=tensor)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("related", [True, False])
+def test_slerp(t: float, related: bool) -> None:
+    _, first, second = models(2, "F32")
+    if not related:
+        second = models(0, "F32", seed=9)[0]
+    result, _ = merge(merge_method("slerp", t=t), None, [first, second], block=100)
+    from mergekit.merge_methods.slerp import slerp
+
+    for tensor in NAMES:
+        a, b = (torch.from_numpy(m[tensor].raw.reshape(1, -1)) for m in (first, second))
+        np.testing.assert_allclose(numbers(result[tensor]), slerp(torch.tensor([t]), a, b)[0].numpy(), rtol=0, atol=3e-7, err_msg=tensor)
+
+
+def test_slerp_where_a_model_is_zero_is_linear() -> None:
+    """A zero tensor has no angle; mergekit takes a right one."""
+    _, first, _ = models(2, "F32")
+    zero = {n: v._replace(raw=np.zeros_like(v.raw)) for n, v in first.items()}
+    result, _ = merge(merge_method("slerp", t=0.25), None, [zero, first])
+    for tensor, values in result.items():
+        np.testing.assert_array_equal(values.raw, np.float32(0.25) * first[tensor].raw)
+
+
+@pytest.mark.parametrize("method", ["dare", "dare_ties"])
+@pytest.mark.parametrize("rescale", [True, False])
+def test_dare_with_the_same_masks(method: str, rescale: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, *tuned = models(3, "F32")
+    ours = merge_method(method, density=0.4, weights=WEIGHTS, semantics="mergekit", rescale=rescale, scale=0.7, seed=4)
+    result, _ = merge(ours, base, tuned, block=100)
+    for tensor in NAMES:
+        size = len(base[tensor].raw)
+        masks = iter([keep_mask(4, tensor, i, 0, size, 0.6) for i in range(3)])
+        monkeypatch.setattr(torch, "bernoulli", lambda p: torch.from_numpy(next(masks).astype(np.float32)).reshape(p.shape))  # noqa: B023
+        name = "dare_linear" if method == "dare" else method
+        expected = peer(name, base, tuned, tensor, density=0.4, rescale=rescale, **{"lambda": 0.7})
+        np.testing.assert_allclose(numbers(result[tensor]), expected, rtol=0, atol=2e-7, err_msg=tensor)
+
+
+def test_dare_restores_the_norm_that_mergekit_restores() -> None:
+    """With masks of its own: the L1 norm of the change is the undropped one, in both."""
+    base, tuned = models(1, "F32")
+    result, _ = merge(merge_method("dare", density=0.4, semantics="mergekit"), base, [tuned])
+    torch.manual_seed(0)
+    theirs = peer("dare_linear", base, [tuned], "embed", weights=(1.0,), density=0.4)
+    norms = [np.abs(v - numbers(base["embed"])).sum() for v in (numbers(tuned["embed"]), numbers(result["embed"]), theirs)]
+    np.testing.assert_allclose(norms, norms[0], rtol=1e-5)

@@ -1,0 +1,80 @@
+"""Thresholds from histograms are the very elements a sort would give, whatever the blocks, and as many stay as should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from merge_driver import numbers, operand
+
+from holdfast.checkpoints.methods.breadcrumbs import NOTHING, kept_ranks, thresholds
+from holdfast.checkpoints.methods.order_statistics import Found, measure, settle
+from holdfast.checkpoints.methods.protocol import Block
+from holdfast.checkpoints.methods.ties import kept, threshold
+
+
+def search(base: np.ndarray, models: list[np.ndarray], ranks, *, block: int, dtype: str = "F32", has: tuple[bool, ...] = ()) -> list[list[float]]:
+    state = None
+    size = base.size
+    for _ in range(2):
+        total = None
+        for start in range(0, max(size, 1), block):
+            cut = slice(start, min(start + block, size))
+            parts = [operand(v[cut], dtype) for v in (base, *models)]
+            piece = Block(name="w", start=start, count=cut.stop - start, size=size, shape=(size,), base=parts[0], models=parts[1:], has=has)
+            value = measure(piece, state, ranks, by_tensor=True)
+            total = value if total is None else total + value
+        state = settle(total, state, ranks)
+    assert isinstance(state, Found)
+    return state.magnitudes
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=60),
+    data=st.data(),
+    block=st.integers(1, 70),
+)
+def test_the_same_element_as_by_sorting(values: list[float], data: st.DataObject, block: int) -> None:
+    delta = np.array(values, np.float32)
+    ranks = data.draw(st.lists(st.integers(0, delta.size - 1), max_size=3))
+    found = search(np.zeros(delta.size), [delta, -delta[::-1]], lambda n: ranks, block=block)
+    expected = [float(x) for x in np.sort(np.abs(delta))[ranks]] if ranks else []
+    assert found == [expected, expected]
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "BF16", "F16"])
+@pytest.mark.parametrize("block", [97, 5000])
+def test_ragged_dtypes(dtype: str, block: int) -> None:
+    rng = np.random.default_rng(0)
+    base, model = rng.normal(size=1000), rng.normal(size=1000)
+    stored = [operand(v, dtype) for v in (base, model)]
+    delta = np.sort(np.abs((numbers(stored[1]) - numbers(stored[0])).astype(np.float32)))
+    assert search(base, [model], lambda n: [0, n // 2, n - 1], block=block, dtype=dtype) == [[float(delta[i]) for i in (0, 500, 999)]]
+
+
+def test_empty_tensors_and_models_without_the_tensor() -> None:
+    assert search(np.zeros(0), [np.zeros(0)], lambda n: [n - 1] if n else [], block=10) == [[]]
+    for block in (3, 20):
+        found = search(np.zeros(10), [np.arange(10.0), np.arange(10.0)], lambda n: [n - 1] if n else [], block=block, has=(False, True))
+        assert found == [[], [9.0]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 100, 1001])
+@pytest.mark.parametrize("density", [0.001, 0.2, 0.5, 0.999, 1.0])
+def test_exact_counts(n: int, density: float) -> None:
+    delta = np.random.default_rng(n).normal(size=n).astype(np.float32)
+    assert int((np.abs(delta) >= threshold(delta, density)).sum()) == max(1, int(density * n)) == kept(density, n)
+    assert threshold(np.zeros(0), density) == 0
+    gamma = min(0.1, 1 - density)
+    low, high = thresholds(delta, density, gamma)
+    assert int(((np.abs(delta) >= low) & (np.abs(delta) <= high)).sum()) == int(density * n)
+    assert (np.abs(delta) > high).sum() == (int(gamma * n) if int(density * n) else np.isfinite(high) * n)
+    assert kept_ranks(density, gamma, 0) == []
+    assert thresholds(np.zeros(0), density, gamma) == NOTHING
+
+
+def test_equal_magnitudes_stay_together() -> None:
+    delta = np.array([1, -1, 1, 2, 0.5], np.float32)
+    assert int((np.abs(delta) >= threshold(delta, 0.4)).sum()) == 4

@@ -1,0 +1,458 @@
+"""Adapters merged while reading: against PEFT's own merge, against the running adapter where PEFT's merge changes more than was trained, and in pieces."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from holdfast.checkpoints.adapters import AdaptedSource, adapter_config, base_of, is_adapter
+from holdfast.checkpoints.dtypes import decode
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.errors import ModelError
+from tiny import build_model
+
+TOKENS = 40
+
+
+def llama(**changes):
+    return build_model(TOKENS, **{"tie": False, "width": 16, **changes})
+
+
+def gpt2(**changes):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=TOKENS, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0, **changes))
+
+
+def adapt(model, folder: Path, *, rows: int | None = None, dtype=None, **config):
+    """Saves a model and an adapter with random weights for it; gives both folders and the adapted model."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    base = folder / "base"
+    model.save_pretrained(base)
+    model.name_or_path = model.config._name_or_path = str(base)
+    if rows:
+        model.resize_token_embeddings(rows, mean_resizing=False)
+    adapted = get_peft_model(model, LoraConfig(**{"r": 4, "lora_alpha": 6, **config}))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    adapted.save_pretrained(folder / "adapter")
+    return base, folder / "adapter", adapted.eval()
+
+
+def whole(source, name: str) -> np.ndarray:
+    entry = source.entries[name]
+    return decode(*source.read(name, 0, entry.size, np.empty(entry.nbytes, np.uint8))).reshape(entry.shape)
+
+
+def logits(model):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.arange(12)[None] % TOKENS).logits.numpy()
+
+
+def as_model(source, kind):
+    """The model that the source's tensors and configuration make."""
+    import torch
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(**source.config)
+    model = kind(config)
+    model.tie_weights()
+    missing, unexpected = model.load_state_dict({n: torch.from_numpy(whole(source, n).copy()) for n in source.entries}, strict=False)
+    assert unexpected == []
+    assert set(missing) <= {"lm_head.weight"} and (not missing or config.tie_word_embeddings)
+    return model.eval()
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+CASES = {
+    "attention": (llama, {"target_modules": ["q_proj", "v_proj"]}),
+    "all layers": (llama, {"target_modules": "all-linear"}),
+    "rank-stabilised": (llama, {"target_modules": ["q_proj", "down_proj"], "use_rslora": True}),
+    "patterns": (
+        llama,
+        {
+            "target_modules": ["q_proj", "k_proj", "up_proj"],
+            "rank_pattern": {"k_proj": 2, r"layers\.1\.mlp\.up_proj": 3},
+            "alpha_pattern": {"^model.layers.0.self_attn.k_proj": 11, "up_proj": 5},
+        },
+    ),
+    "DoRA": (llama, {"target_modules": ["q_proj", "down_proj"], "use_dora": True}),
+    "embeddings": (llama, {"target_modules": ["embed_tokens", "q_proj"]}),
+    "embeddings, DoRA": (llama, {"target_modules": ["embed_tokens"], "use_dora": True}),
+    "head": (llama, {"target_modules": ["lm_head"]}),
+    "trained head": (llama, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "input_layernorm"]}),
+    "trained embeddings": (llama, {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
+    "trained tokens": (llama, {"target_modules": ["q_proj"], "trainable_token_indices": [3, 17, 5]}),
+    "biases of the layers": (lambda: llama(attention_bias=True), {"target_modules": ["q_proj", "o_proj"], "bias": "lora_only"}),
+    "all biases": (gpt2, {"target_modules": ["c_attn"], "bias": "all"}),
+    "bias in B": (lambda: llama(attention_bias=True), {"target_modules": ["q_proj"], "lora_bias": True}),
+    "Conv1D": (gpt2, {"target_modules": ["c_attn", "c_proj", "c_fc"]}),
+    "Conv1D, square only": (gpt2, {"target_modules": r".*\.attn\.c_proj", "fan_in_fan_out": True}),
+    "Conv1D, DoRA": (gpt2, {"target_modules": ["c_attn", "c_proj"], "use_dora": True, "fan_in_fan_out": True}),
+    "more tokens": (llama, {"target_modules": ["q_proj"], "rows": 44}),
+    "fewer tokens": (llama, {"target_modules": ["q_proj"], "rows": 31}),
+    "more tokens, embeddings": (llama, {"target_modules": ["q_proj", "embed_tokens"], "modules_to_save": ["lm_head"], "rows": 44}),
+    "more tokens, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "rows": 44}),
+    "trained tokens, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [0, 39]}}),
+    "trained head, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}),
+    "trained embeddings, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}),
+    "trained together, tied": (
+        lambda: llama(tie=True),
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_merge_is_pefts(case, tmp_path):
+    build, config = CASES[case]
+    base, folder, adapted = adapt(build(), tmp_path, **config)
+    source = AdaptedSource(CheckpointReader(base), folder)
+    before = CheckpointReader(base)
+    merged = adapted.merge_and_unload()
+    expected = {n: t.numpy() for n, t in merged.state_dict().items() if n in source.entries}
+    assert set(source.entries) == set(expected)
+    assert any(before.entries.get(n) is None or before.shape(n) != e.shape or not np.array_equal(whole(before, n), e) for n, e in expected.items())
+    for name, values in expected.items():
+        assert source.entries[name].shape == values.shape
+        np.testing.assert_allclose(whole(source, name), values, rtol=2e-6, atol=5e-7, err_msg=name)
+    embedding = next(n for n in ("model.embed_tokens.weight", "transformer.wte.weight") if n in expected)
+    assert source.config["vocab_size"] == len(expected[embedding])
+    assert source.config.get("tie_word_embeddings", True) == merged.config.tie_word_embeddings == ("lm_head.weight" not in source.entries)
+    if "lm_head.weight" not in source.entries:
+        np.testing.assert_array_equal(merged.state_dict()["lm_head.weight"].numpy(), expected[embedding])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"target_modules": ["lm_head"]},
+        {"target_modules": ["embed_tokens", "q_proj"]},
+        {"target_modules": ["embed_tokens"], "use_dora": True},
+        {"target_modules": ["embed_tokens", "lm_head"]},
+        {"target_modules": ["embed_tokens"], "ensure_weight_tying": True},
+        {"target_modules": ["embed_tokens", "q_proj"], "rows": 44},
+    ],
+    ids=str,
+)
+def test_tied_models_do_what_the_adapter_did(config, tmp_path):
+    """Where PEFT's merge would change the other end of tied weights too, the running adapter is the measure."""
+    base, folder, adapted = adapt(llama(tie=True), tmp_path, **config)
+    source = AdaptedSource(CheckpointReader(base), folder)
+    together = config.get("ensure_weight_tying", False)
+    assert ("lm_head.weight" in source.entries) == (not together) == (source.config["tie_word_embeddings"] is False)
+    assert any("head of its own" in note for note in source.notes) == (not together)
+    from transformers import LlamaForCausalLM
+
+    np.testing.assert_allclose(logits(as_model(source, LlamaForCausalLM)), logits(adapted), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_a_head_gets_none(tmp_path):
+    base, folder, _ = adapt(llama(tie=True).model, tmp_path, target_modules=["embed_tokens"])
+    source = AdaptedSource(CheckpointReader(base), folder)
+    assert set(source.entries) == set(CheckpointReader(base).entries) and source.config_changes == {}
+
+
+def test_names_may_differ_in_outer_words(tmp_path):
+    """An adapter of the inner model on a file of the whole one, and the other way round."""
+    from peft import PeftModel
+
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "outer").mkdir()
+    inner, of_inner, _ = adapt(llama().model, tmp_path / "inner", target_modules=["q_proj"], modules_to_save=["norm"])
+    outer, of_outer, _ = adapt(llama(), tmp_path / "outer", target_modules=["q_proj"], modules_to_save=["norm"])
+    for base, folder, model, prefix in ((outer, of_inner, llama().model, "model."), (inner, of_outer, llama(), "")):
+        merged = {n.removeprefix("model."): t for n, t in PeftModel.from_pretrained(model, folder).merge_and_unload().state_dict().items()}
+        source = AdaptedSource(CheckpointReader(base), folder)
+        for name in source.entries:
+            if name != "lm_head.weight":
+                expected = merged[name.removeprefix(prefix)].numpy()
+                np.testing.assert_allclose(whole(source, name), expected, rtol=2e-6, atol=5e-7)
+
+
+def test_words_in_another_order(tmp_path):
+    """Models that also see are stored as language_model.model.layers and loaded as model.language_model.layers."""
+    rng = np.random.default_rng(0)
+    name = "language_model.model.layers.0.self_attn.q_proj.weight"
+    other = "vision_tower.model.layers.0.self_attn.q_proj.weight"
+    weights = {n: rng.standard_normal((6, 4), np.float32) for n in (name, other)}
+    factors = {"A": rng.standard_normal((2, 4), np.float32), "B": rng.standard_normal((6, 2), np.float32)}
+    base, folder = by_hand(tmp_path, weights, {f"model.language_model.layers.0.self_attn.q_proj.lora_{x}.weight": v for x, v in factors.items()})
+    source = AdaptedSource(CheckpointReader(base), folder)
+    np.testing.assert_allclose(whole(source, name), weights[name] + 3 * (factors["B"] @ factors["A"]), rtol=1e-5)
+    np.testing.assert_array_equal(whole(source, other), weights[other])
+
+
+def by_hand(folder: Path, weights: dict, adapter: dict, config: dict | None = None, **changes) -> tuple[Path, Path]:
+    """A base and an adapter of rank 2 with scaling 3, written without PEFT."""
+    for part in ("base", "adapter"):
+        (folder / part).mkdir(exist_ok=True)
+    save_file(weights, folder / "base" / "model.safetensors")
+    (folder / "base" / "config.json").write_text(json.dumps(config or {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}))
+    save_file({f"base_model.model.{n}": v for n, v in adapter.items()}, folder / "adapter" / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "somewhere/base", **changes}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(said))
+    return folder / "base", folder / "adapter"
+
+
+def factors(rng, module: str, rows: int, columns: int, rank: int = 2, dtype=np.float32) -> dict:
+    shapes = {"A": (rank, columns), "B": (rows, rank)}
+    return {f"{module}.lora_{x}.weight": rng.standard_normal(shape).astype(dtype) for x, shape in shapes.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------------ pieces
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """Every kind of change, at ragged shapes, with each tensor read whole once."""
+    rng = np.random.default_rng(3)
+    tensors = {
+        "model.embed_tokens.weight": (29, 7), "layers.0.plain.weight": (19, 5), "layers.0.wide.weight": (3, 23), "layers.0.dora.weight": (17, 6),
+        "layers.0.kernel.weight": (10, 3, 2, 2), "layers.0.bias.weight": (8, 4), "layers.0.bias.bias": (8,), "layers.0.none.weight": (0, 5),
+        "layers.0.turned.weight": (11, 9), "lm_head.weight": (29, 7), "norm.weight": (7,),
+    }  # fmt: skip
+    weights = {n: rng.standard_normal(s, np.float32) for n, s in tensors.items()}
+    adapter: dict = {}
+    for module, rows, columns in (("plain", 19, 5), ("wide", 3, 23), ("dora", 17, 6), ("bias", 8, 4), ("none", 0, 5), ("turned", 9, 11)):
+        adapter |= factors(rng, f"layers.0.{module}", rows, columns)
+    adapter["layers.0.kernel.lora_A.weight"] = rng.standard_normal((2, 3, 2, 2), np.float32)
+    adapter["layers.0.kernel.lora_B.weight"] = rng.standard_normal((10, 2, 1, 1), np.float32)
+    adapter["layers.0.dora.lora_magnitude_vector"] = rng.random(17, np.float32)
+    adapter["layers.0.bias.lora_B.bias"] = rng.standard_normal(8, np.float32)
+    adapter["model.embed_tokens.lora_embedding_A"] = rng.standard_normal((2, 29), np.float32)
+    adapter["model.embed_tokens.lora_embedding_B"] = rng.standard_normal((7, 2), np.float32)
+    adapter["lm_head.token_adapter.trainable_tokens_delta"] = rng.standard_normal((2, 7), np.float32)
+    adapter["norm.weight"] = rng.standard_normal(7).astype(np.float16)
+    base, folder = by_hand(tmp_path_factory.mktemp("pieces"), weights, adapter, trainable_token_indices={"lm_head": [4, 28]})
+    source = AdaptedSource(CheckpointReader(base), folder)
+    return source, weights, adapter, {name: whole(source, name).reshape(-1) for name in source.entries}
+
+
+def test_all_kinds_at_once(pieces):
+    _, weights, adapter, read = pieces
+    plain = lambda m, shape: 3 * (adapter[f"layers.0.{m}.lora_B.weight"].reshape(shape[0], 2) @ adapter[f"layers.0.{m}.lora_A.weight"].reshape(2, -1))
+    expected = {n: w.copy() for n, w in weights.items()}
+    for module in ("plain", "wide", "dora", "kernel", "bias", "none"):
+        w = expected[f"layers.0.{module}.weight"]
+        w += plain(module, w.shape).reshape(w.shape)
+    expected["layers.0.turned.weight"] += plain("turned", (9, 11)).T
+    w = expected["layers.0.dora.weight"]
+    w *= (adapter["layers.0.dora.lora_magnitude_vector"] / np.linalg.norm(w, axis=1))[:, None]
+    expected["layers.0.bias.bias"] += 3 * adapter["layers.0.bias.lora_B.bias"]
+    a, b = (adapter[f"model.embed_tokens.lora_embedding_{x}"] for x in "AB")
+    expected["model.embed_tokens.weight"] += 3 * (b @ a).T
+    expected["lm_head.weight"][[4, 28]] = adapter["lm_head.token_adapter.trainable_tokens_delta"]
+    expected["norm.weight"] = adapter["norm.weight"].astype(np.float32)
+    for name, values in expected.items():
+        np.testing.assert_allclose(read[name], values.reshape(-1), rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_stretch_has_the_bits_of_the_whole(pieces, data):
+    source, _, _, read = pieces
+    name = data.draw(st.sampled_from(sorted(read)))
+    start = data.draw(st.integers(0, len(read[name])))
+    stop = data.draw(st.integers(start, len(read[name])))
+    got = source.read(name, start, stop, np.empty((stop - start) * source.entries[name].dtype.itemsize, np.uint8))
+    assert decode(*got).tobytes() == read[name][start:stop].tobytes()
+
+
+def test_threads_get_the_same_bits(tmp_path):
+    """More tensors than are kept in memory, read by several threads from a fresh source."""
+    rng = np.random.default_rng(5)
+    weights = {f"layers.{i}.q.weight": rng.standard_normal((33, 8), np.float32) for i in range(24)}
+    adapter = {}
+    for name in weights:
+        adapter |= factors(rng, name.removesuffix(".weight"), 33, 8) | {name.replace("weight", "lora_magnitude_vector"): rng.random(33, np.float32)}
+    base, folder = by_hand(tmp_path, weights, adapter, use_dora=True)
+    alone = {n: whole(s, n).tobytes() for s in [AdaptedSource(CheckpointReader(base), folder)] for n in weights}
+    source, found = AdaptedSource(CheckpointReader(base), folder), []
+
+    def work(order):
+        found.append({name: whole(source, name).tobytes() for name in order})
+
+    threads = [threading.Thread(target=work, args=(list(weights)[i:] + list(weights)[:i],)) for i in (0, 7, 13, 20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and all(f == alone for f in found)
+
+
+# ------------------------------------------------------------------------------------------------------------------ dtypes
+
+
+def test_a_bfloat16_base_keeps_its_dtype_and_is_rounded_once(tmp_path):
+    import torch
+    from safetensors.torch import load_file
+    from safetensors.torch import save_file as torch_save
+
+    base, folder, adapted = adapt(llama().to(torch.bfloat16), tmp_path, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    source, plain = AdaptedSource(CheckpointReader(base), folder), CheckpointReader(base)
+    assert {e.dtype.name for e in source.entries.values()} == {"BF16"}
+    name = "model.layers.0.self_attn.q_proj.weight"
+    layer = adapted.base_model.model.model.layers[0].self_attn.q_proj
+    product = layer.lora_B["default"].weight.float() @ layer.lora_A["default"].weight.float() * 1.5
+    got = source.read(name, 0, 256, np.empty(512, np.uint8))
+    assert got.dtype.name == "F32"
+    np.testing.assert_allclose(got.raw, whole(plain, name).reshape(-1) + product.detach().numpy().reshape(-1), rtol=1e-6, atol=1e-7)
+    head = whole(source, "lm_head.weight")
+    assert source.read("lm_head.weight", 3, 9, np.empty(12, np.uint8)).dtype.name == "BF16"
+    stored = load_file(folder / "adapter_model.safetensors")
+    torch_save({n: t.float() + (0.001 if "lm_head" in n else 0) for n, t in stored.items()}, folder / "adapter_model.safetensors")
+    wider = AdaptedSource(CheckpointReader(base), folder)
+    assert wider.entries["lm_head.weight"].dtype.name == "BF16"
+    got = wider.read("lm_head.weight", 3, 9, np.empty(12, np.uint8))
+    assert got.dtype.name == "F32"
+    np.testing.assert_allclose(got.raw, head.reshape(-1)[3:9] + 0.001, rtol=1e-6)
+
+
+def test_float64_is_computed_in_float64(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = {"layers.0.q.weight": rng.standard_normal((9, 4)) * (1 + 1e-12)}
+    base, folder = by_hand(tmp_path, weights, factors(rng, "layers.0.q", 9, 4))
+    got = AdaptedSource(CheckpointReader(base), folder).read("layers.0.q.weight", 2, 30, np.empty(28 * 8, np.uint8))
+    assert got.dtype.name == "F64" and got.raw.dtype == np.float64
+    assert not np.array_equal(got.raw, got.raw.astype(np.float32))
+
+
+def test_adapters_can_be_stacked(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = {"layers.0.q.weight": rng.standard_normal((9, 4), np.float32)}
+    base, first = by_hand(tmp_path, weights, one := factors(rng, "layers.0.q", 9, 4))
+    (tmp_path / "second").mkdir()
+    _, second = by_hand(tmp_path / "second", weights, two := factors(rng, "layers.0.q", 9, 4))
+    source = AdaptedSource(AdaptedSource(CheckpointReader(base), first), second)
+    expected = weights["layers.0.q.weight"] + sum(3 * (f["layers.0.q.lora_B.weight"] @ f["layers.0.q.lora_A.weight"]) for f in (one, two))
+    np.testing.assert_allclose(whole(source, "layers.0.q.weight"), expected, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"peft_type": "ADALORA"}, "peft_type is 'ADALORA'"),
+        ({"target_parameters": ["experts.gate_up_proj"]}, "target_parameters"),
+        ({"use_bdlora": {"nblocks": 2}}, "use_bdlora"),
+        ({"alora_invocation_tokens": [1]}, "aLoRA"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication"),
+        ({"init_lora_weights": "pissa_niter_4"}, "pissa_niter_4"),
+        ({"init_lora_weights": "olora", "arrow_config": {"top_k": 1}}, "olora"),
+    ],
+    ids=str,
+)
+def test_other_adapters_are_refused_by_name(changes, said, tmp_path):
+    rng = np.random.default_rng(0)
+    base, folder = by_hand(tmp_path, {"layers.0.q.weight": np.zeros((9, 4), np.float32)}, factors(rng, "layers.0.q", 9, 4), **changes)
+    with pytest.raises(ModelError, match="merge_and_unload") as error:
+        AdaptedSource(CheckpointReader(base), folder)
+    assert said in str(error.value) and all(key in str(error.value) for key in changes)
+
+
+def test_everything_that_does_not_fit_is_listed(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = {f"layers.0.{m}.weight": np.zeros((9, 4), np.float32) for m in ("q", "k", "v", "o", "i", "d")}
+    weights |= {"encoder.0.x.weight": np.zeros((9, 4), np.float32), "decoder.0.x.weight": np.zeros((9, 4), np.float32)}
+    weights["layers.0.d.bias"] = np.zeros(9, np.float32)
+    weights["layers.0.i.weight"] = np.zeros((9, 4), np.int8)
+    adapter = {
+        **factors(rng, "layers.7.q", 9, 4),
+        **factors(rng, "0.x", 9, 4),
+        **factors(rng, "layers.0.q", 9, 5),
+        **factors(rng, "layers.0.k", 9, 4, rank=3),
+        **factors(rng, "layers.0.i", 9, 4),
+        **factors(rng, "layers.0.d", 9, 4),
+        "layers.0.v.lora_A.weight": np.zeros((2, 4), np.float32),
+        "layers.0.o.weight": np.zeros((9, 5), np.float32),
+        "layers.0.d.lora_magnitude_vector": np.zeros(4, np.float32),
+        "layers.0.q.lora_diag": np.zeros(2, np.float32),
+        "score.weight": np.zeros((2, 4), np.float32),
+        "layers.0.d.lora_B.bias": np.zeros(8, np.float32),
+    }
+    base, folder = by_hand(tmp_path, weights, adapter)
+    with pytest.raises(ModelError, match="'somewhere/base'") as error:
+        AdaptedSource(CheckpointReader(base), folder)
+    text = str(error.value)
+    for name in (
+        "layers.7.q.lora_A", "0.x.lora_B", "layers.0.q.lora_A", "expected rank 2", "quantised", "both factors", "layers.0.o.weight", "lora_diag", "score.weight",
+        "magnitude",
+        "lora_B.bias: expected the shape of layers.0.d.bias",
+    ):  # fmt: skip
+        assert name in text, name
+
+
+def test_a_rank_the_configuration_does_not_state_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    base, folder = by_hand(tmp_path, {"layers.0.q.weight": np.zeros((9, 4), np.float32)}, factors(rng, "layers.0.q", 9, 4), rank_pattern={"q": 3})
+    with pytest.raises(ModelError, match="expected rank 3"):
+        AdaptedSource(CheckpointReader(base), folder)
+
+
+def test_unknown_settings_are_noted(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = {"layers.0.q.weight": np.zeros((9, 4), np.float32)}
+    base, folder = by_hand(tmp_path, weights, factors(rng, "layers.0.q", 9, 4), use_newest=True, other_new=None)
+    (note,) = AdaptedSource(CheckpointReader(base), folder).notes
+    assert "use_newest" in note and "other_new" not in note
+
+
+def test_every_setting_of_peft_is_known():
+    """A new setting of LoRA has to be looked at: does it change the merged weights?"""
+    from dataclasses import fields
+
+    from peft import LoraConfig
+
+    from holdfast.checkpoints.adapters import _READ
+
+    assert {f.name for f in fields(LoraConfig)} - _READ == set()
+
+
+def test_pickled_adapters_are_refused(tmp_path):
+    base, folder = by_hand(tmp_path, {"q.weight": np.zeros((2, 2), np.float32)}, {})
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(ModelError, match="AutoPeftModelForCausalLM"):
+        AdaptedSource(CheckpointReader(base), folder)
+
+
+def test_what_is_an_adapter_and_which_base_it_names(tmp_path):
+    base, folder = by_hand(tmp_path, {"q.weight": np.zeros((2, 2), np.float32)}, {}, revision="v2")
+    assert is_adapter(folder) and not is_adapter(base)
+    assert base_of(folder) == "somewhere/base@v2"
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base), "revision": "v2"}))
+    assert base_of(folder) == str(base)
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="base_model_name_or_path"):
+        base_of(folder)
+    (folder / "adapter_config.json").write_text("[1]")
+    with pytest.raises(ModelError, match="cannot be read"):
+        adapter_config(folder)
+    (folder / "model.safetensors").touch()
+    assert not is_adapter(folder)

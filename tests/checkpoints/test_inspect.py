@@ -1,0 +1,311 @@
+"""Inspection of checkpoint folders: what they hold, and that every kind of damage is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from holdfast.checkpoints.inspect import Inspection, inspect, kind_of
+from holdfast.checkpoints.merge import merge
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.residual import extract_residual
+from holdfast.errors import ModelError
+from holdfast.results import to_jsonable, write_json
+
+SHAPES = {
+    "model.embed_tokens.weight": (12, 4),
+    "model.layers.0.self_attn.q_proj.weight": (4, 4),
+    "model.layers.0.mlp.up_proj.weight": (8, 4),
+    "model.layers.0.input_layernorm.weight": (4,),
+    "model.layers.1.self_attn.q_norm.weight": (4,),
+    "model.norm.weight": (4,),
+    "lm_head.weight": (12, 4),
+}
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 12, "tie_word_embeddings": False}
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def model(folder: Path, *, seed: int = 0, shards: bool = False, **changes) -> Path:
+    """A checkpoint of random numbers in one file or two, float16 but for the norms."""
+    random = np.random.default_rng(seed)
+    tensors = {n: random.normal(size=s).astype(np.float32 if "norm" in n else np.float16) for n, s in SHAPES.items()}
+    folder.mkdir()
+    if shards:
+        of = {name: SHARDS[i % 2] for i, name in enumerate(tensors)}
+        for shard in SHARDS:
+            save_file({n: t for n, t in tensors.items() if of[n] == shard}, folder / shard)
+        total = sum(t.nbytes for t in tensors.values())
+        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": of})
+    else:
+        save_file(tensors, folder / "model.safetensors")
+    write_json(folder / "config.json", CONFIG | changes)
+    return folder
+
+
+def failed(found: Inspection) -> dict[str, str]:
+    """What went wrong, by check."""
+    return {check.name: check.detail for check in found.checks if check.passed is False}
+
+
+def passed(found: Inspection) -> set[str]:
+    return {check.name for check in found.checks if check.passed}
+
+
+def test_contents_of_a_model(tmp_path: Path) -> None:
+    found = inspect(model(tmp_path / "m", shards=True))
+    assert (found.kind, found.architecture, found.tensors, found.layers) == ("model", "LlamaForCausalLM", 7, 2)
+    assert found.parameters == sum(int(np.prod(s)) for s in SHAPES.values()) == sum(found.parameters_by_kind.values())
+    assert found.parameters_by_kind == {"embed": 48, "attention": 16, "mlp": 32, "norm": 12, "head": 48}
+    assert [(s.dtype, s.tensors, s.parameters, s.bytes) for s in found.dtypes] == [("F16", 4, 144, 288), ("F32", 3, 12, 48)]
+    assert [(f.name, f.tensors) for f in found.files] == [(SHARDS[0], 4), (SHARDS[1], 3)]
+    assert found.vocabulary == {"rows": 12, "config": 12}
+    assert found.tied_head is False
+    assert found.sound and found.notes == () and found.provenance == {} and found.run == {} and found.fingerprint is None
+    assert passed(found) == {
+        "files are complete", "headers are sound", "index fits the shards", "configuration can be read", "vocabulary fits", "head is there"
+    }  # fmt: skip
+    assert not found.verified
+    json.dumps(to_jsonable(found))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("model.embed_tokens.weight", "embed"),
+        ("transformer.wte.weight", "embed"),
+        ("transformer.h.3.attn.c_attn.weight", "attention"),
+        ("transformer.h.3.ln_1.weight", "norm"),
+        ("transformer.h.3.mlp.c_fc.bias", "mlp"),
+        ("gpt_neox.layers.0.attention.query_key_value.weight", "attention"),
+        ("gpt_neox.layers.0.post_attention_layernorm.weight", "norm"),
+        ("gpt_neox.layers.0.mlp.dense_h_to_4h.weight", "mlp"),
+        ("model.layers.0.self_attn.q_norm.weight", "norm"),
+        ("model.layers.0.block_sparse_moe.experts.1.w1.weight", "mlp"),
+        ("model.decoder.layers.0.fc1.weight", "mlp"),
+        ("model.layers.0.something.weight", "other"),
+        ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", "attention"),
+        ("embed_out.weight", "head"),
+        ("rotary.inv_freq", "other"),
+    ],
+)
+def test_kinds_by_name(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_verified_fingerprints_and_finite_values(tmp_path: Path) -> None:
+    for name in "ab":
+        model(tmp_path / name, seed=ord(name), shards=True)
+    built = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", sync=False)
+    found = inspect(tmp_path / "out", verify=True)
+    assert found.sound and found.verified
+    assert found.fingerprint == built.record["fingerprint"] == found.provenance["fingerprint"]
+    assert {"values are finite", "content is as recorded", "tensors are as recorded"} <= passed(found)
+    assert [p["role"] for p in found.provenance["parents"]] == ["model 1", "model 2"]
+    assert "tensors" not in found.provenance
+    assert inspect(tmp_path / "a", verify=True).fingerprint == found.provenance["parents"][0]["fingerprint"]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_single_changed_bit_is_found_in_its_tensor(tmp_path: Path, name: str) -> None:
+    model(tmp_path / "a")
+    merge([tmp_path / "a"], tmp_path / "out", sync=False)
+    entry = CheckpointReader(tmp_path / "out").entries[name]
+    with open(entry.file, "r+b") as file:
+        file.seek(entry.offset + entry.nbytes - 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    assert inspect(tmp_path / "out").sound, "headers alone do not tell"
+    found = inspect(tmp_path / "out", verify=True)
+    assert failed(found) == {"content is as recorded": f"1 tensors are not as they were written: {name}"}
+
+
+def test_renamed_and_recast_content_is_found(tmp_path: Path) -> None:
+    model(tmp_path / "a")
+    merge([tmp_path / "a"], tmp_path / "out", sync=False)
+    file = tmp_path / "out" / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b'"dtype":"F16","shape":[8,4]', b'"dtype":"I16","shape":[8,4]'))
+    assert "under other names, dtypes or shapes" in failed(inspect(tmp_path / "out", verify=True))["content is as recorded"]
+    file.write_bytes(content.replace(b"up_proj", b"uq_proj"))
+    assert failed(inspect(tmp_path / "out"))["tensors are as recorded"] == (
+        "1 lost: model.layers.0.mlp.up_proj.weight; 1 new: model.layers.0.mlp.uq_proj.weight"
+    )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_counted_and_named(tmp_path: Path, bad: float) -> None:
+    model(tmp_path / "a")
+    entry = CheckpointReader(tmp_path / "a").entries["lm_head.weight"]
+    np.memmap(entry.file, np.float16, "r+", entry.offset, (entry.size,))[[0, 5]] = bad
+    found = inspect(tmp_path / "a", verify=True)
+    assert failed(found) == {"values are finite": "NaN or infinities in 1 tensors: lm_head.weight (2 of 48)"}
+
+
+def truncated(folder: Path) -> None:
+    (folder / SHARDS[1]).write_bytes((folder / SHARDS[1]).read_bytes()[:-2])
+
+
+def wrong_header(folder: Path) -> None:
+    (folder / SHARDS[0]).write_bytes(b"\x10\0\0\0\0\0\0\0not a JSON header")
+
+
+def missing_shard(folder: Path) -> None:
+    (folder / SHARDS[1]).unlink()
+
+
+def missing_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").unlink()
+
+
+def broken_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../b"')
+
+
+def misplaced(folder: Path) -> None:
+    path = folder / "model.safetensors.index.json"
+    path.write_text(path.read_text().replace(f'"lm_head.weight": "{SHARDS[0]}"', f'"lm_head.weight": "{SHARDS[1]}"'))
+
+
+def forgotten(folder: Path) -> None:
+    path = folder / "model.safetensors.index.json"
+    found = json.loads(path.read_text())
+    del found["weight_map"]["lm_head.weight"]
+    path.write_text(json.dumps(found))
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def other_vocabulary(folder: Path) -> None:
+    write_json(folder / "config.json", CONFIG | {"vocab_size": 13})
+
+
+def large_tokenizer(folder: Path) -> None:
+    write_json(folder / "vocab.json", {f"t{i}": i for i in range(14)})
+
+
+def lost_head(folder: Path) -> None:
+    for path in folder.glob("model*"):
+        path.unlink()
+    save_file({n: np.zeros(shape, np.float16) for n, shape in SHAPES.items() if n != "lm_head.weight"}, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "check", "part"),
+    [
+        (truncated, "headers are sound", f"{SHARDS[1]}, but it cannot be read: its tensors take "),
+        (wrong_header, "headers are sound", "its header cannot be read"),
+        (missing_shard, "files are complete", f"1 of 2 shards are missing: {SHARDS[1]}"),
+        (missing_index, "files are complete", "2 shards without the index"),
+        (broken_index, "files are complete", "model.safetensors.index.json cannot be read"),
+        (misplaced, "index fits the shards", "1 of 7 tensors are not where the index says: lm_head.weight"),
+        (forgotten, "index fits the shards", "1 tensors are in the shards and not in the index: lm_head.weight"),
+        (no_config, "configuration can be read", "there is no config.json"),
+        (broken_config, "configuration can be read", "config.json, but it cannot be read"),
+        (other_vocabulary, "vocabulary fits", "config.json says 13 rows, the embeddings have 12"),
+        (large_tokenizer, "vocabulary fits", "the tokenizer has 2 tokens beyond the 12 rows: t12, t13"),
+        (lost_head, "head is there", "config.json says that the head is not tied, and none is stored"),
+    ],
+    ids=lambda v: v.__name__ if callable(v) else "",
+)
+@pytest.mark.parametrize("verify", [False, True])
+def test_damage_is_found_and_named(tmp_path: Path, damage, check: str, part: str, verify: bool) -> None:
+    folder = model(tmp_path / "m", shards=True)
+    assert inspect(folder, verify=verify).sound
+    damage(folder)
+    found = inspect(folder, verify=verify)
+    assert not found.sound
+    assert part in failed(found)[check]
+    assert len(failed(found)) == 1 or damage is broken_index
+
+
+def test_what_the_reader_refuses_is_never_sound(tmp_path: Path) -> None:
+    """Whatever it is: an inspection without failures means that the folder opens."""
+    folder = model(tmp_path / "m")
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    assert "found neither" in failed(inspect(folder))["it can be opened"]
+
+
+def test_stray_files_are_mentioned_and_no_fault(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m", shards=True, tie_word_embeddings=True)
+    for name in ("pytorch_model.bin", "optimizer.pt", "consolidated.safetensors"):
+        (folder / name).write_bytes(b"x")
+    (tmp_path / ".m.0123456789abcdef.partial").mkdir()
+    (folder / "provenance.json").write_text("{")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace('"total_size": 336', '"total_size": 337'))
+    found = inspect(folder)
+    assert found.sound
+    text = "\n".join(found.notes)
+    for part in (
+        "not part of the checkpoint, and not looked at: consolidated.safetensors",
+        "pickle files, which can run code when loaded, lie beside the weights: optimizer.pt, pytorch_model.bin",
+        "lm_head.weight is stored although the head is tied",
+        "an interrupted command left .m.0123456789abcdef.partial beside it",
+        "the index gives 337 bytes in total, the tensors take 336",
+        "Expected JSON in",
+    ):
+        assert part in text, part
+    assert found.tied_head is True
+
+
+def test_a_residual_and_an_adapter(tmp_path: Path) -> None:
+    for i, name in enumerate("ab"):
+        model(tmp_path / name, seed=i, shards=True)
+    extract_residual(tmp_path / "b", tmp_path / "a", tmp_path / "r", sync=False)
+    found = inspect(tmp_path / "r", verify=True)
+    assert found.sound and found.kind == "residual" and found.tied_head is None
+    assert found.provenance["method"] == {"method": "residual", "step": "extract"}
+    assert [f.name for f in found.files] == ["residual-00001-of-00002.safetensors", "residual-00002-of-00002.safetensors"]
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    save_file({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.zeros((2, 4), np.float32)}, adapter / "adapter_model.safetensors")
+    assert "adapter_config.json" in failed(inspect(adapter))["configuration can be read"]
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "base_model_name_or_path": "owner/base"}
+    write_json(adapter / "adapter_config.json", said)
+    found = inspect(adapter, verify=True)
+    assert found.sound and found.kind == "adapter"
+    assert found.architecture == "LORA r=2 alpha=16 of owner/base"
+    assert found.parameters_by_kind == {"attention": 8}
+
+
+def test_a_run_of_holdfast_is_shown(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    method = {"method": "label_annealing", "weight": 1.0}
+    said = {"name": "m", "status": "finished", "retention": [method], "model": {"name": "base", "hash": "ab", "parameters": 3}, "config": {"a": 1}}
+    write_json(folder / "run.json", said)
+    found = inspect(folder)
+    assert found.run == {"name": "m", "status": "finished", "retention": [method], "model": {"name": "base", "hash": "ab"}}
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="found none"):
+        inspect(tmp_path / "nowhere" / "at" / "all")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"Expected a checkpoint in .*empty \(model.safetensors"):
+        inspect(tmp_path / "empty")
+    (tmp_path / "empty" / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"only pickle files .pytorch_model\.bin."):
+        inspect(tmp_path / "empty")
+    (tmp_path / "run").mkdir()
+    model(tmp_path / "run" / "checkpoint-10")
+    shutil.copytree(tmp_path / "run" / "checkpoint-10", tmp_path / "run" / "checkpoint-20")
+    with pytest.raises(ModelError, match=r"found 2 in folders inside it. Choose one:\n .*checkpoint-10\n"):
+        inspect(tmp_path / "run")
+
+
+def test_without_verify_no_tensor_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model(tmp_path / "m")
+    monkeypatch.setattr(CheckpointReader, "read", lambda *a: pytest.fail("read"))
+    assert inspect(folder).sound

@@ -1,0 +1,504 @@
+"""The in-place forms on live models: values, what is refused, noise that is the engine's, and an undo that is exact."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_worker import LAYOUTS, OPERATIONS
+from safetensors.torch import save_file
+
+from holdfast.checkpoints import corrections, counter, counter_torch, kernels, live
+from holdfast.checkpoints.dtypes import DTYPES, Operand
+from holdfast.checkpoints.live_tensors import checkpoint_names
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.errors import ConfigError, ModelError
+from tiny import build_model
+
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn]
+NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.float8_e4m3fn: "F8_E4M3"}
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().contiguous().view(INTEGERS[tensor.itemsize])
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(bits(a), bits(b))
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def operand(tensor: torch.Tensor) -> Operand:
+    dtype = DTYPES[NAMES[tensor.dtype]]
+    return Operand(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().view(dtype.storage), dtype)
+
+
+# --------------------------------------------------------------------------------------------------- lerp_ and residual
+
+
+@pytest.mark.parametrize("source", ["mapping", "folder", "reader"])
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("held", FLOATS)
+def test_lerp_is_the_weighted_mean_with_one_rounding(held, stored, source, tmp_path):
+    start = {"a": draw(5, 7, dtype=held), "b": draw(3, seed=1, dtype=held), "none": draw(0, 4, dtype=held)}
+    other = {n: draw(*t.shape, seed=9, dtype=stored) for n, t in start.items()} | {"more": torch.ones(2)}
+    save_file(other, str(tmp_path / "model.safetensors"))
+    given = {"mapping": other, "folder": tmp_path, "reader": CheckpointReader(tmp_path)}[source]
+    for weight in (0.0, 0.3, 0.8, 1.0):
+        named = {n: t.clone() for n, t in start.items()}
+        live.lerp_(named, given, weight)
+        for name, got in named.items():
+            compute = torch.float64 if torch.float64 in (held, stored) else torch.float32
+            wanted = torch.lerp(start[name].to(compute), other[name].to(compute), weight).to(held)
+            assert same_bits(got, wanted), (name, weight)
+            reference = (1 - weight) * start[name].double() + weight * other[name].double()
+            torch.testing.assert_close(got.double(), reference, rtol=2 * {torch.float8_e4m3fn: 0.07}.get(held, 0.004), atol=0.02)
+
+
+def test_weights_0_and_1_keep_every_bit():
+    odd = torch.tensor([-0.0, 0.0, math.nan, math.inf, -math.inf, 1e-45, 3.0])
+    named, other = {"w": torch.full((7,), -2.0)}, {"w": odd}
+    live.lerp_(named, other, 1.0)
+    assert same_bits(named["w"], odd)
+    live.lerp_(named, {"w": torch.full((7,), math.nan)}, 0.0)
+    assert same_bits(named["w"], odd)
+
+
+def test_lerp_is_what_foreach_lerp_was():
+    """The numbers of averages made before there was this function, also where tensors are longer than a block."""
+    for dtype in (torch.float32, torch.bfloat16):
+        p, o = draw(300_001, dtype=dtype), draw(300_001, seed=1, dtype=dtype)
+        wanted = p.clone()
+        torch._foreach_lerp_([wanted], [o], 0.37)
+        live.lerp_({"w": p}, {"w": o}, 0.37)
+        assert same_bits(p, wanted)
+
+
+def test_parameters_that_are_no_plain_row_of_memory():
+    """Transposed, strided, trainable and tied."""
+    base = draw(6, 4)
+    other = {"t": draw(4, 6, seed=1), "s": draw(6, 2, seed=2), "p": draw(3, seed=3), "q": draw(3, seed=4)}
+    named = {"t": base.clone().t(), "s": base.clone()[:, ::2], "p": torch.nn.Parameter(torch.zeros(3))}
+    named["q"] = named["p"]
+    wanted = {n: named[n].detach().lerp(other[n], 0.25) for n in ("t", "s", "p")}
+    live.lerp_(named, other, 0.25)
+    for name, value in wanted.items():
+        assert same_bits(named[name], value)
+    assert named["p"].requires_grad and named["p"].grad_fn is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.7, -2.0, 0.0])
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("held", FLOATS)
+def test_residuals_are_added_as_on_disk(held, stored, scale, tmp_path):
+    start, residual = draw(11, 3, dtype=held), draw(11, 3, seed=1, dtype=stored)
+    out = torch.empty_like(start)
+    kernels.combine(operand(start), [kernels.Term(scale, operand(residual), None)], operand(out))
+    save_file({"w": residual}, str(tmp_path / "residual.safetensors"))
+    for source in ({"w": residual}, tmp_path):
+        named = {"w": start.clone()}
+        live.add_residual_(named, source, scale)
+        assert same_bits(named["w"], out)
+
+
+def test_everything_that_does_not_fit_is_in_one_error_and_nothing_changes():
+    named = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(2), "i": torch.ones(2, dtype=torch.int32), "m": torch.ones(2, device="meta")}
+    base = torch.ones(4, 4)
+    named |= {"x": base, "y": base.t()}
+    other = {
+        "a": torch.zeros(2),
+        "b": torch.zeros(4),
+        "i": torch.zeros(2),
+        "m": torch.zeros(2),
+        "x": torch.zeros(4, 4, dtype=torch.int64),
+        "z": torch.ones(1),
+    }
+    with pytest.raises(ModelError) as caught:
+        live.lerp_(named, other, 0.5)
+    said = str(caught.value)
+    for part in ("b: expected (3,), the checkpoint has (4,)", "c: not in the checkpoint", "i: expected floating-point", "m: has no values", "x: expected floating", "y: shares memory with x"):  # fmt: skip
+        assert part in said
+    assert "z" not in said.replace("zeros", "") and torch.equal(named["a"], torch.ones(2))
+    with pytest.raises(ModelError, match="z: no parameter takes it"):
+        live.add_residual_({"a": named["a"]}, {"a": torch.ones(2), "z": torch.ones(1)})
+    assert torch.equal(named["a"], torch.ones(2))
+    with pytest.raises(ConfigError, match="weight"):
+        live.lerp_({"a": torch.ones(2)}, other, math.nan)
+
+
+def test_a_folder_that_does_not_fit_is_named(tmp_path):
+    save_file({"a": torch.ones(3)}, str(tmp_path / "model.safetensors"))
+    with pytest.raises(ModelError, match=f"{tmp_path.name} does not fit the model"):
+        live.lerp_({"a": torch.ones(2)}, tmp_path, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("model.norm.weight", ["model.norm.weight"]),
+        ("module._orig_mod.a._checkpoint_wrapped_module.b", ["a.b"]),
+        ("base_model.model.q.lora_A.default.weight", ["base_model.model.q.lora_A.weight"]),
+        ("base_model.model.q.lora_A.mine.weight", ["base_model.model.q.lora_A.weight"]),
+        ("base_model.model.q.lora_A.weight", ["base_model.model.q.lora_A.weight"]),
+        ("base_model.model.e.lora_embedding_A.default", ["base_model.model.e.lora_embedding_A"]),
+        ("base_model.model.lm_head.modules_to_save.default.weight", ["base_model.model.lm_head.weight"]),
+        ("base_model.model.q.base_layer.weight", ["base_model.model.q.base_layer.weight", "q.weight"]),
+        ("base_model.model.lm_head.original_module.weight", ["base_model.model.lm_head.original_module.weight", "lm_head.weight"]),
+    ],
+)
+def test_names_as_checkpoints_write_them(name, stored):
+    assert list(checkpoint_names(name)) == stored
+
+
+def test_adapters_and_their_base_are_found_on_disk(tmp_path):
+    """A model under LoRA takes its adapter's weights from an adapter folder, and its base's from a model folder."""
+    from peft import LoraConfig, get_peft_model
+
+    def adapted(seed: int):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], modules_to_save=["norm"], use_dora=False, init_lora_weights=False)
+        return get_peft_model(build_model(seed=seed), config, adapter_name="mine" if seed else "default")
+
+    model, other = adapted(0), adapted(1)
+    build_model(seed=1).save_pretrained(tmp_path / "base")
+    other.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    theirs = {checkpoint_names(n)[0]: p for n, p in other.named_parameters()}
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    live.lerp_(trained, tmp_path / "adapter" / "mine", 1.0)
+    assert all(same_bits(p, theirs[checkpoint_names(n)[0]]) for n, p in trained.items())
+    frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
+    live.lerp_(frozen, tmp_path / "base", 1.0)
+    assert all(same_bits(p, theirs[checkpoint_names(n)[0]]) for n, p in frozen.items())
+
+
+# ---------------------------------------------------------------------------------------------------------------- noise
+
+
+@pytest.mark.parametrize(("start", "n"), [(0, 10_001), (5, 7), (2**40 + 3, 5001), (3, 0)])
+def test_noise_in_torch_is_the_counters(start, n):
+    key = counter.stream_key(1, "w")
+    wanted = torch.from_numpy(counter.normal(key, start, n))
+    assert same_bits(counter_torch.normal(key, start, n, torch.device("cpu")), wanted)
+    positions = torch.arange(start, start + n).flip(0)
+    assert same_bits(counter_torch.normal_at(key, positions).flip(0), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_noise_and_undo_on_cuda_are_the_cpus():
+    for dtype in FLOATS[:4]:
+        start = draw(1000, 333, dtype=dtype)
+        named, there = {"w": start.clone()}, {"w": start.cuda()}
+        for weights in (named, there):
+            handle = live.perturb_(weights, seed=1, scale=0.3, stds={"w": 1.0})
+        assert same_bits(there["w"].cpu(), named["w"])
+        handle.undo()
+        assert same_bits(there["w"].cpu(), start)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_perturbed_weights_are_those_of_the_engine(dtype):
+    start = draw(37, 11, dtype=dtype)
+    wanted = torch.empty_like(start)
+    kernels.perturb(operand(start), counter.stream_key(5, "w"), 0, 0.3 * 0.02, operand(wanted))
+    named = {"w": start.clone()}
+    live.perturb_(named, seed=5, scale=0.3, stds={"w": 0.02})
+    assert same_bits(named["w"], wanted) and not same_bits(named["w"], start)
+
+
+def test_noise_does_not_depend_on_blocks_threads_device_path_or_company(monkeypatch):
+    start = {"a": draw(50, 20), "b": draw(77)}
+    stds = {"a": 0.02, "b": 0.5, "unknown": 1.0}
+
+    def noisy(names=("a", "b")) -> dict[str, torch.Tensor]:
+        named = {n: start[n].clone() for n in names}
+        with live.perturbed(named, seed=2, scale=1.0, stds=stds):
+            result = {n: t.clone() for n, t in named.items()}
+        assert all(same_bits(named[n], start[n]) for n in names)
+        return result
+
+    wanted = noisy()
+    assert same_bits(noisy(["b"])["b"], wanted["b"])
+    monkeypatch.setattr(live, "_block_elements", lambda device: 13)
+    assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
+    finally:
+        torch.set_num_threads(threads)
+    there = live._Perturbed.noise_there
+    monkeypatch.setattr(live._Perturbed, "noise", lambda self, start, stop: there(self, start, stop, torch.device("cpu")))
+    assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
+
+
+def test_noise_is_normal_and_scaled_by_each_std():
+    named = {"a": torch.zeros(400, 500), "b": torch.zeros(200_000), "constant": torch.ones(10)}
+    state = torch.get_rng_state()
+    handle = live.perturb_(named, seed=0, scale=0.5, stds={"a": 0.02, "b": 3.0, "constant": 0.0})
+    assert torch.equal(torch.get_rng_state(), state)
+    assert handle.elements == 400_000
+    for name, std in (("a", 0.01), ("b", 1.5)):
+        z = named[name].double().flatten() / std
+        assert abs(float(z.mean())) < 4 / math.sqrt(len(z))
+        assert float(z.std()) == pytest.approx(1, abs=4 / math.sqrt(2 * len(z)))
+        assert abs(float((z[1:] * z[:-1]).mean())) < 4 / math.sqrt(len(z))
+    assert abs(float((named["a"].flatten() * named["b"]).mean()) / 0.015) < 4 / math.sqrt(200_000)
+    assert torch.equal(named["constant"], torch.ones(10))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**70), st.integers(0, 2**70))
+def test_seeds_differ(a, b):
+    named = [{"w": torch.zeros(8)} for _ in range(2)]
+    for weights, seed in zip(named, (a, b), strict=True):
+        live.perturb_(weights, seed=seed, scale=1.0, stds={"w": 1.0})
+    assert torch.equal(named[0]["w"], named[1]["w"]) == (a == b)
+
+
+# ----------------------------------------------------------------------------------------------------------------- undo
+
+
+@st.composite
+def tensors(draw_from):
+    """Ragged shapes, every float type, weights of an ordinary scale mixed with arbitrary bit patterns (NaN, infinities, subnormals, -0.0)."""
+    dtype = draw_from(st.sampled_from([*FLOATS, torch.float8_e5m2]))
+    shape = draw_from(st.lists(st.integers(0, 9), max_size=3))
+    rng = np.random.default_rng(draw_from(st.integers(0, 2**32)))
+    values = torch.from_numpy(np.asarray(rng.standard_normal(shape))).mul(10.0 ** draw_from(st.integers(-4, 2))).to(dtype)
+    wild = torch.from_numpy(np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize + 8), np.uint8).copy()).view(-1)[:-8].view(dtype).reshape(shape)
+    chosen = torch.from_numpy(np.asarray(rng.random(shape) < draw_from(st.sampled_from([0.0, 0.1, 1.0]))))
+    return torch.where(chosen, bits(wild), bits(values)).view(dtype)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(tensors(), min_size=1, max_size=3), st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 30.0, 1e30]), st.integers(0, 9), st.booleans(), st.sampled_from([5, 1 << 18])
+)  # fmt: skip
+def test_undo_gives_the_same_bits(held, scale, seed, transposed, block):
+    named = {f"w{i}": t.clone().t() if transposed and t.dim() == 2 else t.clone() for i, t in enumerate(held)}
+    before = {n: bits(t) for n, t in named.items()}
+    original, live._block_elements = live._block_elements, lambda device: block
+    try:
+        handle = live.perturb_(named, seed=seed, scale=scale, stds={n: 0.02 * (i != 2) for i, n in enumerate(named)})
+        assert handle.bytes_kept <= sum(t.nbytes + 8 * -(-t.numel() // block) for t in named.values())
+        handle.undo()
+    finally:
+        live._block_elements = original
+    assert all(torch.equal(bits(t), before[n]) for n, t in named.items())
+    assert handle.undone and handle.bytes_kept == 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_corrections_come_back_as_they_were(data):
+    size = data.draw(st.sampled_from([1, 8, 255, 256, 3000, 70_000]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    places = np.flatnonzero(rng.random(size) < data.draw(st.sampled_from([0.0005, 0.01, 0.3, 1.0])))
+    steps = rng.integers(-200, 200, len(places))
+    steps[steps == 0] = 1
+    kept = rng.integers(-(2**31), 2**31, len(places)).astype(np.int32)
+    record = corrections.pack(places, steps, kept, size)
+    found, jumps = corrections.unpack(record, size)
+    real = jumps != 0
+    assert np.array_equal(found[real], places)
+    far = np.abs(steps) > 127
+    assert np.array_equal(jumps[real], np.where(far, corrections.ESCAPE, steps))
+    assert np.array_equal(record.escapes, kept[far])
+
+
+TABLE = {
+    (torch.float32, 0.001): 0.0030, (torch.float32, 0.01): 0.0118, (torch.float32, 0.1): 0.057, (torch.float32, 1.0): 0.121,
+    (torch.bfloat16, 0.001): 0.0050, (torch.bfloat16, 0.01): 0.0137, (torch.bfloat16, 0.1): 0.078, (torch.bfloat16, 1.0): 0.229,
+}  # fmt: skip
+"""Bytes kept as a share of a copy, as the module's docstring has them."""
+
+
+@pytest.mark.parametrize(("dtype", "scale"), TABLE)
+def test_little_is_kept(dtype, scale):
+    named = {"w": (draw(200_000) * 0.02).to(dtype)}
+    handle = live.perturb_(named, seed=1, scale=scale, stds={"w": 0.02})
+    assert handle.bytes_kept / named["w"].nbytes == pytest.approx(TABLE[dtype, scale], rel=0.05)
+    row = next(line for line in (live.__doc__ or "").splitlines() if line.strip().startswith(str(dtype).removeprefix("torch.")))
+    assert f"{TABLE[dtype, scale]:.1%}".replace("%", " %") in row
+
+
+def test_models_are_perturbed_independently_of_each_other_and_of_the_order_of_undoing():
+    one, two = build_model(seed=1), build_model(seed=2)
+    before = [{n: p.detach().clone() for n, p in m.named_parameters()} for m in (one, two)]
+    stds = dict.fromkeys(before[0], 0.02)
+    first = live.perturb_(one, seed=1, scale=0.1, stds=stds)
+    second = live.perturb_(two, seed=1, scale=1.0, stds=stds)
+    third = live.perturb_(one, seed=2, scale=0.1, stds=stds)
+    with pytest.raises(ModelError, match="weights were changed since"):
+        first.undo()  # the later noise has to go first
+    third.undo()
+    first.undo()
+    second.undo()
+    for model, weights in zip((one, two), before, strict=True):
+        assert all(same_bits(p, weights[n]) for n, p in model.named_parameters())
+
+
+def test_tied_weights_get_noise_once_under_their_first_name():
+    model = build_model(tie=True)
+    named = dict(model.named_parameters(remove_duplicate=False))
+    assert named["lm_head.weight"] is named["model.embed_tokens.weight"]
+    alone = {"model.embed_tokens.weight": named["model.embed_tokens.weight"].detach().clone()}
+    stds = dict.fromkeys(named, 0.02)
+    before = alone["model.embed_tokens.weight"].clone()
+    live.perturb_(alone, seed=0, scale=1.0, stds=stds)
+    with live.perturbed(named, seed=0, scale=1.0, stds=stds):
+        assert same_bits(named["lm_head.weight"], alone["model.embed_tokens.weight"])
+    assert same_bits(named["lm_head.weight"], before)
+
+
+CHANGES = {
+    "an optimiser step": lambda w: torch.optim.SGD([w], lr=0.1).step(),
+    "through .data": lambda w: w.data.view(-1)[3:4].add_(1e-3),
+    "through NumPy": lambda w: np.add(w.detach().numpy(), 1e-3, out=w.detach().numpy()),
+    "one bit": lambda w: bits_of(w).__setitem__(-1, bits_of(w)[-1] ^ 1),
+    "other values": lambda w: setattr(w, "data", torch.zeros_like(w)),
+    "another dtype": lambda w: setattr(w, "data", w.data.double()),
+}
+
+
+def bits_of(weight: torch.Tensor) -> torch.Tensor:
+    return weight.detach().view(-1).view(torch.int32)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_undo_after_a_change_is_refused_and_does_nothing(change):
+    weight = torch.nn.Parameter(draw(9, 7))
+    weight.grad = torch.ones_like(weight)
+    other = torch.nn.Parameter(draw(5))
+    handle = live.perturb_({"other": other, "w": weight}, seed=0, scale=0.1, stds={"w": 1.0, "other": 1.0})
+    noisy = other.detach().clone()
+    CHANGES[change](weight)
+    with pytest.raises(ModelError, match=r"weights were changed since \(1 of 2 tensors: w\)"):
+        handle.undo()
+    assert same_bits(other, noisy) and not handle.undone
+
+
+def test_undo_twice_is_refused():
+    handle = live.perturb_({"w": torch.ones(3)}, seed=0, scale=1.0, stds={"w": 1.0})
+    handle.undo()
+    with pytest.raises(ModelError, match="undone already"):
+        handle.undo()
+
+
+def test_the_weights_are_back_after_an_error_inside_the_block():
+    weight = draw(8)
+    before = weight.clone()
+    with pytest.raises(ZeroDivisionError, match="noisy: True"), live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}):
+        raise ZeroDivisionError(f"noisy: {not same_bits(weight, before)}")
+    assert same_bits(weight, before)
+    with live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}) as handle:
+        handle.undo()
+    assert same_bits(weight, before)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("stop_at", [0, 1, 4, 7])
+def test_an_interrupted_perturbation_takes_itself_back(stop_at, transposed, monkeypatch):
+    """Ctrl-C inside a block's arithmetic, after its record was made and before it was written."""
+    monkeypatch.setattr(live, "_block_elements", lambda device: 10)
+    named = {"a": draw(7, 6), "b": draw(5, 7).t() if transposed else draw(5, 7)}
+    before = {n: bits(t) for n, t in named.items()}
+    calls = 0
+    total = live._sum_of_bits
+
+    def interrupted(flat):
+        nonlocal calls
+        calls += 1
+        if calls == stop_at + 1:
+            raise KeyboardInterrupt
+        return total(flat)
+
+    monkeypatch.setattr(live, "_sum_of_bits", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        live.perturb_(named, seed=0, scale=1.0, stds={"a": 1.0, "b": 1.0})
+    assert all(torch.equal(bits(t), before[n]) for n, t in named.items())
+
+
+def test_a_block_recorded_but_not_written_is_left_alone(monkeypatch):
+    monkeypatch.setattr(live, "_block_elements", lambda device: 4)
+    for weight in (draw(12), draw(4, 3).t()):
+        before = bits(weight)
+        handle = live.perturb_({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0})
+        (tensor,) = handle._tensors
+        flat, copied = tensor.target.flat()
+        original = weight.clone()
+        handle.undo()
+        flat, _ = tensor.target.flat()
+        assert torch.equal(bits(weight), before)
+        if not copied:  # the first two blocks written, the third not
+            flat[:8].copy_(original.view(-1)[:8])
+        tensor.forget_unwritten()
+        assert len(tensor.blocks) == (0 if copied else 2)
+
+
+def test_all_that_cannot_be_perturbed_is_in_one_error():
+    named = {"a": torch.ones(2), "i": torch.ones(2, dtype=torch.int8), "m": torch.ones(2, device="meta")}
+    with pytest.raises(ModelError) as caught:
+        live.perturb_(named, seed=0, scale=1.0, stds={"i": 1.0})
+    for part in ("a: no std is given", "i: expected floating-point", "m: has no values"):
+        assert part in str(caught.value)
+    with pytest.raises(ConfigError) as wrong:
+        live.perturb_(named, seed=0, scale=-1.0, stds={"a": -1.0, "b": math.nan})
+    assert len(wrong.value.problems) == 3
+    assert torch.equal(named["a"], torch.ones(2))
+
+
+def test_nothing_is_done_at_scale_0():
+    weight = torch.tensor([-0.0, math.nan])
+    before = bits(weight)
+    handle = live.perturb_({"w": weight}, seed=0, scale=0.0, stds={"w": 1.0})
+    assert torch.equal(bits(weight), before) and handle.elements == 0
+    handle.undo()
+
+
+# -------------------------------------------------------------------------------------------------------------- sharded
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    out = tmp_path_factory.mktemp("live")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(Path(__file__).with_name("live_worker.py")), str(out)],
+        capture_output=True, text=True, timeout=200, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((out / "report.json").read_text())
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
+def test_two_ranks_equal_one(dtype, operation, layout, two_ranks):
+    assert [rank["layouts"][dtype][operation][layout] for rank in two_ranks] == [True, True]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("what", ["noise", "logits", "counts add up", "undo", "logits after", "lerp_"])
+def test_a_model_under_fsdp2_equals_one_process(what, two_ranks):
+    assert [rank["fsdp"][what] for rank in two_ranks] == [True, True]
+
+
+@pytest.mark.distributed
+def test_placements_that_are_no_part_of_the_weights_are_refused(two_ranks):
+    assert "w: expected a DTensor placed by Shard and Replicate, got (Partial(sum),)" in two_ranks[0]["refused"]

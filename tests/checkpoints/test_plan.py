@@ -1,0 +1,221 @@
+"""The planner: all differences in one error, each policy, and what the output will look like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checkpoint_folders import Model, Stored, llama_shapes, random_model, read_folder, stored, write_folder
+from holdfast.checkpoints.merge import merge, prepare_merge
+from holdfast.checkpoints.plan import Plan, Policies
+from holdfast.errors import ConfigError, ShapeError
+
+HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def plan_of(tmp_path: Path, *models: Model, method: str = "linear", configs: tuple[dict[str, Any], ...] = (), tokens: Any = None, **request: Any) -> Plan:
+    folders = []
+    for i, model in enumerate(models):
+        folder = tmp_path / f"m{i}"
+        if not folder.exists():
+            write_folder(folder, model, config=configs[i] if configs else None, tokens=tokens[i] if tokens else None)
+        folders.append(folder)
+    if method == "task_arithmetic":
+        return prepare_merge(method, folders[1:], base=folders[0], **request).plan
+    return prepare_merge(method, folders, **request).plan
+
+
+def without(model: Model, *names: str) -> Model:
+    return {n: t for n, t in model.items() if n not in names}
+
+
+# ------------------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_all_differences_are_in_one_error(tmp_path: Path) -> None:
+    shapes = llama_shapes(head=True) | {"a.position_ids": (4,), "odd.weight": (2, 3), "mask": (3,), "extra.bias": (2,), "only.weight": (2,)}
+    first = random_model(0, shapes=shapes)
+    first["a.position_ids"], first["mask"] = stored(np.arange(4), "I64"), stored(np.ones(3, bool), "BOOL")
+    second = without(random_model(1, shapes=shapes), HEAD, "extra.bias", "only.weight")
+    second["a.position_ids"], second["mask"] = stored(np.arange(4), "I32"), stored(np.ones(3), "F32")
+    second["odd.weight"] = stored(np.zeros((3, 2)), "BF16")
+    second["new.weight"] = stored(np.zeros(2), "BF16")
+    tokens = [[f"t{i}" for i in range(40)], [f"t{i}" for i in range(39)] + ["other"]]
+    configs = ({}, {"quantization_config": {"quant_method": "fp8"}})
+    with pytest.raises(ShapeError) as caught:
+        plan_of(tmp_path, first, second, configs=configs, tokens=tokens)
+    text = str(caught.value)
+    assert text.startswith("These checkpoints do not fit together (8 differences):")
+    for wanted in (
+        "model 2 is quantised (fp8): the numbers it stores are not its weights",
+        "the head is tied to the embeddings in model 2, separate (lm_head.weight) in model 1. --tied_heads untie",
+        "it lacks 1 ('t39') and it has 1 of its own, which are not in the output ('other'). --vocabulary keep",
+        "a.position_ids: model 1 has I64, model 2 has I32",
+        "mask: model 1 has BOOL, model 2 has F32",
+        "odd.weight: model 1 has [2, 3], model 2 has [3, 2]",
+        "2 tensors are not in model 2: extra.bias, only.weight. --unmatched keep",
+        "1 tensors are not in model 1: new.weight",
+    ):
+        assert wanted in text, text
+
+
+def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
+    models = [{f"t{i:02}": stored(np.zeros(2 + k), "F32") for i in range(60)} for k in range(2)]
+    with pytest.raises(ShapeError, match=r"\(60 differences\)(?s:.*)t39: (?s:.*)and 20 more"):
+        plan_of(tmp_path, *models)
+
+
+def test_policies_are_checked_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Policies(vocabulary="kep", tied_heads="tied", unmatched="")
+    assert len(caught.value.problems) == 3 and "Did you mean 'keep'?" in caught.value.problems[0] and "Did you mean 'tie'?" in caught.value.problems[1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "BOOL", "I64"])
+def test_weights_are_not_rounded_to_integers(dtype: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="dtype: expected a floating-point type such as bfloat16"):
+        plan_of(tmp_path, random_model(0), dtype=dtype)
+
+
+def test_plain_fp8_numbers_are_no_quantisation(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, random_model(0, "F8_E4M3"), random_model(1, "F8_E4M3"), configs=({"quantization_config": None}, {}))
+    assert plan.summary()["dtypes"] == {"F8_E4M3": sum(j.size for j in plan.jobs)}
+
+
+# ------------------------------------------------------------------------------------------------------------------ what is planned
+
+
+def test_the_summary_counts_what_will_be_done(tmp_path: Path) -> None:
+    model = random_model(0, llama_dtypes := dict.fromkeys(llama_shapes(), "BF16") | {"model.norm.weight": "F32"})
+    model["ids"] = stored(np.arange(5), "I64")
+    plan = plan_of(tmp_path, model, model, random_model(2, llama_dtypes) | {"ids": model["ids"]}, method="task_arithmetic")
+    floats = sum(np.prod(t.shape, dtype=int) for t in model.values() if t.dtype != "I64")
+    nbytes = sum(len(t.content) for t in model.values())
+    found = plan.summary()
+    assert found["tensors"] == len(model) and found["parameters"] == floats + 5 and (found["combined"], found["copied"]) == (len(model) - 1, 1)
+    assert found["bytes_written"] == nbytes and found["bytes_read"] == 3 * nbytes and found["passes"] == 1 and found["files"] == ["model.safetensors"]
+    assert found["dtypes"] == {"BF16": floats - 12, "F32": 12, "I64": 5} and found["notes"] == []
+
+
+def test_dtypes_are_the_layouts_tensor_by_tensor_or_the_asked_one(tmp_path: Path) -> None:
+    mixed = dict.fromkeys(llama_shapes(), "F16") | {"model.norm.weight": "F32"}
+    first, second = random_model(0, mixed), random_model(1, "BF16")
+    first["ids"] = second["ids"] = stored(np.arange(5), "I64")
+    kept = plan_of(tmp_path, first, second)
+    assert {j.name: j.dtype.name for j in kept.jobs} == {n: t.dtype for n, t in first.items()} and kept.config == {}
+    asked = plan_of(tmp_path, first, second, dtype="float32")
+    assert {j.dtype.name for j in asked.jobs if j.name != "ids"} == {"F32"} and {j.dtype.name for j in asked.jobs if j.name == "ids"} == {"I64"}
+    assert asked.config == {"dtype": "F32"}
+    other = plan_of(tmp_path, first, second, layout="model 2")
+    assert {j.name: j.dtype.name for j in other.jobs} == {n: t.dtype for n, t in second.items()}
+
+
+@pytest.mark.parametrize(("shards", "files"), [(1, ["model.safetensors"]), (3, [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)])])
+def test_the_layouts_sharding_is_kept(shards: int, files: list[str], tmp_path: Path) -> None:
+    model = random_model(0)
+    write_folder(tmp_path / "m0", model, shards=shards)
+    write_folder(tmp_path / "m1", model, shards=4 - shards)
+    merge([tmp_path / "m0", tmp_path / "m1"], tmp_path / "out", sync=False)
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.safetensors")) == files
+    for file in files:
+        assert _names(tmp_path / "out" / file) == _names(tmp_path / "m0" / file)
+
+
+def _names(file: Path) -> set[str]:
+    from safetensors import safe_open
+
+    with safe_open(str(file), framework="np") as held:
+        return set(held.keys())
+
+
+def test_a_layout_is_one_of_the_parents(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"layout: expected one of the parents \(model 1, model 2, or its folder\), got elsewhere"):
+        plan_of(tmp_path, random_model(0), random_model(1), layout="elsewhere")
+    for name in ("model 2", "2", tmp_path / "m1", f"{tmp_path}/./m1"):
+        assert plan_of(tmp_path, random_model(0), random_model(1), layout=name).layout == 1
+
+
+# ------------------------------------------------------------------------------------------------------------------ tensors not all have
+
+
+def built(tmp_path: Path, *models: Model, method: str = "linear", configs: tuple[dict[str, Any], ...] = (), **request: Any) -> tuple[Plan, Model]:
+    plan = plan_of(tmp_path, *models, method=method, configs=configs, **request)
+    folders = [tmp_path / f"m{i}" for i in range(len(models))]
+    base = {"base": folders.pop(0)} if method == "task_arithmetic" else {}
+    merge(folders, tmp_path / "out", method=method, sync=False, overwrite=True, **base, **request)
+    return plan, read_folder(tmp_path / "out")
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_without_a_base_what_one_lacks_is_copied_or_left_out(policy: str, tmp_path: Path) -> None:
+    first, second = random_model(0, shapes=llama_shapes() | {"a": (3,)}), random_model(1, shapes=llama_shapes() | {"b": (3,)})
+    plan, found = built(tmp_path, first, second, policies=Policies(unmatched=policy))
+    assert found["a"] == first["a"]  # the layout's own are always kept
+    assert found.get("b") == (second["b"] if policy == "keep" else None)
+    assert len(plan.notes) == 2 and "1 tensors are not in model 1: b" in " ".join(plan.notes)
+    assert ("1 left out, 0 kept" in " ".join(plan.notes)) == (policy == "drop")
+
+
+def test_with_a_base_what_a_model_lacks_has_not_changed(tmp_path: Path) -> None:
+    shapes = llama_shapes() | {"a": (3,), "c": (2,)}
+    base, one, two = random_model(0, "F32", shapes), random_model(1, "F32", shapes), without(random_model(2, "F32", shapes), "a", "c")
+    one = without(one, "c") | {"new": stored(np.ones(2), "F32")}
+    _, found = built(tmp_path, base, one, two, method="task_arithmetic", policies=Policies(unmatched="keep"))
+    assert np.array_equal(found["a"].values, (base["a"].values + (one["a"].values - base["a"].values).astype(np.float32)).astype(np.float32))
+    assert found["c"] == base["c"] and found["new"] == one["new"]
+
+
+# ------------------------------------------------------------------------------------------------------------------ heads
+
+
+def with_head(model: Model, head: Stored | None = None) -> Model:
+    return model | {HEAD: head or stored(np.random.default_rng(9).normal(size=model[EMBEDDING].shape), model[EMBEDDING].dtype)}
+
+
+def test_untie_writes_a_head_made_of_the_embeddings_of_who_is_tied(tmp_path: Path) -> None:
+    tied, separate = random_model(0, "F32"), with_head(random_model(1, "F32"))
+    plan, found = built(tmp_path, tied, separate, policies=Policies(tied_heads="untie"), weights=[1.0, 0.0])
+    assert found[HEAD].content == tied[EMBEDDING].content and plan.config == {"tie_word_embeddings": False}
+    _, found = built(tmp_path, tied, separate, policies=Policies(tied_heads="untie"), weights=[0.0, 1.0])
+    assert found[HEAD].content == separate[HEAD].content and found[EMBEDDING].content == separate[EMBEDDING].content
+
+
+def test_tie_leaves_separate_heads_out(tmp_path: Path) -> None:
+    tied, separate = random_model(0, "F32"), with_head(random_model(1, "F32"))
+    plan, found = built(tmp_path, separate, tied, policies=Policies(tied_heads="tie"))
+    assert HEAD not in found and plan.config == {"tie_word_embeddings": True} and "separate heads are left out" in plan.notes[0]
+
+
+def test_a_stored_head_that_repeats_the_embeddings_is_a_tied_one(tmp_path: Path) -> None:
+    first, second = random_model(0), random_model(1)
+    second = with_head(second, second[EMBEDDING])
+    plan, found = built(tmp_path, first, second, configs=({}, {"tie_word_embeddings": True}))
+    assert HEAD not in found and "which are the same" in plan.notes[0] and plan.config == {}
+
+
+def test_a_stored_head_of_its_own_is_not_dropped_because_the_configuration_says_tied(tmp_path: Path) -> None:
+    """transformers loads such a checkpoint with both."""
+    first, second = with_head(random_model(0)), with_head(random_model(1))
+    tied = {"tie_word_embeddings": True}
+    plan, found = built(tmp_path, first, second, configs=(tied, tied), weights=[1.0, 0.0])
+    assert found[HEAD] == first[HEAD] and plan.config == {"tie_word_embeddings": False} and "both count" in plan.notes[0]
+
+
+def test_a_layers_output_weight_is_no_head(tmp_path: Path) -> None:
+    shapes = llama_shapes() | {f"model.layers.{i}.attention.{n}.weight": (3, 2) for i in range(2) for n in ("output", "c_output")}
+    first, second = random_model(0, shapes=shapes), random_model(1, shapes=shapes)
+    plan, found = built(tmp_path, first, second, configs=({"tie_word_embeddings": True}, {"tie_word_embeddings": True}))
+    assert set(found) == set(shapes) and plan.notes == ()
+
+
+def test_configurations_that_do_not_say_whether_heads_are_tied(tmp_path: Path) -> None:
+    first, second = random_model(0), random_model(1)
+    for i, model in enumerate((first, second)):
+        folder = write_folder(tmp_path / f"m{i}", model)
+        (folder / "config.json").unlink()
+    plan, found = built(tmp_path, first, second)
+    assert set(found) == set(first) and not (tmp_path / "out" / "config.json").exists() and plan.config == {}

@@ -1,0 +1,371 @@
+"""Rows matched by token: tokenizers read as JSON, maps, views of them, and the policies for what does not match."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from holdfast.checkpoints import vocabulary as module
+from holdfast.checkpoints.dtypes import DTYPES, Operand, decode, encode
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.sources import Entry
+from holdfast.checkpoints.vocabulary import (
+    RowMappedSource,
+    align_vocabularies,
+    row_map,
+    row_map_by_number,
+    same_tokenizer_files,
+    vocabulary,
+    vocabulary_tensors,
+    why_unreadable,
+)
+from holdfast.errors import ModelError, ShapeError
+from tiny import build_tokenizer
+
+# -------------------------------------------------------------------------------------------------------------- tokenizers
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory):
+    """A trained tokenizer with tokens added later, as transformers saves it."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = build_tokenizer(300)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", '"merges": [']})
+    tokenizer.add_tokens(["holdfast"])
+    tokenizer.save_pretrained(folder)
+    return folder, tokenizer
+
+
+def test_a_saved_tokenizer_is_read_as_transformers_reads_it(tokenizer_folder):
+    folder, tokenizer = tokenizer_folder
+    assert vocabulary(folder) == tokenizer.get_vocab()
+
+
+def test_merges_are_not_parsed(tokenizer_folder, monkeypatch):
+    folder, tokenizer = tokenizer_folder
+    monkeypatch.setattr(module, "_read_json", lambda path: {} if path.name == "tokenizer_config.json" else pytest.fail("the whole file was parsed"))
+    assert vocabulary(folder) == tokenizer.get_vocab()
+
+
+def test_the_order_of_keys_does_not_matter(tokenizer_folder, tmp_path):
+    folder, tokenizer = tokenizer_folder
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"] = dict(sorted(content["model"].items()))
+    content = dict(reversed(content.items()))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content, indent=1))
+    assert vocabulary(tmp_path) == tokenizer.get_vocab()
+
+
+def test_other_files(tmp_path):
+    def folder(name, **files):
+        (tmp_path / name).mkdir()
+        for file, content in files.items():
+            file = {"added": "added_tokens.json", "config": "tokenizer_config.json", "lines": "vocab.txt", "model": "tokenizer.json"}.get(
+                file, f"{file}.json"
+            )
+            (tmp_path / name / file).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return tmp_path / name
+
+    declared = {"added_tokens_decoder": {"2": {"content": "<s>"}, "0": {"content": "a"}}}
+    assert vocabulary(folder("gpt", vocab={"a": 0, "b": 1}, added={"<x>": 7}, config=declared)) == {"a": 0, "b": 1, "<x>": 7, "<s>": 2}
+    assert vocabulary(folder("bert", lines="[PAD]\n\n##é\n")) == {"[PAD]": 0, "": 1, "##é": 2}
+    unigram = {"added_tokens": [{"id": 3, "content": "<x>"}], "model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["▁a", -1.5]]}}
+    assert vocabulary(folder("t5", model=unigram)) == {"<unk>": 0, "▁a": 1, "<x>": 3}
+    assert vocabulary(folder("none")) is None and "no tokenizer" in why_unreadable(tmp_path / "none")
+    (folder("piece") / "tokenizer.model").write_bytes(b"\x0a\x0b")
+    assert vocabulary(tmp_path / "piece") is None and "tokenizer.model" in why_unreadable(tmp_path / "piece")
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        vocabulary(folder("cut", model='{"added_tokens": [], "model": {"vocab": {"a"'))
+    with pytest.raises(ModelError, match="'a' has 'b'"):
+        vocabulary(folder("odd", vocab={"a": "b"}))
+
+
+def test_same_files_need_no_parsing(tmp_path):
+    for name, content in (("one", "{}"), ("two", "{}"), ("three", "{ }")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(content)
+    (tmp_path / "none").mkdir()
+    one, two, three, none = (tmp_path / n for n in ("one", "two", "three", "none"))
+    assert same_tokenizer_files(one, two) and not same_tokenizer_files(one, three)
+    assert not same_tokenizer_files(one, none) and not same_tokenizer_files(none, none)
+    (two / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
+    assert same_tokenizer_files(one, two)
+    (two / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"9": {"content": "<x>"}}}))
+    assert not same_tokenizer_files(one, two)
+
+
+def test_which_tensors_hold_tokens():
+    def of(config, **shapes):
+        return vocabulary_tensors(config, {n.replace("__", "."): SimpleNamespace(shape=s) for n, s in shapes.items()})
+
+    llama = dict(
+        model__embed_tokens__weight=(32, 4),
+        lm_head__weight=(32, 4),
+        lm_head__bias=(32,),
+        model__norm__weight=(4,),
+        model__layers__0__q__weight=(32, 4),
+    )
+    expected = ["model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"]
+    assert (
+        of({"vocab_size": 32}, **llama)
+        == of({}, **llama)
+        == of({"vocab_size": 99}, **llama)
+        == of({"text_config": {"vocab_size": 32}}, **llama)
+        == expected
+    )
+    gpt = dict(transformer__wte__weight=(32, 4), transformer__wpe__weight=(32, 4), transformer__h__0__ln_1__weight=(32,))
+    assert of({"vocab_size": 32}, **gpt) == ["transformer.wte.weight"]
+    olmo = dict(wte__weight=(32, 4), ff_out__weight=(32, 4), blocks__0__ff_out__weight=(4, 16), embed_tokens_per_layer__weight=(30, 4))
+    assert of({}, **olmo) == ["wte.weight", "ff_out.weight"]
+    assert of({"vocab_size": 32}, lm_head__weight=(32, 4), embed_tokens__weight=(30, 4)) == ["embed_tokens.weight"]
+    assert of({}, x__weight=(3, 3), scale=()) == []
+
+
+# ----------------------------------------------------------------------------------------------------------------- row maps
+
+
+def test_rows_by_token():
+    target = {"a": 0, "b": 1, "<new>": 2, "c": 3}
+    source = {"b": 0, "a": 1, "c": 5, "<old>": 3}
+    found = row_map(target, 6, source, 7)
+    assert found.rows.tolist() == [1, 0, -1, 5, 4, -1]  # 4: neither has a token there; 5: a token of the source
+    assert found.missing == ("<new>",) and found.extra == ("<old>",) and not found.identity
+
+
+def test_tokens_without_a_row_do_not_count():
+    found = row_map({"a": 0, "beyond": 9}, 2, {"a": 0, "b": 1, "over": 4}, 2)
+    assert found.rows.tolist() == [0, -1] and found.missing == () and found.extra == ("b",)
+    assert row_map({"a": 0, "b": 1}, 2, {"a": 0, "b": 1}, 1).missing == ("b",)
+    assert row_map({"a": 0, "same": 0}, 1, {"same": 0}, 1).missing == ()
+
+
+@given(st.dictionaries(st.text("abé", max_size=3), st.integers(0, 30), max_size=20), st.integers(0, 25))
+def test_a_vocabulary_matches_itself(tokens, rows):
+    found = row_map(tokens, rows, tokens, rows)
+    # tokens that share a row may lie in any order, the row is the same
+    assert found.identity and found.missing == found.extra == ()
+
+
+@given(st.permutations(range(12)), st.integers(0, 12), st.integers(0, 12))
+def test_rows_hold_the_same_token(order, target_rows, source_rows):
+    target, source = {str(i): i for i in range(12)}, {str(t): i for i, t in enumerate(order)}
+    found = row_map(target, target_rows, source, source_rows)
+    for i, row in enumerate(found.rows.tolist()):
+        assert row == (source[str(i)] if source[str(i)] < source_rows else -1)
+    assert len(found.missing) == int((found.rows < 0).sum())
+    assert set(found.extra) == {t for t, i in source.items() if i < source_rows and target[t] >= target_rows}
+
+
+def test_rows_by_number():
+    assert row_map_by_number(4, 2).rows.tolist() == [0, 1, -1, -1]
+    assert row_map_by_number(2, 4).rows.tolist() == [0, 1] and not row_map_by_number(2, 4).identity
+    assert row_map_by_number(3, 3).identity
+
+
+# -------------------------------------------------------------------------------------------------------------------- views
+
+
+class Memory:
+    """A source of arrays."""
+
+    def __init__(self, dtype: str = "F32", computed: bool = False, **tensors: np.ndarray) -> None:
+        self.label, self.folder = "memory", Path("memory")
+        self.computed = computed
+        self.kind = DTYPES[dtype]
+        self.raw = {}
+        for name, values in tensors.items():
+            self.raw[name] = np.empty(values.size, self.kind.storage)
+            encode(np.ascontiguousarray(values.reshape(-1)), self.kind, self.raw[name])
+        self.entries = {n: Entry(n, self.kind, v.shape, Path("model.safetensors"), 0) for n, v in tensors.items()}
+        self.reads = 0
+
+    def read(self, name, start, stop, buffer):
+        self.reads += 1
+        piece = self.raw[name][start:stop]
+        assert 0 <= start <= stop <= len(self.raw[name])
+        if self.computed:
+            return Operand(decode(piece, self.kind), DTYPES["F64" if self.kind.name == "F64" else "F32"])
+        memory = buffer[: piece.nbytes].view(self.kind.storage)
+        memory[:] = piece
+        return Operand(memory, self.kind)
+
+
+def whole(source, name):
+    entry = source.entries[name]
+    return decode(*source.read(name, 0, entry.size, np.empty(entry.nbytes, np.uint8))).reshape(entry.shape)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_view_reads_any_stretch(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 5)))
+    source_rows, rows, columns = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 11)), data.draw(st.integers(1, 5))
+    order = np.array(data.draw(st.lists(st.integers(-1, source_rows - 1), min_size=rows, max_size=rows)), np.int64)
+    kinds = st.sampled_from(["F32", "BF16", "F16", "F64"])
+    values, others = rng.standard_normal((source_rows, columns)), rng.standard_normal((rows, columns))
+    source = Memory(data.draw(kinds), data.draw(st.booleans()), emb=values)
+    fallback = Memory(data.draw(kinds), data.draw(st.booleans()), emb=others) if data.draw(st.booleans()) else None
+    view = RowMappedSource(source, order, ["emb"], fallback=fallback)
+    assert view.entries["emb"].shape == (rows, columns) and view.entries["emb"].dtype is source.kind
+    stored, other = whole(source, "emb"), whole(fallback, "emb") if fallback else np.zeros((rows, columns))
+    expected = np.array([other[i] if row < 0 else stored[row] for i, row in enumerate(order)]).reshape(rows, columns)
+    start = data.draw(st.integers(0, rows * columns))
+    stop = data.draw(st.integers(start, rows * columns))
+    got = view.read("emb", start, stop, np.empty((stop - start) * source.kind.itemsize, np.uint8))
+    assert len(got.raw) == stop - start
+    np.testing.assert_array_equal(decode(*got), expected.reshape(-1)[start:stop])
+    if fallback is None and not source.computed:
+        assert got.dtype is source.kind
+
+
+def test_rows_that_lie_together_are_read_together():
+    source = Memory(emb=np.arange(40.0).reshape(10, 4), other=np.arange(3.0))
+    view = RowMappedSource(source, np.array([5, 6, 7, 0, 1, -1, -1, 2]), ["emb"])
+    whole(view, "emb")
+    assert source.reads == 3
+    np.testing.assert_array_equal(whole(view, "other"), [0, 1, 2])
+    assert view.entries["other"] == source.entries["other"]
+
+
+def test_rows_that_do_not_fit_are_listed():
+    source = Memory(emb=np.zeros((3, 2)), head=np.zeros((4, 2)))
+    with pytest.raises(ShapeError, match="head") as error:
+        RowMappedSource(source, np.array([0, 3]), ["emb", "head"], fallback=Memory(head=np.zeros((3, 2))))
+    assert "emb: expected 4 rows" in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------------------------- alignment
+
+
+def checkpoint(
+    folder: Path, tokens: list[str] | None, *, rows: int | None = None, offset: float = 0, columns: int = 2, order=None
+) -> CheckpointReader:
+    """Embeddings whose row of token number t of "abcdef..." is `offset + t`, in the order of `tokens`."""
+    folder.mkdir()
+    held = tokens or []
+    values = np.full((rows or len(held), columns), -1.0, np.float32)
+    for i, token in enumerate(held):
+        values[i] = offset + ord(token[0]) - ord("a")
+    save_file({"model.embed_tokens.weight": values, "model.norm.weight": np.ones(3, np.float32)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"vocab_size": len(values), "tie_word_embeddings": True}))
+    if tokens is not None:
+        (folder / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(tokens)}))
+    return CheckpointReader(folder)
+
+
+def align(sources, policy="error", *, layout=0, base=None, members=None, **more):
+    problems: list[str] = []
+    notes: list[str] = []
+    members = range(len(sources)) if members is None else members
+    roles = [f"model {i}" for i in range(len(sources))]
+    views = align_vocabularies(sources, roles, members=members, layout=layout, base=base, policy=policy, problems=problems, notes=notes, **more)
+    return [whole(v, "model.embed_tokens.weight")[:, 0].tolist() for v in views] if not problems else None, problems, notes
+
+
+def test_the_same_vocabulary_is_left_alone(tmp_path):
+    sources = [checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", list("abc"), offset=10)]
+    views = align_vocabularies(sources, ["a", "b"], members=[0, 1], layout=0, base=None, policy="error", problems=[], notes=(notes := []))
+    assert views == sources and notes == []
+
+
+def test_another_order_and_padding_need_no_policy(tmp_path):
+    sources = [checkpoint(tmp_path / "a", list("abc"), rows=5), checkpoint(tmp_path / "b", list("cab"), rows=4, offset=10)]
+    found, problems, notes = align(sources)
+    assert problems == [] and len(notes) == 1 and "model 1" in notes[0]
+    assert found == [[0, 1, 2, -1, -1], [10, 11, 12, -1, -1]]
+
+
+def test_without_a_policy_every_difference_is_listed(tmp_path):
+    sources = [checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", list("ab")), checkpoint(tmp_path / "c", list("abcde"))]
+    _, problems, _ = align(sources)
+    assert len(problems) == 2 and "'c'" in problems[0] and "'d', 'e'" in problems[1]
+    assert all("--vocabulary keep" in p and "--vocabulary zero" in p for p in problems)
+
+
+def test_keep_gives_all_the_row_of_the_layout(tmp_path):
+    sources = [
+        checkpoint(tmp_path / "base", list("abd"), offset=10),
+        checkpoint(tmp_path / "layout", list("abcd"), offset=20),
+        checkpoint(tmp_path / "model", list("cba"), offset=30),
+    ]
+    found, problems, notes = align(sources, "keep", layout=1, base=0)
+    assert problems == [] and len(notes) == 2
+    assert found == [[10, 11, 22, 23], [20, 21, 22, 23], [30, 31, 22, 23]]  # c: the base lacks it, d: the model lacks it
+
+
+def test_zero_gives_who_lacks_it_the_row_of_the_base(tmp_path):
+    sources = [
+        checkpoint(tmp_path / "base", list("abd"), offset=10),
+        checkpoint(tmp_path / "layout", list("abcd"), offset=20),
+        checkpoint(tmp_path / "model", list("cba"), offset=30),
+        checkpoint(tmp_path / "other", list("dcba"), offset=40),
+    ]
+    found, problems, _ = align(sources, "zero", layout=1, base=0)
+    assert problems == []
+    assert found == [[10, 11, 22, 13], [20, 21, 22, 23], [30, 31, 22, 13], [40, 41, 22, 43]]  # c: no delta without a base; d: a delta of 0 for one
+
+
+def test_zero_without_a_base_takes_the_row_of_the_layout(tmp_path):
+    sources = [
+        checkpoint(tmp_path / "layout", list("abc")),
+        checkpoint(tmp_path / "b", list("ab"), offset=10),
+        checkpoint(tmp_path / "c", list("abc"), offset=20),
+    ]
+    found, _, _ = align(sources, "zero")
+    assert found == [[0, 1, 2], [10, 11, 2], [20, 21, 22]]
+
+
+def test_zeros_for_residuals(tmp_path):
+    sources = [checkpoint(tmp_path / "tuned", list("abc")), checkpoint(tmp_path / "base", list("ab"), offset=10)]
+    found, _, _ = align(sources, "keep", base=1, lacking="zeros")
+    assert found == [[0, 1, 2], [10, 11, 0]]
+
+
+def test_fisher_information_is_zero_where_it_is_missing(tmp_path):
+    sources = [
+        checkpoint(tmp_path / "a", list("abc")),
+        checkpoint(tmp_path / "b", list("abc"), offset=10),
+        checkpoint(tmp_path / "fisher", list("ba"), offset=50),
+    ]
+    found, _, _ = align(sources, "keep", members=[0, 1])
+    assert found == [[0, 1, 2], [10, 11, 12], [50, 51, 0]]
+
+
+@pytest.mark.parametrize("policy", ["error", "keep"])
+def test_tokenizers_that_cannot_be_read(policy, tmp_path):
+    """The same number of rows is taken at its word, with a note; another number needs a policy."""
+    first, same, more = checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", None, rows=3), checkpoint(tmp_path / "c", None, rows=4)
+    found, problems, notes = align([first, same], policy)
+    assert problems == [] and "taken to mean the same tokens" in notes[0] and found == [[0, 1, 2], [-1, -1, -1]]
+    found, problems, notes = align([more, first], policy)
+    if policy == "error":
+        assert "no tokenizer" in problems[0] and str(tmp_path / "c") in problems[0]
+    else:
+        assert "matched by number" in notes[0] and found == [[-1] * 4, [0, 1, 2, -1]]
+    (tmp_path / "a" / "vocab.json").rename(tmp_path / "a" / "tokenizer.model")
+    _, problems, notes = align([more, first], policy)
+    (text,) = problems + notes
+    assert "tokenizer.model" in text and "no tokenizer" in text, "both reasons"
+
+
+def test_no_tokenizers_at_all_are_no_news(tmp_path):
+    assert align([checkpoint(tmp_path / "a", None, rows=3), checkpoint(tmp_path / "b", None, rows=3)])[1:] == ([], [])
+
+
+def test_an_adapters_tokenizer_counts(tmp_path):
+    """Tokens added while training an adapter: the folder that was saved last knows them."""
+    base = checkpoint(tmp_path / "base", list("ab"))
+    tuned = checkpoint(tmp_path / "tuned", None, rows=3, offset=10)
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "vocab.json").write_text(json.dumps({"b": 0, "a": 1, "x": 2}))
+    view = SimpleNamespace(label="view", folder=tmp_path / "adapter", entries=tuned.entries, read=tuned.read, base=tuned)
+    (tmp_path / "tuned" / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
+    _, problems, _ = align([base, view])
+    assert "'x'" in problems[0]

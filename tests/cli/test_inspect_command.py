@@ -1,0 +1,100 @@
+"""`holdfast inspect`: what it shows, its JSON, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.checkpoints.inspect import inspect
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.cli.main import main
+from holdfast.results import to_jsonable
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("--verify", "--json", "Exit code 1", "examples"))
+
+
+def test_a_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "base"]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "base: model, LlamaForCausalLM\n",
+        "  parameters  41,120 in 21 tensors; 2 layers\n",
+        "  dtypes      F32: 41,120 parameters in 21 tensors, 164 kB\n",
+        "  head        separate from the embeddings\n",
+        "  vocabulary  320 rows, 320 in config.json, ",
+        "  ok      headers are sound: 21 tensors",
+        "  -       values are finite: not looked at; --verify reads all bytes\n",
+        "headers read in ",
+    ):
+        assert part in shown, part
+    assert "FAILED" not in shown
+
+
+def test_what_a_merge_wrote(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "math", "code", "--base", "base", "--method", "ties", "--output_dir", "out"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", "out", "--verify"]) == 0
+    shown = capsys.readouterr().out
+    record = json.loads(Path("out/provenance.json").read_text())
+    for part in (
+        "  made by     holdfast merge: ties(density=0.2, scale=1, semantics=original, normalize=true)\n",
+        f"  from        base: base ({record['parents'][0]['fingerprint']})\n",
+        f"              model 1: math ({record['parents'][1]['fingerprint']})\n",
+        "  when        20",
+        f"  ok      content is as recorded: fingerprint {record['fingerprint']}\n",
+        "  ok      values are finite: 21 tensors\n",
+        "all bytes read in ",
+    ):
+        assert part in shown, part
+
+
+def test_damage_is_exit_code_1_and_named(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "math", "code", "--output_dir", "out"]) == 0
+    capsys.readouterr()
+    entry = CheckpointReader("out").entries["model.layers.1.mlp.up_proj.weight"]
+    np.memmap(entry.file, np.float32, "r+", entry.offset, (entry.size,))[7] = np.nan
+    assert main(["inspect", "out"]) == 0, "headers alone are sound"
+    capsys.readouterr()
+    assert main(["inspect", "out", "--verify"]) == 1
+    shown = capsys.readouterr().out
+    assert "  FAILED  values are finite: NaN or infinities in 1 tensors: model.layers.1.mlp.up_proj.weight (1 of 2,048)\n" in shown
+    assert "  FAILED  content is as recorded: 1 tensors are not as they were written: model.layers.1.mlp.up_proj.weight\n" in shown
+
+
+def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "adapter", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = to_jsonable(inspect("adapter"))
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0, "sound": True}
+    assert found["kind"] == "adapter"
+    assert found["architecture"] == "LORA r=4 alpha=8 of base"
+    file = Path("adapter/adapter_model.safetensors")
+    file.write_bytes(file.read_bytes()[:-4])
+    assert main(["inspect", "adapter", "--json", "--verify"]) == 1
+    assert json.loads(capsys.readouterr().out)["sound"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["expected one folder, got 0"]),
+        (["base", "math", "--verfy"], ["expected one folder, got 2: base, math", "unknown option '--verfy'. Did you mean '--verify'?"]),
+        (["./bas"], ["folder: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
+        (["empty"], ["Expected a checkpoint in empty (model.safetensors,"]),
+        (["."], ["found 6 in folders inside it. Choose one:\n  adapter\n  base\n"]),
+    ],
+    ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
+)
+def test_mistakes(desk: Path, words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    assert main(["inspect", *words]) == 2
+    shown = capsys.readouterr().err
+    for part in parts:
+        assert part in shown, shown

@@ -1,0 +1,576 @@
+"""`holdfast merge`: what it takes, what it refuses, what it shows; and requests written for mergekit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+import yaml
+
+from holdfast.checkpoints.merge import merge
+from holdfast.checkpoints.methods.registry import METHODS, parameters_of
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.cli import merge as command
+from holdfast.cli.main import main
+from holdfast.cli.mergekit_yaml import translate
+
+FOUR = ["--method", "ties", "--base", "base", "--density", "0.5"]
+
+
+def weights(folder: str | Path) -> dict[str, np.ndarray]:
+    """All tensors as they are stored."""
+    with CheckpointReader(folder) as reader:
+        return {name: np.array(reader.mapped(name)) for name in reader.entries}
+
+
+def same(one: str | Path, other: str | Path) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
+
+
+def record(folder: str) -> dict:
+    return json.loads(Path(folder, "provenance.json").read_text())
+
+
+def errors(words: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    """What a failing command says; nothing may be written."""
+    assert main(["merge", *words]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert not Path("out").exists()
+    return captured.err
+
+
+# ----------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_names_every_method_and_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--help", "-h"):
+        assert main(["merge", option]) == 0
+    shown = capsys.readouterr().out
+    for name, cls in METHODS.items():
+        assert f"\n  {name}: {cls.summary}" in shown
+        for parameter in parameters_of(cls):
+            assert f"\n      --{parameter.name}" in shown
+            assert " ".join(parameter.help.split()[:5]) in shown
+    for option in ("--vocabulary", "--tied_heads", "--unmatched", "--dry_run", "--json", "--no_sync", "--overwrite", "--config"):
+        assert f"\n  {option} " in shown
+    assert max(map(len, shown.splitlines())) <= 150
+
+
+def test_the_methods_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n{name} " in f"\n{shown}" for name in METHODS)
+    assert "2306.01708" in shown
+
+
+def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command and the YAML of the help text pass the checks, with checkpoints of those names in place."""
+    for name in ("run-1", "run-2", "run-3", "tuned"):
+        Path(name).symlink_to("math")
+    Path("merge.yaml").write_text(dedent(command.EPILOG.split("merge.yaml\n")[-1].split("\nA YAML")[0]))
+    lines = command.EPILOG.split("\nmerge.yaml\n")[0].replace("\\\n", " ").splitlines()
+    examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast merge ")]
+    assert len(examples) == 6
+    for words in examples:
+        assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
+
+
+def test_help_is_quick_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    """As installed: with compiled modules."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    heavy = ("torch", "transformers", "safetensors", "plotly", "rich", "huggingface_hub", "yaml")
+    code = f"import sys; from holdfast.cli.main import main; main(['merge', '--help']); print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.endswith("[]\n")
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "holdfast", "merge", "--help"], check=True, capture_output=True, env=environment)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5, times
+
+
+# ----------------------------------------------------------------------------------------------------------- the result
+
+
+@pytest.mark.parametrize(
+    ("words", "request_"),
+    [
+        (["math", "code"], {"method": "linear"}),
+        (["math", "code", "--method", "soup", "--weights", "0.7", "0.3"], {"method": "linear", "weights": (0.7, 0.3)}),
+        (["math", "code", "--no_normalize", "--weights=0.7,-1e-1"], {"method": "linear", "weights": (0.7, -0.1), "normalize": False}),
+        (["math", "--method", "WiSE-FT", "--base", "base", "--alpha", "0.3"], {"method": "wise_ft", "base": "base", "alpha": 0.3}),
+        (["math", "code", "--method", "slerp", "--t", "0.3"], {"method": "slerp", "t": 0.3}),
+        (
+            ["--weights", "1", "-1e-1", "--scale", "0.5", "--method", "task-arithmetic", "--base", "base", "--", "math", "code"],
+            {"method": "task_arithmetic", "base": "base", "weights": (1, -0.1), "scale": 0.5},
+        ),
+        (["math", *FOUR, "code", "--normalize", "false"], {"method": "ties", "base": "base", "density": 0.5, "normalize": False}),
+        (["math", "code", *FOUR, "--semantics=mergekit"], {"method": "ties", "base": "base", "density": 0.5, "semantics": "mergekit"}),
+        (["math", "code", "--method", "dare", "--base", "base", "--p", ".5", "--seed", "3"], {"method": "dare", "base": "base", "p": 0.5, "seed": 3}),
+        (["math", "--method", "dare-ties", "--base", "base", "--rescale=false"], {"method": "dare_ties", "base": "base", "rescale": False}),
+        (["math", "--method", "breadcrumbs", "--base", "base", "--gamma", "0.1"], {"method": "breadcrumbs", "base": "base", "gamma": 0.1}),
+        (["math", "code", "--method", "fisher", "--fisher", "f1", "f2"], {"method": "fisher", "fisher": ["f1", "f2"]}),
+        (["adapter", "--adapter-base", "base"], {"method": "linear", "adapter_base": "base"}),
+        (["math", "code", "--dtype", "bf16", "--layout", "2", "--tokenizer", "code"], {"dtype": "bfloat16", "layout": "code"}),
+    ],
+    ids=lambda v: " ".join(v)[:60] if isinstance(v, list) else "",
+)
+def test_writes_what_the_function_writes(desk: Path, words: list[str], request_: dict, capsys: pytest.CaptureFixture[str]) -> None:
+    if "fisher" in request_:
+        for name in request_["fisher"]:
+            shutil.copytree("base", name)
+            reader = CheckpointReader(name)
+            for entry in reader.entries.values():
+                squared = np.square(np.array(reader.mapped(entry.name)))
+                np.memmap(entry.file, np.float32, "r+", entry.offset, (entry.size,))[:] = squared
+    assert main(["merge", "--output_dir", "out", *words, "--no-sync", "--workers", "2"]) == 0, capsys.readouterr().err
+    models = [w for w in ("math", "code", "adapter") if w in words[: words.index("--layout") if "--layout" in words else None]]
+    merge(models, "expected", sync=False, **request_)
+    assert same("out", "expected")
+    assert record("out")["method"] == record("expected")["method"]
+    assert Path("out/tokenizer.json").is_file()
+
+
+def test_says_what_it_will_do_and_what_it_did(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "math", "code", *FOUR, "--output_dir", "out"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("merge: ties(density=0.5, scale=1, semantics=original, normalize=true) of base base, model 1 math, model 2 code\n")
+    assert "(F32), " in captured.err and "; about " in captured.err and "in 3 passes" in captured.err
+    (line,) = captured.out.splitlines()
+    assert line.startswith(f"Wrote {desk / 'out'}: ")
+    assert line.endswith(f"GB/s), fingerprint {record('out')['fingerprint']}")
+    assert main(["inspect", "out", "--verify"]) == 0
+
+
+def test_json_is_clean(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "math", "code", *FOUR, "--output_dir", "out", "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["folder"] == str(desk / "out")
+    assert found["fingerprint"] == record("out")["fingerprint"]
+    assert found["seconds"]["total"] > 0 and found["gigabytes_per_second"] > 0
+    assert found["method"]["density"] == 0.5
+    assert "tensors" not in found
+    assert "Wrote " in captured.err
+
+
+def test_no_torch_is_imported(desk: Path) -> None:
+    """Not by a merge, an extraction, a distance or an inspection, however real."""
+    code = """
+import sys
+from holdfast.cli.main import main
+assert main(["merge", "math", "adapter", "--base", "base", "--method", "ties", "--output_dir", "out"]) == 0
+assert main(["residual", "extract", "--instruct", "math", "--base", "base", "--output_dir", "residual"]) == 0
+assert main(["residual", "apply", "--residual", "residual", "--base", "code", "--output_dir", "new"]) == 0
+assert main(["distance", "base", "out"]) == 0
+assert main(["perturb", "base", "--scale", "0.1", "--seed", "1", "--std", "tensor", "--output_dir", "noisy"]) == 0
+assert main(["inspect", "out", "--verify"]) == 0
+print([m for m in ("torch", "transformers", "peft", "datasets", "safetensors") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("[]\n")
+
+
+# -------------------------------------------------------------------------------------------------------------- dry run
+
+
+def test_dry_run_shows_the_plan_and_writes_nothing(desk: Path, tree, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(desk)
+    assert main(["merge", "math", "adapter", *FOUR, "--output_dir", "deep/er/out", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "nothing was written",
+        "  merge       ties(density=0.5, scale=1, semantics=original, normalize=true)\n",
+        "  base        base: 21 tensors, ",
+        "  model 2     adapter on base: 21 tensors, ",
+        "  output      deep/er/out: 21 tensors, ",
+        " kB in 1 file\n",
+        "  layout      base (names, dtypes, shards, configuration); tokenizer, chat template and generation settings of base\n",
+        "  matching    21 of 21 tensors are combined\n",
+        "  policies    vocabulary: error, tied_heads: error, unmatched: error\n",
+        "in 3 passes",
+        " free\n",
+        "  time        about ",
+    ):
+        assert part in shown, part
+    assert tree(desk) == before
+
+
+def test_dry_run_as_json(desk: Path, tree, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(desk)
+    assert main(["merge", "math", "code", *FOUR, "--output_dir", "out", "--dry-run", "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["dry_run"] is True
+    assert [i["role"] for i in found["inputs"]] == ["base", "model 1", "model 2"]
+    assert found["plan"]["tensors"] == found["plan"]["combined"] == 21
+    assert found["plan"]["bytes_read"] == 9 * found["plan"]["bytes_written"]
+    assert found["estimated_seconds"] > 0 and found["free_bytes"] > 0
+    assert "nothing was written" in captured.err
+    assert tree(desk) == before
+
+
+def test_dry_run_says_when_the_disk_is_too_small(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    assert main(["merge", "math", "code", "--output_dir", "out", "--dry_run"]) == 1
+    captured = capsys.readouterr()
+    assert "1 B free: NOT ENOUGH" in captured.out
+    assert "the disk has 1 B left" in captured.err
+    assert main(["merge", "math", "code", "--output_dir", "out"]) == 1
+    assert not Path("out").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+
+
+def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["math", "code", "--method", "ties", "--dencity", "0.5", "--density", "1.5", "--gamma", "0.1", "--weights", "1", "2", "3"]
+    shown = errors([*words, "--vocabulary", "kepe", "--dtype", "bf61", "--workers", "0", "--layout", "nobody", "--no-snyc"], capsys)
+    for part in (
+        "11 problems:",
+        "unknown option '--dencity'. Did you mean '--density'?",
+        "unknown option '--no_snyc'. Did you mean '--no_sync'?",
+        "--gamma: ties does not take it; breadcrumbs does. Its own: --density, --normalize, --scale, --semantics, --weights.",
+        "ties.density: expected a number in (0, 1], got 1.5",
+        "ties.weights: expected one weight for each of the 2 models, got 3",
+        "--vocabulary: expected one of error, keep, zero, got 'kepe'. Did you mean 'keep'?",
+        "--dtype: expected one of",
+        "--workers: expected a whole number of at least 1, got '0'",
+        "--output_dir is missing",
+        "ties needs a base",
+        "layout: expected one of the parents",
+    ):
+        assert part in shown, part
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["no models: expected the checkpoints to merge", "--output_dir is missing"]),
+        (["math", "code", "--method", "tise"], ["Did you mean 'ties'?"]),
+        (["math", "code", "--density", "0.5"], ["--density: linear does not take it; ties, dare, dare_ties and breadcrumbs do."]),
+        (["math", "code", "--method", "slerp", "--weights", "1", "2"], ["--weights: slerp does not take it", "Its own: --t."]),
+        (["--weights", "1", "2", "math", "code"], ["--weights: expected numbers, got math, code. Name the models first"]),
+        (["math", "code", "--normalize", "--weights", "x"], ["--weights: expected numbers, got x"]),
+        (["math", "code", "--method", "ties", "--base", "base", "--density", "half"], ["ties.density: expected a number, got 'half'"]),
+        (["math", "code", "--normalize=maybe"], ["--normalize"]),
+        (["math", "--method"], ["--method: expected one argument. See 'holdfast merge --help'."]),
+        (["./mth", "./no/cod"], ["model: Expected a checkpoint folder at ./mth, found none. Did you mean 'math'?", "./no/cod"]),
+        (["math/model.safetensors", "code"], ["found a file. Name the folder that it lies in"]),
+        (["math", "code", "--base", "base"], ["linear takes no base"]),
+        (["math", "code", "stranger", "--method", "slerp"], ["expected 2 models, got 3"]),
+        (["math", "code", "--fisher", "base"], ["linear takes no Fisher information"]),
+        (["math", "code", "--method", "fisher"], ["fisher needs Fisher information for each model: expected 2 checkpoints, got 0"]),
+        (["math", "wide"], ["These checkpoints do not fit together", "embed_tokens.weight"]),
+        (["math", "code", "--output_dir", "math"], ["is (or lies in) the input math"]),
+        (["math", "code", "--output_dir", "base/out"], ["is (or lies in) the input"]),
+        (["math", "code", "--output_dir", "stranger"], ["exists and is not empty", "--overwrite"]),
+    ],
+    ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
+)
+def test_mistakes(desk: Path, words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if "--output_dir" in words:
+        words = [*words, "--method", "task_arithmetic", "--base", "base"]
+    elif words:
+        words = [*words, *([] if words[-1] == "--method" else ["--output_dir", "out"])]
+    shown = errors(words, capsys)
+    for part in parts:
+        assert part in shown, shown
+
+
+def test_pickles_and_nan_are_refused_by_name(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pickled").mkdir()
+    Path("pickled/pytorch_model.bin").write_bytes(b"x")
+    assert "pickled weights" in errors(["math", "pickled", "--output_dir", "out"], capsys)
+    entry = CheckpointReader("code").entries["model.layers.1.mlp.up_proj.weight"]
+    np.memmap(entry.file, np.float32, "r+", entry.offset, (entry.size,))[7] = np.nan
+    shown = (main(["merge", "math", "code", "--output_dir", "out"]), capsys.readouterr().err)
+    assert shown[0] == 2
+    assert "model.layers.1.mlp.up_proj.weight in code/model.safetensors (model 2) holds 1 NaN" in shown[1]
+    assert not Path("out").exists()
+
+
+def test_overwrite_replaces_the_folder(desk: Path) -> None:
+    assert main(["merge", "math", "stranger", "--output_dir", "out"]) == 0
+    assert main(["merge", "math", "code", "--output_dir", "out", "--overwrite", "false"]) == 2
+    assert main(["merge", "math", "code", "--output_dir", "out", "--overwrite"]) == 0
+    merge(["math", "code"], "expected")
+    assert same("out", "expected")
+
+
+def test_interrupted_is_exit_code_130_and_leaves_nothing(
+    desk: Path, tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    before = [name for name, _ in tree(desk)]
+    monkeypatch.setattr("holdfast.checkpoints.build.map_blocks", interrupt)
+    assert main(["merge", "math", "code", "--output_dir", "out"]) == 130
+    shown = capsys.readouterr().err
+    assert f"stopped: Stopped. {desk / 'out'} was not written. The same command" in shown
+    assert [name for name, _ in tree(desk)] == before
+
+
+def test_interrupted_before_writing(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.checkpoints.merge.make_plan", interrupt)
+    assert main(["merge", "math", "code", "--output_dir", "out"]) == 130
+    assert capsys.readouterr().err == "stopped: Stopped. Nothing was left half written.\n"
+    monkeypatch.setattr("holdfast.checkpoints.engine.map_blocks", interrupt)
+    for words in (["distance", "math", "code"], ["inspect", "math", "--verify"]):
+        assert main(words) == 130
+        assert "Nothing was left half written" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------------------- YAML
+
+
+def write(name: str, **keys) -> str:
+    Path(name).write_text(yaml.safe_dump(keys))
+    return name
+
+
+def test_yaml_and_command_line_are_one_request(desk: Path) -> None:
+    entries = [{"model": "math", "weight": 0.25}, {"model": "code", "weight": "75e-2"}]
+    write("a.yaml", method="task-arithmetic", base="base", models=entries, scale="5e-1", output_dir="out", **{"no-sync": True})
+    assert main(["merge", "--config", "a.yaml"]) == 0
+    merge(["math", "code"], "expected", method="task_arithmetic", base="base", weights=(0.25, 0.75), scale=0.5)
+    assert same("out", "expected")
+    assert main(["merge", "--config", "a.yaml", "--scale", "2", "--output_dir", "second"]) == 0
+    assert record("second")["method"] == {"method": "task_arithmetic", "weights": [0.25, 0.75], "scale": 2.0}
+    assert main(["merge", "stranger", "--config", "a.yaml", "--output_dir", "third"]) == 0
+    assert record("third")["method"]["weights"] is None, "the weights leave with the YAML's models"
+    write("half.yaml", models=["math", {"model": "code", "weight": 3}], output_dir="half")
+    assert main(["merge", "--config", "half.yaml"]) == 0
+    assert record("half")["method"]["weights"] == [1.0, 3.0]
+    assert main(["merge", "--config", "a.yaml", "--weights", "1,1", "--output_dir", "fourth"]) == 0
+    assert record("fourth")["method"]["weights"] == [1.0, 1.0]
+
+
+def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("bad.yaml", methd="ties", densty=0.5, models=["math", {"modle": "code"}, {"model": "code", "wait": 1}, 3.5, None], overwrite="yes")
+    shown = errors(["--config", "bad.yaml"], capsys)
+    for part in (
+        "bad.yaml: unknown key 'methd'. Did you mean 'method'?",
+        "bad.yaml: unknown key 'densty'. Did you mean 'density'?",
+        "models, entry 2: unknown key 'modle'. Did you mean 'model'?",
+        "models, entry 3: unknown key 'wait'.",
+        "models, entry 5: expected a folder, or {model: FOLDER, weight: 0.5}, got None",
+        "--output_dir is missing",
+    ):
+        assert part in shown, part
+    write("both.yaml", models=[{"model": "math", "weight": 1}], weights=[1], output_dir="out")
+    assert "given beside the models and with them" in errors(["--config", "both.yaml"], capsys)
+    write("types.yaml", models=["math", "code"], weights=["a", 1], overwrite="yes", dtype=["x"], output_dir="out", seed=1)
+    shown = errors(["--config", "types.yaml"], capsys)
+    assert "weights: expected numbers, got a" in shown
+    assert "dtype: expected text, got 'x'" in shown
+    assert "seed: linear does not take it; dare and dare_ties do" in shown
+
+
+def test_a_yaml_that_is_none(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("merge.yaml", models=["math"])
+    assert "no such file: mrege.yaml. Did you mean merge.yaml?" in errors(["--config", "mrege.yaml"], capsys)
+    Path("broken.yaml").write_text("models: [a\nmethod: {")
+    assert "broken.yaml is no YAML: while parsing" in errors(["--config", "broken.yaml"], capsys)
+    Path("list.yaml").write_text("- a\n- b\n")
+    assert "expected keys and values in list.yaml, got list" in errors(["--config", "list.yaml"], capsys)
+
+
+# ------------------------------------------------------------------------------------------------------------- mergekit
+
+
+def mergekit(text: str) -> tuple[dict, list[str]]:
+    problems: list[str] = []
+    found = translate(yaml.safe_load(dedent(text)), problems)
+    assert found is not None
+    return found, problems
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            """
+            merge_method: ties
+            base_model: base
+            models:
+              - model: base
+              - {model: math, parameters: {weight: 0.3, density: 0.5}}
+              - {model: {model: {path: code}}, parameters: {weight: [0.7], density: {value: 0.5}}}
+            parameters: {normalize: true, int8_mask: true, lambda: 0.9}
+            dtype: bfloat16
+            """,
+            {"method": "ties", "base": "base", "models": ["math", "code"], "weights": [0.3, 0.7], "density": 0.5, "normalize": True,
+             "scale": 0.9, "semantics": "mergekit", "dtype": "bfloat16"},
+        ),
+        (
+            """
+            merge_method: linear
+            models: [{model: math, parameters: {weight: 1}}, {model: code, parameters: {weight: 3}}]
+            parameters: {normalize: false}
+            dtype: float32
+            out_dtype: float16
+            """,
+            {"method": "linear", "models": ["math", "code"], "weights": [1.0, 3.0], "normalize": False, "dtype": "float16"},
+        ),
+        (
+            "{merge_method: slerp, base_model: base, models: [{model: math}, {model: base}], parameters: {t: 0.3}, tokenizer_source: base}",
+            {"method": "slerp", "models": ["base", "math"], "t": 0.3, "tokenizer": "base"},
+        ),
+        (
+            """
+            merge_method: task_arithmetic
+            base_model: base
+            models: [{model: math}, {model: code, parameters: {weight: 3}}]
+            parameters: {weight: 1, normalize: true, lambda: 2, density: [0.1, 0.9]}
+            tokenizer: {source: code}
+            """,
+            {"method": "task_arithmetic", "base": "base", "models": ["math", "code"], "weights": [1.0, 3.0], "scale": 0.5, "tokenizer": "code"},
+        ),
+        (
+            "{merge_method: dare_linear, base_model: base, models: [{model: math, parameters: {weight: 1, density: 0.2}}]}",
+            {"method": "dare", "base": "base", "models": ["math"], "weights": [1.0], "density": 0.2, "rescale": True, "scale": 1.0,
+             "semantics": "mergekit"},
+        ),
+        (
+            "{merge_method: dare_ties, base_model: base, models: [{model: math, parameters: {weight: 1}}], parameters: {rescale: false}}",
+            {"method": "dare_ties", "base": "base", "models": ["math"], "weights": [1.0], "density": 1.0, "rescale": False, "scale": 1.0,
+             "normalize": False, "semantics": "mergekit"},
+        ),
+        (
+            "{merge_method: breadcrumbs, base_model: base, models: [{model: math, parameters: {weight: 1, density: 0.9}}]}",
+            {"method": "breadcrumbs", "base": "base", "models": ["math"], "weights": [1.0], "density": 0.9, "gamma": 0.01, "scale": 1.0},
+        ),
+        (
+            "{merge_method: breadcrumbs, base_model: base, models: [{model: math, parameters: {weight: 1}}]}",
+            {"method": "breadcrumbs", "base": "base", "models": ["math"], "weights": [1.0], "density": 1.0, "gamma": 0.0, "scale": 1.0},
+        ),
+    ],
+    ids=lambda v: v["method"] if isinstance(v, dict) else "",
+)  # fmt: skip
+def test_a_request_for_mergekit_is_translated(desk: Path, text: str, expected: dict) -> None:
+    found, problems = mergekit(text)
+    assert problems == []
+    found.pop("notes")
+    assert found == expected
+    Path("mergekit.yml").write_text(dedent(text))
+    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out", "--dry_run"]) == 0
+
+
+def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mergekit.yml").write_text(
+        dedent(
+            """
+            merge_method: ties
+            base_model: base
+            models:
+              - {model: math, parameters: {weight: [0, 0.5, 1], density: 0.5}}
+              - {model: code+adapter, parameters: {weight: 1, density: 0.3, epsilon: 0.1}}
+              - {model: stranger, parameters: {weight: [{filter: mlp, value: 1}, {value: 0.5}], density: 0.4}}
+              - {model: wide, layer_range: [0, 1]}
+            parameters: {rescale: true, normalise: true}
+            slices: []
+            chat_template: auto
+            tokenizer_source: union
+            """
+        )
+    )
+    shown = errors(["--config", "mergekit.yml", "--output_dir", "out"], capsys)
+    for part in (
+        "entry 1.weight: gradients over the layers are not here; give one value, such as 0.5",
+        "entry 2: code+adapter: write the adapter's folder as a model",
+        "entry 3.weight: filters by tensor name are not here",
+        "entry 4: unknown key 'layer_range'",
+        "rescale: ties has no rescaling here",
+        "parameters.normalise: ties does not take it. Did you mean 'normalize'?",
+        "slices: merging ranges of layers",
+        "chat_template: the template travels with the tokenizer",
+        "tokenizer_source: union is not here; name one parent",
+        "density: ties has one for all models here, this request has 0.5, 0.4, 1; choose one",
+        "models, wide.weight is missing: mergekit requires it",
+    ):
+        assert f"mergekit.yml: {part}" in shown or part in shown, part
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{merge_method: model_stock, base_model: base, models: [{model: math}]}", "there is no 'model_stock' here; this takes linear, slerp"),
+        ("{merge_method: tise, base_model: base, models: [{model: math}]}", "Did you mean 'ties'?"),
+        ("{base_model: base, models: [{model: math}]}", "merge_method: expected a method"),
+        ("{merge_method: slerp, base_model: base, models: [{model: math}]}", "parameters.t is missing: mergekit requires it"),
+        ("{merge_method: ties, models: [{model: math, parameters: {weight: 1}}]}", "base_model is missing: ties needs one"),
+        ("{merge_method: linear, base_model: base, models: [{model: math, parameters: {weight: 1}}]}", "linear takes no base; list it under"),
+        ("{merge_method: linear, models: []}", "models: expected a list of"),
+        ("{merge_method: linear, models: [math]}", "entry 1: expected {model: FOLDER"),
+        ("{merge_method: linear, models: [{model: math, parameters: {weight: much}}]}", "models, math.weight: expected a number, got 'much'"),
+        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: code}", "expected one of the parents"),
+        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: base}", "there is no base_model"),
+        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], dtpye: x}", "unknown key 'dtpye'. Did you mean 'dtype'?"),
+        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer: {source: math, tokens: {}}}", "tokenizer.tokens: not"),
+        ("{merge_method: linear, models: [{model: math, parameters: [1]}]}", "expected parameters by name"),
+        (
+            "{merge_method: ties, base_model: base, models: [{model: math, parameters: {weight: 1}}], parameters: {normalize: 3}}",
+            "true or false, got 3",
+        ),
+    ],
+)
+def test_what_cannot_be_translated_is_named(text: str, part: str) -> None:
+    assert part in "\n".join(mergekit(text)[1])
+
+
+def test_other_mappings_are_no_requests_for_mergekit() -> None:
+    assert translate({"method": "ties", "models": ["a"]}, []) is None
+
+
+def test_the_command_line_wins_over_mergekits_request(desk: Path) -> None:
+    models = [{"model": "math", "parameters": {"weight": 1}}, {"model": "code", "parameters": {"weight": 2}}]
+    write("mergekit.yml", merge_method="linear", models=models)
+    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out", "--weights", "3", "1"]) == 0
+    assert record("out")["method"]["weights"] == [3.0, 1.0]
+
+
+@pytest.mark.parametrize("method", ["linear", "slerp", "task_arithmetic", "ties", "breadcrumbs"])
+def test_the_result_is_mergekits(desk: Path, method: str) -> None:
+    """The same request, given to both: float32 throughout, so that only rounding in another order differs."""
+    pytest.importorskip("mergekit")
+    from mergekit.config import MergeConfiguration
+    from mergekit.merge import MergeOptions, run_merge
+
+    each = {"linear": {}, "slerp": {}, "task_arithmetic": {}}.get(method, {"density": 0.6})
+    models = [
+        {"model": name, "parameters": {} if method == "slerp" else {"weight": w, **each}} for name, w in (("math", 0.3), ("code", 0.9))
+    ]  # fmt: skip
+    request = {"merge_method": method, "models": models, "dtype": "float32"}
+    if method != "linear":
+        request["base_model"] = "base"
+    if method == "slerp":
+        request |= {"models": models[:1], "parameters": {"t": 0.3}}
+    elif method != "linear":
+        request["parameters"] = {"lambda": 0.8, "normalize": method != "task_arithmetic"}
+    write("mergekit.yml", **request)
+    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out"]) == 0
+    run_merge(MergeConfiguration.model_validate(request), "expected", options=MergeOptions(quiet=True, write_model_card=False))
+    ours, theirs = weights("out"), weights("expected")
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        np.testing.assert_allclose(ours[name], values, rtol=1e-5, atol=1e-7, err_msg=name)

@@ -1,0 +1,186 @@
+"""`holdfast residual extract` and `apply`: in two steps, in one pass, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+import yaml
+
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.residual import apply_residual, extract_residual, transfer_residual
+from holdfast.cli import residual as command
+from holdfast.cli.main import main
+
+EXTRACT = ["residual", "extract", "--instruct", "math", "--base", "base", "--output_dir", "residual"]
+APPLY = ["residual", "apply", "--residual", "residual", "--base", "code", "--output_dir", "out"]
+TRANSFER = ["residual", "apply", "--instruct", "math", "--old-base", "base", "--base", "code", "--output_dir", "out"]
+
+
+def weights(folder: str | Path) -> dict[str, np.ndarray]:
+    with CheckpointReader(folder) as reader:
+        return {name: np.array(reader.mapped(name)) for name in reader.entries}
+
+
+def same(one: str | Path, other: str | Path) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
+
+
+def errors(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert not Path("out").exists()
+    return captured.err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["residual"]) == 2
+    assert main(["residual", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown == f"{command.HELP}\n" * 2
+    for step in command.STEPS:
+        assert main(["residual", step, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"usage: holdfast residual {step} ")
+        assert "--vocabulary" in shown and "--dry_run" in shown and "examples" in shown
+
+
+def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(EXTRACT) == 0
+    for name, there in (
+        ("instruct", "math"),
+        ("new-base", "code"),
+        ("Llama-3-8B-Instruct", "math"),
+        ("Llama-3-8B", "base"),
+        ("Llama-3-8B-news", "code"),
+    ):
+        Path(name).symlink_to(there)
+    Path("apply.yaml").write_text(dedent(command.APPLY_EPILOG.split("apply.yaml\n")[-1]))
+    text = "\n".join([command.HELP, command.EXTRACT_EPILOG, command.APPLY_EPILOG.rpartition("\napply.yaml")[0]])
+    lines = text.replace("\\\n", " ").splitlines()
+    examples = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("  holdfast residual ")]
+    assert len(examples) == 11
+    for words in examples:
+        words = [*words[:-1], "elsewhere"] if words[-1] == "residual" else words
+        assert main([*words, "--dry_run", "--overwrite"]) == 0, capsys.readouterr().err
+
+
+def test_two_steps_one_pass_and_the_functions_agree(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*EXTRACT, "--no_sync"]) == 0
+    assert main([*APPLY, "--scale", "5e-1"]) == 0
+    extract_residual("math", "base", "r")
+    apply_residual("r", "code", "expected", scale=0.5)
+    assert same("residual", "r") and same("out", "expected")
+    assert main([*TRANSFER, "--scale=0.5", "--overwrite", "--dtype", "bf16", "--tokenizer", "base"]) == 0
+    transfer_residual("math", "base", "code", "one-pass", scale=0.5, dtype="bfloat16", tokenizer="base")
+    assert same("out", "one-pass")
+
+
+def test_back_on_its_base_it_is_the_instruct_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("math", "base"):
+        assert main(["merge", name, "--dtype", "bf16", "--output_dir", f"{name}-bf16"]) == 0
+    capsys.readouterr()
+    assert main(["residual", "extract", "--instruct", "math-bf16", "--base", "base-bf16", "--output_dir", "residual"]) == 0
+    assert "  exact: put back on its base with scale 1, it gives the tuned model bit for bit\n" in capsys.readouterr().out
+    assert main(["residual", "apply", "--residual", "residual", "--base", "base-bf16", "--output_dir", "back"]) == 0
+    assert same("back", "math-bf16")
+    assert main(["inspect", "residual", "--verify"]) == 0
+    assert "  exactness   gives the tuned model bit for bit\n" in capsys.readouterr().out
+
+
+def test_an_inexact_residual_says_how_much_is_lost(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*EXTRACT, "--dtype", "bfloat16"]) == 0
+    assert " of 41,120 values do not come back bit for bit" in capsys.readouterr().out
+    assert main(["inspect", "residual"]) == 0
+    assert " values do not come back bit for bit on the base\n" in capsys.readouterr().out
+
+
+def test_adapters(desk: Path) -> None:
+    assert main(["residual", "extract", "--instruct", "adapter", "--base", "base", "--output_dir", "residual"]) == 0
+    changed = [name for name, values in weights("residual").items() if values.any()]
+    assert changed == ["model.layers.0.self_attn.q_proj.weight"]
+
+
+def test_strangers_are_warned_about_with_the_evidence(desk: Path, tree, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(desk)
+    assert main(["residual", "extract", "--instruct", "math", "--base", "stranger", "--output_dir", "out", "--dry_run"]) == 0
+    shown = capsys.readouterr().out
+    assert "  WARNING: instruct does not look like a fine-tune of base" in " ".join(shown.split("note        "))
+    table = shown.split("A sample of every layer:")[1].split()
+    assert table[:4] == ["layer", "relative", "norm", "cosine"]
+    assert [word for word in table[4:] if word in ("embed", "0", "1", "norm", "head", "total")] == ["embed", "0", "1", "norm", "head", "total"]
+    assert tree(desk) == before
+    assert main([*EXTRACT, "--dry_run"]) == 0
+    assert "WARNING" not in capsys.readouterr().out
+
+
+def test_dry_run_as_json(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRANSFER, "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"] == "residual apply"
+    assert [i["role"] for i in found["inputs"]] == ["base", "instruct", "old base"]
+    assert found["ancestry"][-1]["layer"] == "total"
+    assert found["request"]["tokenizer"] == "instruct"
+
+
+def test_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.yaml").write_text(yaml.safe_dump({"instruct": "math", "old-base": "base", "base": "code", "scale": "2", "output_dir": "out"}))
+    assert main(["residual", "apply", "--config", "a.yaml", "--scale", "1"]) == 0
+    transfer_residual("math", "base", "code", "expected")
+    assert same("out", "expected")
+    shutil.rmtree("out")
+    capsys.readouterr()
+    Path("b.yaml").write_text(yaml.safe_dump({"instrct": "math", "bsae": "code"}))
+    shown = errors(["residual", "apply", "--config", "b.yaml"], capsys)
+    assert "b.yaml: unknown key 'instrct'. Did you mean 'instruct'?" in shown
+    assert "b.yaml: unknown key 'bsae'. Did you mean 'base'?" in shown
+
+
+def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = errors(
+        ["residual", "apply", "--instrct", "math", "--scale", "big", "--dtype", "f33", "--tokenizer", "mine", "--unmatched", "keeep"], capsys
+    )
+    for part in (
+        "unknown option '--instrct'. Did you mean '--instruct'?",
+        "--instruct and --old_base missing: expected --residual FOLDER, or --instruct and --old_base",
+        "--base is missing",
+        "--output_dir is missing",
+        "--scale: expected a number, got 'big'",
+        "--dtype: expected one of",
+        "--tokenizer: expected one of instruct, base, got 'mine'",
+        "--unmatched: expected one of error, keep, drop, got 'keeep'. Did you mean 'keep'?",
+    ):
+        assert part in shown, part
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["extrct"], "got 'extrct'. Did you mean 'extract'?"),
+        (["extract"], "--instruct is missing: the tuned model"),
+        (["extract", "math", "base"], "unexpected 'math': expected options"),
+        (["apply", "--residual", "base", "--base", "code", "--output_dir", "out"], "Expected a residual (residual.safetensors) in base"),
+        (["apply", "--residual", "r", "--instruct", "math", "--base", "code", "--output_dir", "out"], "two ways to name the same thing"),
+        (["apply", "--instruct", "math", "--base", "code", "--output_dir", "out"], "--old_base missing"),
+        (
+            ["apply", "--instruct", "math", "--old_base", "base", "--base", "code", "--output_dir", "out", "--scale", "nan"],
+            "scale: expected a finite",
+        ),
+        (
+            ["extract", "--instruct", "math", "--base", "./bsae", "--output_dir", "out"],
+            "--base: Expected a checkpoint folder at ./bsae, found none. Did",
+        ),
+        (["extract", "--instruct", "math", "--base", "wide", "--output_dir", "out"], "do not fit together"),
+        (["apply", "--instruct", "math", "--old_base", "base", "--base", "wide", "--output_dir", "out"], "do not fit together"),
+    ],
+    ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
+)
+def test_mistakes(desk: Path, words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert part in errors(["residual", *words], capsys)
