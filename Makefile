@@ -47,6 +47,7 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/annealing_op.py --check
 	$(BIN)/python benchmarks/train_step.py --check
+	$(BIN)/python benchmarks/merge.py --check
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

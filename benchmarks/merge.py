@@ -1,6 +1,6 @@
 """The checkpoint engine beside `cp` and mergekit in one run: time, memory, and whether the numbers agree.
 
-    python benchmarks/merge.py                    # three bf16 checkpoints of 1.3 GB, 3 shards each; some 15 minutes, mostly mergekit's TIES
+    python benchmarks/merge.py                    # three bf16 checkpoints of 1.3 GB, 3 shards each; half an hour or so, much of it mergekit
     python benchmarks/merge.py --check            # exit 1, naming each bar that falls short
     python benchmarks/merge.py --quick            # under a minute: small checkpoints, one round, nobody waits for the disk; no bars on speed
     python benchmarks/merge.py --folder DIR       # work there and keep the checkpoints for the next run; default: a temporary folder
@@ -67,7 +67,7 @@ from merge_peers import (
 
 SIZES = {
     "full": Size(width=2048, inner=5632, layers=10, vocabulary=32000),
-    "quick": Size(width=512, inner=1408, layers=8, vocabulary=8192),
+    "quick": Size(width=384, inner=1024, layers=6, vocabulary=4096),
 }
 ROLES = ("base", "a", "b")
 RUNS = "runs.jsonl"

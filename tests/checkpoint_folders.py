@@ -117,9 +117,9 @@ def write_tokenizer(folder: Path, tokens: Sequence[str]) -> None:
 
 
 def read_folder(folder: Path) -> Model:
-    """All tensors of a folder, by the safetensors library."""
+    """All tensors of a folder, by the safetensors library; without a residual's remainders."""
     found = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(f for f in folder.glob("*.safetensors") if not f.name.endswith(".remainder.safetensors")):
         for name, said in deserialize(file.read_bytes()):
             assert name not in found
             found[name] = Stored(said["dtype"], tuple(said["shape"]), bytes(said["data"]))

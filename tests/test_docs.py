@@ -109,6 +109,27 @@ def test_every_own_key_is_described():
         assert option in table_rows(section(page, "Options of the command alone"))
 
 
+def test_every_merge_method_and_parameter_is_described():
+    """One row a method with its source, one row a parameter that names its methods and default."""
+    from holdfast.checkpoints.methods.registry import METHODS, parameters_of
+    from holdfast.checkpoints.plan import CHOICES
+
+    page = section(text_of("docs/checkpoints.md"), "Merging")
+    lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if line.startswith("| `")]
+    methods = {re.findall(r"`(\w+)`", cells[0])[0]: cells for cells in lines if len(cells) == 3}
+    parameters = [(cells[0].strip("`"), re.findall(r"`(\w+)`", cells[1]), cells[2], cells[3]) for cells in lines if len(cells) == 4]
+    assert set(methods) == set(METHODS)
+    wanted = {(p.name, name, p.help) for name, cls in METHODS.items() for p in parameters_of(cls)}
+    assert {(n, m, next(h for _, _, h in wanted if text.startswith(h))) for n, held, _, text in parameters for m in held} == wanted
+    for name, held, default, _ in parameters:
+        for method in held:
+            value = next(p.default for p in parameters_of(METHODS[method]) if p.name == name)
+            assert default == ("" if value is None else str(value).lower() if isinstance(value, bool) else str(value)), (method, name)
+    differences = section(text_of("docs/checkpoints.md"), "Where checkpoints differ")
+    for policy, choices in CHOICES.items():
+        assert f"`--{policy}`" in differences and all(f"`{c}`" in differences for c in choices if c != "error")
+
+
 def test_every_evaluation_key_is_described():
     from holdfast.evaluation import suite
 
@@ -294,6 +315,8 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     for name, methods in (("direct", None), ("la-1", "label_annealing")):
         config = train_config(least, output_dir=f"runs/{name}", retention=methods, evaluation=suites, max_length=64, save_strategy="no")
         train(config, console=Console(quiet=True))
+    for name in ("base-model", "math-model", "code-model"):
+        put_checkpoint(Path(name), residual=False)
     rows = [{"input_ids": ids, "labels": ids} for ids in (tokenizer(s)["input_ids"] for s in SENTENCES)]
     return {
         "model": AutoModelForCausalLM.from_pretrained(model_folder),

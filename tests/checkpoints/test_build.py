@@ -41,7 +41,9 @@ IDS = [f"{name}-{parameters.get('semantics', 'original')}" for name, _, paramete
 SHAPES = llama_shapes(layers=4) | {"model.scalar": (), "model.empty": (0, 7)}
 
 
-def parents(folder: Path, *, shards: int, dtypes: tuple[str, ...] = ("BF16", "BF16", "F32", "F16"), shapes: Any = None) -> tuple[list[Path], list[Path]]:
+def parents(
+    folder: Path, *, shards: int, dtypes: tuple[str, ...] = ("BF16", "BF16", "F32", "F16"), shapes: Any = None
+) -> tuple[list[Path], list[Path]]:
     base = random_model(0, dtypes[0], shapes or SHAPES)
     base["ids"] = stored(np.arange(200), "I64")
     models = [random_model(i, d, shapes or SHAPES, near=base, spread=0.3) | {"ids": base["ids"]} for i, d in enumerate(dtypes[1:], 1)]
@@ -217,7 +219,9 @@ def test_nan_in_a_tensor_that_is_only_copied(tmp_path: Path) -> None:
     one, two = random_model(0, "F16"), random_model(1, "F16")
     one["extra.weight"] = stored(np.array([1.0, np.inf, np.nan]), "F16")
     folders = [write_folder(tmp_path / f"m{i}", m) for i, m in enumerate((one, two))]
-    with pytest.raises(ModelError, match=r"extra\.weight in .*m0/model\.safetensors \(model 1\) holds 1 NaN and 1 infinite of 3 values, the first at \[1\]"):
+    with pytest.raises(
+        ModelError, match=r"extra\.weight in .*m0/model\.safetensors \(model 1\) holds 1 NaN and 1 infinite of 3 values, the first at \[1\]"
+    ):
         merge(folders, tmp_path / "out", policies=Policies(unmatched="keep"), sync=False)
 
 

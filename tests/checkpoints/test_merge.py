@@ -495,8 +495,17 @@ def test_against_mergekit(method: str, ours: dict[str, Any], theirs: dict[str, A
     needs_base = METHODS[method].needs_base
     if needs_base or method == "slerp":
         config["base_model"] = str(tmp_path / ("base" if needs_base else "math"))
-    run_merge(MergeConfiguration.model_validate(config), str(tmp_path / "theirs"), MergeOptions(copy_tokenizer=False, quiet=True, write_model_card=False))
-    merge([tmp_path / "math", tmp_path / "code"], tmp_path / "ours", method=method, sync=False, **ours, **({"base": tmp_path / "base"} if needs_base else {}))
+    run_merge(
+        MergeConfiguration.model_validate(config), str(tmp_path / "theirs"), MergeOptions(copy_tokenizer=False, quiet=True, write_model_card=False)
+    )
+    merge(
+        [tmp_path / "math", tmp_path / "code"],
+        tmp_path / "ours",
+        method=method,
+        sync=False,
+        **ours,
+        **({"base": tmp_path / "base"} if needs_base else {}),
+    )
     mine, peer = read_folder(tmp_path / "ours"), read_folder(tmp_path / "theirs")
     assert mine.keys() == peer.keys()
     for name in mine:

@@ -17,7 +17,9 @@ HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 
 
-def plan_of(tmp_path: Path, *models: Model, method: str = "linear", configs: tuple[dict[str, Any], ...] = (), tokens: Any = None, **request: Any) -> Plan:
+def plan_of(
+    tmp_path: Path, *models: Model, method: str = "linear", configs: tuple[dict[str, Any], ...] = (), tokens: Any = None, **request: Any
+) -> Plan:
     folders = []
     for i, model in enumerate(models):
         folder = tmp_path / f"m{i}"
@@ -72,7 +74,9 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
 def test_policies_are_checked_together() -> None:
     with pytest.raises(ConfigError) as caught:
         Policies(vocabulary="kep", tied_heads="tied", unmatched="")
-    assert len(caught.value.problems) == 3 and "Did you mean 'keep'?" in caught.value.problems[0] and "Did you mean 'tie'?" in caught.value.problems[1]
+    assert (
+        len(caught.value.problems) == 3 and "Did you mean 'keep'?" in caught.value.problems[0] and "Did you mean 'tie'?" in caught.value.problems[1]
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "BOOL", "I64"])

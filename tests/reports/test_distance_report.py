@@ -261,7 +261,7 @@ def test_notes_are_listed_and_pointed_to(tmp_path) -> None:
 
 def test_equal_checkpoints_are_said_to_be_equal_and_nothing_is_drawn(tmp_path) -> None:
     page = write(tmp_path, tensor("h.0.mlp.c_fc.weight", 0.0))
-    assert "tuned is base: no compared parameter differs." in page
+    assert "base and tuned are the same: no compared parameter differs." in page
     assert 'id="figures"' not in page
 
 

@@ -19,7 +19,8 @@ from holdfast.checkpoints.engine import Job, Reader, Scratch, batches, map_block
 from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
-from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.reader import CheckpointReader, stretches
+from holdfast.checkpoints.remainders import RemainderFiles, remainder_name
 from holdfast.checkpoints.sources import config_of, folders_of, inner_source
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import Interrupted, ModelError, RunFolderError, ShapeError, StorageError
@@ -27,11 +28,13 @@ from holdfast.progress import progress
 from holdfast.results import fingerprint, write_json
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from holdfast.checkpoints.dtypes import Operand
     from holdfast.checkpoints.kernels import Flags
     from holdfast.checkpoints.sources import Source
 
-WRITING = 2e9
+WRITING = 1e9
 """Bytes a second that an estimate takes for writing."""
 PROBES = 4
 """Tensors that an estimate tries."""
@@ -50,7 +53,7 @@ class Recipe(Protocol):
     def combine(self, block: Block, state: Any, out: Operand) -> Flags: ...
     def identity(self) -> dict[str, Any]: ...
 
-    # optional: audit(block, out) -> dict[str, int], counts about what was written, summed into the record
+    # optional: remainder(block, out) -> (places, values, left), what the output's rounding lost; see `remainders`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,27 +116,32 @@ def build(
         Interrupted: Ctrl-C; the same request continues with the first unfinished file.
     """
     started = time.perf_counter()
-    output = Path(os.path.realpath(Path(output).expanduser()))
-    _refuse_inputs(plan, output)
-    check_destination(output, overwrite=overwrite)
+    output = check_output(plan, output, overwrite=overwrite)
     workers = workers or workers_here()
     shards = [(file, [Slot(j.name, j.dtype, j.shape, j.size * j.dtype.itemsize) for j in plan.jobs if j.file == file]) for file in plan.files]
     key = fingerprint(_identity(plan, recipe, slots, command, request))
     reader = Reader(plan.sources, [Digests() for _ in plan.sources])
     written = Digests()
     seconds = {"measure": 0.0, "merge": 0.0, "close": 0.0}
-    writer = CheckpointWriter(output, shards, key=key, overwrite=overwrite, sync=sync)
+    keeps = remainder_name if hasattr(recipe, "remainder") else None
+    try:
+        writer = CheckpointWriter(output, shards, key=key, overwrite=overwrite, sync=sync, beside=keeps)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Stopped. {output} was not written.") from None
     resumed = tuple(sorted(writer.finished))
     work = _Work(plan, recipe, slots, reader, workers)
     try:
-        audit: dict[str, int] = {}
         with progress(f"Writing {output.name}", total=plan.bytes_written * (1 + recipe.rounds()), unit="bytes") as advance:
-            work.run(writer, written, seconds, advance, audit)
+            work.run(writer, written, seconds, advance)
         began = time.perf_counter()
         roots = _roots(plan, reader)
         for _, root, _ in roots:
             root.check_unchanged()
         parents = [parent_record(role, root, _fingerprint_of(root, digests, workers)) for role, root, digests in roots]
+        copied: dict[str, list[str]] = {}
+        for job in plan.jobs:
+            if job.action == "copy":
+                copied.setdefault(plan.roles[job.origin], []).append(job.name)
         record: dict[str, Any] = {
             "command": command,
             "method": recipe.identity(),
@@ -143,8 +151,8 @@ def build(
             "plan": plan.summary(),
             "created": now(),
             "versions": versions(),
+            **({"copied": copied} if copied else {}),
             **({"ancestry": plan.ancestry} if plan.ancestry else {}),
-            **({"audit": audit} if audit and not resumed else {}),
         }
 
         def add(folder: Path) -> None:
@@ -154,6 +162,8 @@ def build(
             record["tensors"] = {name: written.tensor(name, entry.size) for name, entry in sorted(result.entries.items())}
             result.close()
             record["seconds"] = {k: round(v, 3) for k, v in seconds.items()}
+            if work.remainders is not None:
+                record["audit"] = {"remainders": work.remainders.close(), **({} if resumed else {"inexact": work.inexact})}
             if extra_files is not None:
                 extra_files(folder, record)
             write_json(folder / FILE, record)
@@ -161,15 +171,18 @@ def build(
         writer.close(add)
         seconds["close"] = time.perf_counter() - began
     except KeyboardInterrupt:
+        work.abandon()
         if writer.placed:
             writer.abandon(keep_finished=False)
             raise Interrupted(f"Stopped. {output} was written and is complete.") from None
         again = "continues with the files that are finished" if writer.abandon(keep_finished=True) else "begins anew"
         raise Interrupted(f"Stopped. {output} was not written. The same command {again}.") from None
     except StorageError:
+        work.abandon()
         writer.abandon(keep_finished=True)
         raise
     except BaseException:
+        work.abandon()
         writer.abandon(keep_finished=False)
         raise
     seconds["total"] = time.perf_counter() - started
@@ -203,6 +216,14 @@ class _Work:
         self.reader, self.workers = reader, workers
         self.states: dict[str, Any] = {}
         self.state: Any = None
+        self.remainders: RemainderFiles | None = None
+        self.inexact = 0
+        """Elements that the output does not give back, remainders included; of what this run has written."""
+
+    def abandon(self) -> None:
+        """Closes what is open."""
+        if self.remainders is not None:
+            self.remainders.abandon()
 
     def try_block(self, job: Job, count: int, scratch: Scratch) -> None:
         """All passes over the first `count` elements of a tensor, for the time that they take."""
@@ -211,10 +232,8 @@ class _Work:
             state = self.recipe.settle(number, self.recipe.measure(number, self._block(job, 0, count, scratch), state), state)
         self.recipe.combine(self._block(job, 0, count, scratch), state, scratch.out(job.dtype, count))
 
-    def run(
-        self, writer: CheckpointWriter, written: Digests, seconds: dict[str, float], advance: Callable[[float], None], audit: dict[str, int]
-    ) -> None:
-        self.writer, self.written, self.audit = writer, written, audit
+    def run(self, writer: CheckpointWriter, written: Digests, seconds: dict[str, float], advance: Callable[[float], None]) -> None:
+        self.writer, self.written = writer, written
         jobs = [job for job in self.plan.jobs if not self.writer.done(job.name)]
         if self.recipe.scope == "model":
             # what is finished counts too: the statistics are of the whole model
@@ -246,12 +265,15 @@ class _Work:
 
     def _measure_tensors(self, number: int, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
         totals: dict[str, Any] = {}
+        left: dict[str, int] = {}
 
         def add(job: Job, value: Any) -> None:
             totals[job.name] = _sum(totals[job.name], value) if job.name in totals else value
+            left[job.name] = left.get(job.name, len(list(stretches(job.size, UNIT)))) - 1
+            if not left[job.name]:  # its last block: totals may be large, so none is kept for longer than that
+                self.states[job.name] = self.recipe.settle(number, totals.pop(job.name), self.states.get(job.name))
 
         self._measure(number, [j for j in jobs if j.action == "combine"], lambda job: self.states.get(job.name), add, advance)
-        self.states |= {name: self.recipe.settle(number, total, self.states.get(name)) for name, total in totals.items()}
 
     def _measure(
         self, number: int, jobs: Sequence[Job], state: Callable[[Job], Any], reduce: Callable[[Job, Any], None], advance: Callable[[float], None]
@@ -262,13 +284,23 @@ class _Work:
         map_blocks(jobs, look, sources=len(self.plan.sources), workers=self.workers, reduce=reduce, advance=advance)
 
     def _write(self, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
-        def add(job: Job, counts: dict[str, int]) -> None:
-            for name, count in counts.items():
-                self.audit[name] = self.audit.get(name, 0) + count
+        if hasattr(self.recipe, "remainder"):
+            blocks = {file: 0 for file in self.plan.files if file not in self.writer.finished}
+            for job in jobs:
+                blocks[job.file] += len(list(stretches(job.size, UNIT)))
+            self.remainders = RemainderFiles(self.writer.staging, blocks)
+
+        def add(job: Job, found: tuple[int, np.ndarray, np.ndarray, int]) -> None:
+            start, places, values, left = found
+            self.inexact += left
+            if self.remainders is not None:
+                self.remainders.add(job, start, places, values)
 
         map_blocks(jobs, self._write_block, sources=len(self.plan.sources), workers=self.workers, reduce=add, advance=advance)
 
-    def _write_block(self, job: Job, start: int, stop: int, scratch: Scratch) -> dict[str, int] | None:
+    def _write_block(self, job: Job, start: int, stop: int, scratch: Scratch) -> tuple[int, np.ndarray, np.ndarray, int] | None:
+        import numpy as np
+
         from holdfast.checkpoints.kernels import Term, combine
 
         out = scratch.out(job.dtype, stop - start)
@@ -291,8 +323,10 @@ class _Work:
             raise overflow_error(job.name, job.dtype, flags.overflow)
         self.written.add(job.name, start, out.raw)
         self.writer.write(job.name, start, out.raw)
-        audit = getattr(self.recipe, "audit", None)
-        return audit(block, out) if audit is not None and block is not None else None
+        keep = getattr(self.recipe, "remainder", None)
+        if keep is None:
+            return None
+        return (start, *keep(block, out)) if block is not None else (start, np.empty(0, np.int64), np.empty(0, np.float32), 0)
 
     def _block(self, job: Job, start: int, stop: int, scratch: Scratch) -> Block:
         def read(index: int) -> Operand:
@@ -327,7 +361,6 @@ class _Work:
         import numpy as np
 
         from holdfast.checkpoints.dtypes import count_nonfinite
-        from holdfast.checkpoints.reader import stretches
 
         buffer = np.empty(8 * UNIT, np.uint8)
         for index, has in enumerate(job.has):
@@ -355,7 +388,13 @@ def _sum(a: Any, b: Any) -> Any:
     return a
 
 
-def _refuse_inputs(plan: Plan, output: Path) -> None:
+def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool) -> Path:
+    """The folder to write, by its real path, once it is known to be neither taken nor an input.
+
+    Raises:
+        RunFolderError: it is (or holds, or lies in) an input, or `check_destination` refuses it.
+    """
+    output = Path(os.path.realpath(Path(output).expanduser()))
     for source in plan.sources:
         # files may be links into another folder, as in the hub's cache
         places = {*folders_of(source), *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())}
@@ -364,6 +403,8 @@ def _refuse_inputs(plan: Plan, output: Path) -> None:
             if real == output or real in output.parents or output in real.parents:
                 relation = "is" if real == output else "lies in" if real in output.parents else "holds"
                 raise RunFolderError(f"{output} {relation} the input {folder}, which is never modified. Choose another output folder.")
+    check_destination(output, overwrite=overwrite)
+    return output
 
 
 def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: Mapping[str, Any] | None) -> list[Any]:

@@ -9,6 +9,7 @@ same seed however the model is sharded, cut into blocks, on disk (here) or in me
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +24,6 @@ from holdfast.errors import ConfigError
 from holdfast.results import fingerprint
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from holdfast.checkpoints.dtypes import Operand
     from holdfast.checkpoints.engine import Job, Scratch
     from holdfast.checkpoints.kernels import Flags
@@ -66,8 +65,8 @@ def prepare_perturb(
         adapter_base: the model that an adapter belongs to; default: the one it names.
 
     Raises:
-        ConfigError: a scale or std that is negative or not finite, names in `stds` that the model does not have.
-        ModelError: the checkpoint cannot be read.
+        ConfigError: a scale or std that is negative or not finite, no name in `stds` that the model has (some may be missing: heads that are tied).
+        ModelError: the checkpoint cannot be read; NaN or infinities where stds are taken of its values.
     """
     from holdfast.checkpoints.dtypes import dtype as dtype_named
 
@@ -89,6 +88,11 @@ def prepare_perturb(
         [source], ["model"], layout=0, base=None, policies=Policies(), dtype=dtype_named(dtype) if dtype else None
     )  # fmt: skip
     kept = {n: float(v) for n, v in found.items() if n in source.entries}
+    noisy = [job for job in plan.jobs if scale * kept.get(job.name, 0.0) > 0]
+    notes = [f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get noise; the others stay as they are."]
+    if unknown:
+        notes.append(f"{len(unknown)} names in stds are not in the checkpoint: {', '.join(unknown[:4])}{' ...' if len(unknown) > 4 else ''}.")
+    plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
     return Prepared(
         command="perturb", plan=plan, recipe=Perturb(seed=seed, scale=scale, stds=kept), slots=Slots(base=None, models=(0,)),
         request={"dtype": dtype, "stds": kept}, companions=companions_of(plan, 0, 0),
@@ -103,25 +107,37 @@ def perturb(model: Name, output_dir: Name, *, overwrite: bool = False, sync: boo
 def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
     """The standard deviation of each floating-point tensor's values, in float64, in one pass.
 
+    Blocks' means and squared deviations are combined pairwise: Chan, Golub and LeVeque, "Algorithms for computing the sample variance",
+    The American Statistician 37 (1983), equation 1.5.
+
     Args:
         source: an open source.
         workers: threads; None: all cores.
+
+    Raises:
+        ModelError: NaN or infinities.
     """
     import numpy as np
 
-    from holdfast.checkpoints.dtypes import decode
-    from holdfast.checkpoints.engine import Job, map_blocks
+    from holdfast.checkpoints.dtypes import count_nonfinite, decode
+    from holdfast.checkpoints.engine import Job, map_blocks, nonfinite_error
 
     jobs = [Job(e.name, e.dtype, e.shape, e.size, e.file.name, (True,)) for e in source.entries.values() if e.dtype.kind == "float"]
-    sums: dict[str, np.ndarray] = {}
+    sums: dict[str, tuple[int, float, float]] = {}
 
-    def look(job: Job, start: int, stop: int, scratch: Scratch) -> np.ndarray:
+    def look(job: Job, start: int, stop: int, scratch: Scratch) -> tuple[int, float, float]:
         operand = source.read(job.name, start, stop, scratch.buffers[0])
+        if count_nonfinite(operand.raw, operand.dtype):
+            raise nonfinite_error(source, job.name)
         values = decode(operand.raw, operand.dtype).astype(np.float64)
-        return np.array([values.size, values.sum(), np.square(values).sum()])
+        mean = float(values.mean()) if values.size else 0.0
+        return values.size, mean, float(np.square(values - mean).sum())
 
-    def add(job: Job, found: np.ndarray) -> None:
-        sums[job.name] = found if job.name not in sums else sums[job.name] + found
+    def add(job: Job, found: tuple[int, float, float]) -> None:
+        (n, mean, squares), (more, other, others) = sums.get(job.name, (0, 0.0, 0.0)), found
+        count, apart = n + more, other - mean
+        share = more / count if count else 0.0
+        sums[job.name] = count, mean + apart * share, squares + others + apart**2 * n * share
 
     map_blocks(jobs, look, sources=1, workers=workers, reduce=add)
-    return {name: math.sqrt(max(0.0, s[2] / s[0] - (s[1] / s[0]) ** 2)) if s[0] else 0.0 for name, s in sums.items()}
+    return {name: math.sqrt(squares / count) if count else 0.0 for name, (count, _, squares) in sums.items()}

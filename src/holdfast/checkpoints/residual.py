@@ -7,9 +7,11 @@
 A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 unless told otherwise. It carries the
 instruct model's tokenizer, chat template and generation configuration, which belong to the result.
 
-In float32 the residual of two bfloat16 or float16 models, put back on its base, gives the instruct model bit for bit, except where a weight is more
-than 2^16 times smaller than the base's; of float32 models likewise wherever the two are within a factor of two of each other. `dtype="float64"`
-covers the rest. Extraction counts the elements that would not come back, so the record says whether it is exact.
+Rounding the difference to float32 loses something where a weight changed by more than a factor of two (float32 models) or became more than 2^16 times
+smaller than the base's (bfloat16; 2^13 for float16). What is lost there is kept beside the residual (`remainders`), so that put back on its base
+it gives the instruct model bit for bit, but for the sign of a zero. Extraction counts the elements that would not come back even so, in the instruct
+model's own dtypes, so the record says whether it is exact. A weight that did not change is stored as -0.0, which changes nothing: not even the
+sign of a zero.
 
 Before anything is written, a sample of every layer is compared: a residual between models that are no relatives is noise, and is warned about with
 the evidence (`ancestry`).
@@ -18,6 +20,7 @@ the evidence (`ancestry`).
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +30,19 @@ from holdfast.checkpoints.ancestry import ancestry, warnings_of
 from holdfast.checkpoints.build import Built, Slots
 from holdfast.checkpoints.locate import local_folder, open_source
 from holdfast.checkpoints.merge import Name, Prepared, companions_of
-from holdfast.checkpoints.plan import Plan, Policies, make_plan
+from holdfast.checkpoints.plan import Alias, Plan, Policies, make_plan
+from holdfast.checkpoints.provenance import FILE
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.remainders import Remaindered, remainder
 from holdfast.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from holdfast.checkpoints.dtypes import Operand
     from holdfast.checkpoints.kernels import Flags
     from holdfast.checkpoints.methods.protocol import Block
+    from holdfast.checkpoints.sources import Source
 
 STEM = "residual"
 
@@ -56,24 +65,18 @@ class Passless:
 
 @dataclass(frozen=True, kw_only=True)
 class Extract(Passless):
-    """`model 1 - base`."""
+    """`model 1 - base`, as `-(base - model 1)`, which is -0.0 where nothing changed."""
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        from holdfast.checkpoints.kernels import Term, combine
+        from holdfast.checkpoints.kernels import Flags, Term, combine
 
-        return combine(None, [Term(1.0, block.models[0], block.base)], out)
+        assert block.base is not None
+        flags = combine(None, [Term(-1.0, block.base, block.models[0])], out)
+        return Flags(flags.nonfinite >> 1, flags.overflow)
 
-    def audit(self, block: Block, out: Operand) -> dict[str, int]:
-        """How many elements the residual, put back on the base, does not give back bit for bit."""
-        import numpy as np
-
-        from holdfast.checkpoints.dtypes import Operand
-        from holdfast.checkpoints.kernels import Term, combine
-
-        wanted = block.models[0]
-        back = Operand(np.empty_like(wanted.raw), wanted.dtype)
-        combine(block.base, [Term(1.0, out, None)], back)
-        return {"inexact": int(np.count_nonzero(back.raw.view(wanted.dtype.bits) != wanted.raw.view(wanted.dtype.bits)))}
+    def remainder(self, block: Block, out: Operand) -> tuple[np.ndarray, np.ndarray, int]:
+        """What the residual's rounding lost; see `remainders.remainder`."""
+        return remainder(block, out)
 
     def identity(self) -> dict[str, Any]:
         return {"method": "residual", "step": "extract"}
@@ -89,10 +92,33 @@ class Apply(Passless):
         from holdfast.checkpoints.kernels import Term, combine
 
         target, plus, *minus = block.models
-        return combine(target, [Term(self.scale, plus, minus[0] if minus else None)], out)
+        # with the signs of `Extract`, so that one pass gives the bits of two
+        if minus and any(o.dtype.itemsize >= 4 for o in (plus, minus[0])):
+            plus = _difference(block, plus, minus[0])
+        elif minus:
+            return combine(target, [Term(-self.scale, minus[0], plus)], out)
+        return combine(target, [Term(self.scale, plus)], out)
 
     def identity(self) -> dict[str, Any]:
         return {"method": "residual", "step": "apply", "scale": self.scale}
+
+
+def _difference(block: Block, instruct: Operand, base: Operand) -> Operand:
+    """`instruct - base` as it would be stored and read again: float32, or float64 where a remainder belongs to it."""
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import DTYPES, Operand
+    from holdfast.checkpoints.kernels import Term, combine
+
+    pair = dataclasses.replace(block, base=base, models=(instruct,), has=(True,))
+    hi = Operand(np.empty(block.count, np.float32), DTYPES["F32"])
+    combine(None, [Term(-1.0, base, instruct)], hi)
+    places, low, _ = remainder(pair, hi)
+    if not len(places):
+        return hi
+    wide = hi.raw.astype(np.float64)
+    wide[places] += low
+    return Operand(wide, DTYPES["F64"])
 
 
 def prepare_extract(
@@ -103,7 +129,7 @@ def prepare_extract(
     Args:
         instruct: the tuned model.
         base: what it was tuned from.
-        dtype: of the residual; "float32" is exact in nearly all cases (see above), "bfloat16" takes half the space.
+        dtype: of the residual; "float32" is exact (see above), "bfloat16" takes half the space.
         policies: what to do where the two differ. With `vocabulary: keep` a row that the base lacks is the instruct model's own.
         adapter_base: the model that adapters belong to; default: the base.
 
@@ -144,10 +170,16 @@ def prepare_apply(
     if not any(local_folder(residual).glob(f"{STEM}*.safetensors")):
         raise ModelError(
             f"Expected a residual (residual.safetensors) in {residual}, found another kind of checkpoint. Make one with 'holdfast residual "
-            "extract', or give --instruct and --base to do both in one pass."
+            "extract', or give --instruct and --old_base to do both in one pass."
         )
-    sources = [open_source(base), open_source(residual)]
+    sources = [open_source(base), _partial(_opened(residual), open_source(base))]
     return _applied(sources, ["base", "residual"], scale, dtype, policies, 1 if tokenizer == "residual" else 0, {"tokenizer": tokenizer}, minus=None)
+
+
+def _opened(residual: Name) -> Source:
+    source = CheckpointReader(local_folder(residual))
+    whole = Remaindered(source)
+    return whole if whole.elements else source
 
 
 def prepare_transfer(
@@ -216,6 +248,16 @@ def _applied(
         command="residual apply", plan=plan, recipe=Apply(scale=scale), slots=Slots(base=None, models=tuple(range(len(sources)))),
         request={"dtype": dtype, "policies": policies or Policies(), **request}, companions=companions_of(plan, 0, tokenizer),
     )  # fmt: skip
+
+
+def _partial(residual: Source, base: Source) -> Source:
+    """The residual without what it holds whole, because its own base lacked it, where this base has it: there is no difference to add there."""
+    try:
+        copied = json.loads((residual.folder / FILE).read_text(encoding="utf-8")).get("copied", {}).get("instruct", [])
+    except (OSError, ValueError, AttributeError):
+        return residual
+    whole = [name for name in copied if name in base.entries and name in residual.entries]
+    return Alias(residual, without=whole) if whole else residual
 
 
 def _warned(plan: Plan, base: int, tuned: int) -> Plan:

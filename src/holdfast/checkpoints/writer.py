@@ -70,6 +70,7 @@ class CheckpointWriter:
         overwrite: replace a folder that this engine wrote. Without it an existing folder that is not empty is refused.
         sync: put the content on the disk before it gets its name (fsync). Without it a power cut may lose what was reported as written, and a
             killed run begins anew.
+        beside: name of a second file that belongs to each file and is written by the caller; a file without it does not count as finished.
 
     Raises:
         RunFolderError: the destination exists, cannot be written, or is being written by another process.
@@ -85,9 +86,10 @@ class CheckpointWriter:
         metadata: Mapping[str, str] | None = None,
         overwrite: bool = False,
         sync: bool = True,
+        beside: Callable[[str], str] | None = None,
     ) -> None:
         self.folder = Path(os.path.realpath(folder))
-        self.sync, self._key, self._overwrite = sync, key, overwrite
+        self.sync, self._key, self._overwrite, self._beside = sync, key, overwrite, beside
         self.placed = False
         """Whether the folder has its name."""
         self._shards = [_lay_out(file, slots, metadata or {"format": "pt"}) for file, slots in shards]
@@ -99,7 +101,7 @@ class CheckpointWriter:
         self._synced: list[Future[None]] = []
         self._lock = -1
         check_destination(self.folder, overwrite=overwrite)
-        with _disk_errors(self.folder):
+        with disk_errors(self.folder):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             self.staging.mkdir(exist_ok=True)
             # first the own lock, then a look at others': of two that begin together at least one sees the other
@@ -127,7 +129,7 @@ class CheckpointWriter:
         position = shard.offsets[name] + element * raw.itemsize
         if not raw.size:
             return
-        with _disk_errors(self.folder):
+        with disk_errors(self.folder):
             _put(shard.descriptor, raw.data.cast("B"), position)
         with shard.lock:
             before = shard.left // WRITE_OUT
@@ -144,14 +146,11 @@ class CheckpointWriter:
         Raises:
             StorageError: the disk is full or failed; the destination is as it was.
         """
-        with _disk_errors(self.folder):
+        with disk_errors(self.folder):
             for waiting in self._synced:
                 waiting.result()
             short = [shard.file for shard in self._shards if shard.left and shard.file not in self.finished]
             assert not short, f"not all tensors were written: {short}"
-            for shard in self._shards:
-                if not self.sync and shard.file not in self.finished:
-                    os.rename(self.staging / f"{shard.file}.part", self.staging / shard.file)
             self._write_index()
             add(self.staging)
             if self.sync:
@@ -171,7 +170,7 @@ class CheckpointWriter:
     def abandon(self, *, keep_finished: bool) -> bool:
         """Gives up: removes what was written, or with `keep_finished` all but the finished shards. True when some were kept."""
         self._syncer.shutdown(wait=True, cancel_futures=True)
-        kept = keep_finished and not self.placed and any((self.staging / shard.file).is_file() for shard in self._shards)
+        kept = keep_finished and self.sync and not self.placed and any((self.staging / shard.file).is_file() for shard in self._shards)
         for shard in self._shards:
             if shard.descriptor >= 0:
                 os.close(shard.descriptor)
@@ -185,16 +184,18 @@ class CheckpointWriter:
 
     def _open(self) -> None:
         if os.pread(self._lock, 1024, 0) != self._key.encode():
-            # nothing of ours: for example an earlier output that was exchanged and not yet removed
+            # nothing to go on with: for example an earlier output that was exchanged and not yet removed
             for path in self.staging.iterdir():
                 if path.name != ".lock":
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            os.ftruncate(self._lock, 0)
+        os.ftruncate(self._lock, 0)
+        if self.sync:  # else a power cut could leave files of the right size without their content
             _put(self._lock, memoryview(self._key.encode()), 0)
         needed = 0
         for shard in self._shards:
             path = self.staging / shard.file
-            if path.is_file() and path.stat().st_size == shard.size:
+            whole = self._beside is None or (self.staging / self._beside(shard.file)).is_file()
+            if whole and path.is_file() and path.stat().st_size == shard.size:
                 self.finished.add(shard.file)
             else:
                 needed += shard.size
@@ -217,8 +218,7 @@ class CheckpointWriter:
             os.fsync(shard.descriptor)
         os.close(shard.descriptor)
         shard.descriptor = -1
-        if self.sync:  # a name says that the bytes are on the disk: only then may a later run take them for finished
-            os.rename(self.staging / f"{shard.file}.part", self.staging / shard.file)
+        os.rename(self.staging / f"{shard.file}.part", self.staging / shard.file)
 
     def _write_index(self) -> None:
         if len(self._shards) == 1:
@@ -279,7 +279,13 @@ def _lay_out(file: str, slots: Sequence[Slot], metadata: Mapping[str, str]) -> _
 
 
 @contextlib.contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turns what the system says while `folder` is written into what the user can do about it.
+
+    Raises:
+        RunFolderError: no permission.
+        StorageError: the disk is full or failed.
+    """
     try:
         yield
     except OSError as error:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoint_options import (
-    Request,
-    RequestParser,
     missing_folders,
     number_text,
     print_json,
@@ -18,6 +16,7 @@ from holdfast.cli.checkpoint_options import (
     stdout_console,
     stoppable,
 )
+from holdfast.cli.request import Request, RequestParser
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoint_options import (
-    Request,
-    RequestParser,
     method_text,
     missing_folders,
     print_json,
@@ -15,6 +13,7 @@ from holdfast.cli.checkpoint_options import (
     stdout_console,
     stoppable,
 )
+from holdfast.cli.request import Request, RequestParser
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.inspect import Check, Inspection

@@ -7,8 +7,6 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoint_options import (
-    Request,
-    RequestParser,
     add_output,
     add_policies,
     carry_out,
@@ -17,6 +15,7 @@ from holdfast.cli.checkpoint_options import (
     policies_of,
     stoppable,
 )
+from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import did_you_mean
 
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.checkpoint_options import (
-    Request,
-    RequestParser,
     add_output,
     all_here,
     carry_out,
@@ -17,6 +15,7 @@ from holdfast.cli.checkpoint_options import (
     plan_request,
     stoppable,
 )
+from holdfast.cli.request import Request, RequestParser
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared

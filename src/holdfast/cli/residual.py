@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoint_options import (
-    Request,
-    RequestParser,
     add_output,
     add_policies,
     carry_out,
@@ -16,6 +14,7 @@ from holdfast.cli.checkpoint_options import (
     policies_of,
     stoppable,
 )
+from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:

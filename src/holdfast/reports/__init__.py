@@ -5,14 +5,16 @@
     charts      plotly figures as plain dictionaries
     markup, page (with page.css and page.js)        one self-contained HTML document
     run_report, tradeoff_report, terminal, card     the four things written or printed
+    distance_report                 how far one checkpoint lies from another
 
-Everything is read from run folders; torch is never imported.
+Everything is read from plain records; torch is never imported.
 """
 
 from holdfast.reports.arms import Arm
 from holdfast.reports.card import write_model_card
+from holdfast.reports.distance_report import write_distance_report
 from holdfast.reports.run_report import write_run_report
 from holdfast.reports.terminal import print_run_summary, print_tradeoff
 from holdfast.reports.tradeoff_report import write_tradeoff_report
 
-__all__ = ["Arm", "print_run_summary", "print_tradeoff", "write_model_card", "write_run_report", "write_tradeoff_report"]
+__all__ = ["Arm", "print_run_summary", "print_tradeoff", "write_distance_report", "write_model_card", "write_run_report", "write_tradeoff_report"]

@@ -31,7 +31,7 @@
       row.hidden = !match || (!all && found > LIMIT);
     }
     const visible = all ? found : Math.min(found, LIMIT);
-    shown.textContent = visible < rows.length ? `${visible} of ${rows.length} tensors` : `${rows.length} tensors`;
+    shown.textContent = `${visible < rows.length ? `${visible} of ` : ""}${rows.length} tensor${rows.length === 1 ? "" : "s"}`;
     more.hidden = visible === found;
     more.textContent = `Show all ${found}`;
   };

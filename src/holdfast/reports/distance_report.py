@@ -164,7 +164,7 @@ def _largest(record: _Record) -> LayerDistance | None:
 
 def _verdict(record: _Record) -> str:
     if record.total.l2 == 0:
-        return f"{record.result} is {record.start}: no compared parameter differs."
+        return f"{record.start} and {record.result} are the same: no compared parameter differs."
     text = f"From {record.start} to {record.result} the weights moved by {moved(record.total.relative)} of their norm"
     largest = _largest(record)
     if largest is not None and largest.l2 > 0:
@@ -533,7 +533,7 @@ def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], fl
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers between two powers of ten: 1, 2 and 5 times the powers on a short axis, every power or every other one on a long one."""
     powers = range(math.floor(low), math.ceil(high) + 1)
-    steps, every = ((1, 2, 5), 1) if high - low <= 2 else ((1,), 1 if high - low <= 3 else 2)
+    steps, every = ((1, 2, 5), 1) if high - low <= 2 else ((1,), 1 if high - low <= 4 else 2)
     found = [step * 10.0**power for power in powers if power % every == 0 for step in steps]
     return [t for t in found if low - 1e-9 <= math.log10(t) <= high + 1e-9]
 

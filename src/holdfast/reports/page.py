@@ -149,7 +149,7 @@ def facts(items: Sequence[tuple[str, str]]) -> Html:
 
 def banner(text: Any, tone: str = "flat") -> Html:
     """A message that must not be overlooked."""
-    return tag("p", text, cls=f"banner {tone}")
+    return tag("div", text, cls=f"banner {tone}")
 
 
 def bullets(items: Sequence[Any]) -> Html:

@@ -29,6 +29,13 @@ typedef struct {
     int64_t type;
 } operand;
 
+/* Vectors of GNU C, where the compiler does not find them by itself; any machine has them, in registers or out of them. */
+typedef float v4f __attribute__((vector_size(16)));
+typedef int32_t v4i __attribute__((vector_size(16)));
+typedef float v8f __attribute__((vector_size(32)));
+typedef int32_t v8i __attribute__((vector_size(32)));
+typedef double v4d __attribute__((vector_size(32)));
+
 static const int64_t SIZE[] = {4, 2, 2, 1, 1};
 /* The smallest magnitude, as bits of a float, that rounds to something infinite or NaN. */
 static const uint32_t LIMIT[] = {INFINITE, 0x7F7F8000u, 0x477FF000u, 0x43E80001u, 0x47700000u};
@@ -53,6 +60,11 @@ INLINE const char *at(const operand *o, int64_t i)
     return (const char *)o->data + i * SIZE[o->type];
 }
 
+static int overlap(const operand *a, const operand *b, int64_t n)
+{
+    return a->type != NONE && (uintptr_t)at(a, 0) < (uintptr_t)at(b, n) && (uintptr_t)at(b, 0) < (uintptr_t)at(a, n);
+}
+
 /* ----------------------------------------------------------------------------------------------------------- conversion */
 
 INLINE float half_to_float(uint32_t h)
@@ -75,11 +87,11 @@ INLINE uint32_t narrow(uint32_t bits, int exponent, int mantissa, uint32_t first
     return LEAST(result, first_nonfinite) | (bits >> 31) << sign_at;
 }
 
-static void decode_halves(const uint16_t *restrict raw, int64_t n, float *restrict out)
+static __attribute__((noinline)) void decode_halves(const uint16_t *restrict raw, int64_t n, float *restrict out)
 {
     int64_t i = 0;
 #ifdef __F16C__
-    for (; i + 8 <= n; i += 8)
+    for (; n - i >= 8; i += 8)
         _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(raw + i))));
 #endif
     for (; i < n; i++)
@@ -156,7 +168,7 @@ static void store_finite(const float *restrict x, int64_t n, int64_t type, char 
         uint16_t *p = (uint16_t *)raw;
         int64_t i = 0;
 #ifdef __F16C__
-        for (; i + 8 <= n; i += 8)
+        for (; n - i >= 8; i += 8)
             _mm_storeu_si128((__m128i *)(p + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
         for (; i < n; i++)
@@ -253,11 +265,13 @@ void holdfast_decode(int64_t n, const operand *o, float *out)
 int64_t holdfast_encode(int64_t n, const float *x, const operand *out)
 {
     int64_t lost = 0;
-    float block[BLOCK]; /* `out` may be x */
+    const operand values = {(void *)x, F32};
+    int aside = overlap(&values, out, n);
+    float block[BLOCK];
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t k = LEAST(BLOCK, n - start);
-        memcpy(block, x + start, 4 * k);
-        encode(block, k, out, start, largest(block, k), &lost);
+        const float *p = aside ? memcpy(block, x + start, 4 * k) : x + start;
+        encode(p, k, out, start, largest(p, k), &lost);
     }
     return lost;
 }
@@ -333,11 +347,6 @@ static uint32_t combine_pairs_of(int64_t pairs, const char *anchor, int terms, c
     CASE(3)
 #undef CASE
     return 1;
-}
-
-static int overlap(const operand *a, const operand *b, int64_t n)
-{
-    return a->type != NONE && (uintptr_t)at(a, 0) < (uintptr_t)at(b, n) && (uintptr_t)at(b, 0) < (uintptr_t)at(a, n);
 }
 
 /* flags: [nonfinite mask, overflow]. operands: anchor, plus_0, minus_0, plus_1 ...; weights of 0 skip. */
@@ -419,51 +428,74 @@ void holdfast_combine(int64_t n, int64_t terms, const operand *operands, const f
 
 /* ----------------------------------------------------------------------------------------------------------------- TIES */
 
+INLINE v8f where(v8i mask, v8f x)
+{
+    return (v8f)((v8i)x & mask);
+}
+
+INLINE v8f either(v8i mask, v8f x, v8f y)
+{
+    return (v8f)(((v8i)x & mask) | ((v8i)y & ~mask));
+}
+
+#define MODELS 62 /* as many as the mask has bits for, beside the base */
+
 /* operands: base, models. weights may be 0; by_count: divide by the number that agree, and a sum of 0 elects nobody. */
 void holdfast_ties(int64_t n, int64_t models, const operand *operands, const float *thresholds, const float *weights, float scale, int64_t by_count,
                    int64_t normalize, const operand *out, int64_t *flags)
 {
-    enum { K = BLOCK / 2 };
-    float first[K], buffer[K], total[K], above[K], below[K], above_share[K], below_share[K];
-    int64_t lost = 0, unusual = 0, mask = 0;
-    for (int64_t start = 0; start < n; start += K) {
-        int64_t k = LEAST(K, n - start);
-        uint32_t most = 0;
-        const float *base = floats(operands, start, k, first);
-        memset(total, 0, sizeof total);
-        memset(above, 0, sizeof above);
-        memset(below, 0, sizeof below);
-        memset(above_share, 0, sizeof above_share);
-        memset(below_share, 0, sizeof below_share);
+    float base[BLOCK / 2], merged[BLOCK / 2], decoded[4 * BLOCK], factors[MODELS], shares[MODELS];
+    int32_t below_least[MODELS];
+    int64_t lost = 0, unusual = 0, mask = 0, size = BLOCK / 2;
+    for (int64_t j = 0; j < models; j++) {
+        factors[j] = weights ? weights[j] : 1.0f;
+        shares[j] = by_count ? 1.0f : factors[j];
+        below_least[j] = thresholds[j] > 0 ? (int32_t)as_bits(thresholds[j]) - 1 : -1;
+    }
+    while (size * models > 4 * BLOCK)
+        size /= 2;
+    for (int64_t start = 0; start < n; start += size) {
+        int64_t k = LEAST(size, n - start), whole = (k + 7) / 8 * 8;
+        decode(operands, start, k, base);
+        memset(base + k, 0, 4 * (whole - k));
         for (int64_t j = 0; j < models; j++) {
-            const float w = weights ? weights[j] : 1.0f;
-            const uint32_t least = thresholds[j] > 0 ? as_bits(thresholds[j]) : 0, share = as_bits(by_count ? 1.0f : w);
-            const float *model = floats(operands + 1 + j, start, k, buffer);
-            for (int64_t i = 0; i < k; i++) { /* masks instead of choices: the compiler would branch */
-                uint32_t d = as_bits(model[i] - base[i]), m = d & MAGNITUDE;
-                most = m > most ? m : most;
-                float kept = w * as_float(d & -(uint32_t)(m >= least));
-                uint32_t up = -(uint32_t)(kept > 0), down = -(uint32_t)(kept < 0);
-                total[i] += kept;
-                above[i] += as_float(as_bits(kept) & up);
-                below[i] += as_float(as_bits(kept) & down);
-                above_share[i] += as_float(share & up);
-                below_share[i] += as_float(share & down);
+            decode(operands + 1 + j, start, k, decoded + j * size);
+            memset(decoded + j * size + k, 0, 4 * (whole - k));
+        }
+        v8i seen = {0};
+        for (int64_t i = 0; i < whole; i += 8) {
+            v8f b, sum = {0}, moved = {0}, share = {0};
+            memcpy(&b, base + i, 32);
+            for (int64_t j = 0; j < models; j++) {
+                v8f kept;
+                memcpy(&kept, decoded + j * size + i, 32);
+                kept = kept - b;
+                v8i m = (v8i)kept & (int32_t)MAGNITUDE;
+                seen |= m + 0x00800000; /* carries into the sign of a number without a finite exponent */
+                kept = factors[j] * where(m > below_least[j], kept);
+                memcpy(decoded + j * size + i, &kept, 32);
+                sum += kept;
             }
+            v8i turned = ~(by_count ? sum > 0 : sum >= 0) & (int32_t)SIGN;
+            for (int64_t j = 0; j < models; j++) {
+                v8f kept;
+                memcpy(&kept, decoded + j * size + i, 32);
+                v8i agrees = (v8f)((v8i)kept ^ turned) > 0;
+                moved += where(agrees, kept);
+                share += where(agrees, (v8f){0} + shares[j]);
+            }
+            if (normalize)
+                moved = moved / either(share == 0, (v8f){0} + 1.0f, share);
+            moved = moved * scale;
+            v8i stays = moved == 0;
+            if (by_count)
+                stays |= sum == 0;
+            moved = either(stays, b, b + moved);
+            memcpy(merged + i, &moved, 32);
         }
-        if (most >= INFINITE)
+        if (((seen[0] | seen[1]) | (seen[2] | seen[3]) | (seen[4] | seen[5]) | (seen[6] | seen[7])) < 0)
             mask |= nonfinite_mask(operands, 1 + models, start, k);
-        for (int64_t i = 0; i < k; i++) {
-            int positive = by_count ? total[i] > 0 : total[i] >= 0;
-            float merged = positive ? above[i] : below[i], share = positive ? above_share[i] : below_share[i];
-            share = share == 0 ? 1.0f : share;
-            merged = normalize ? merged / share : merged;
-            merged = merged * scale;
-            float moved = base[i] + merged;
-            int stays = (by_count && total[i] == 0) || merged == 0;
-            total[i] = stays ? base[i] : moved;
-        }
-        unusual += encode(total, k, out, start, largest(total, k), &lost);
+        unusual += encode(merged, k, out, start, largest(merged, k), &lost);
     }
     flags[0] = mask;
     flags[1] = lost + (mask ? 0 : unusual);
@@ -519,45 +551,91 @@ void holdfast_delta_histogram(int64_t n, const operand *operands, int64_t *count
 
 /* -------------------------------------------------------------------------------------------------------------- moments */
 
-typedef float v4f __attribute__((vector_size(16)));
-typedef int32_t v4i __attribute__((vector_size(16)));
-typedef double v4d __attribute__((vector_size(32)));
+/* These sums promise 1e-12, not bits. */
+#if defined(__FMA__) && defined(__AVX2__)
+#define FUSED(a, b, c) ((v4d)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
+#else
+#define FUSED(a, b, c) ((a) * (b) + (c))
+#endif
+
+/* Four lanes each of sum (b - a)^2, sum a^2, sum b^2, sum a b; two of each, since additions take longer than they are apart. */
+typedef struct {
+    v4d moved[2], a[2], b[2], products[2];
+} lanes;
+
+INLINE void add_products(lanes *sums, int j, v4f a, v4f b)
+{
+    v4d x = __builtin_convertvector(a, v4d), y = __builtin_convertvector(b, v4d), d = y - x;
+    sums->moved[j] = FUSED(d, d, sums->moved[j]);
+    sums->a[j] = FUSED(x, x, sums->a[j]);
+    sums->b[j] = FUSED(y, y, sums->b[j]);
+    sums->products[j] = FUSED(x, y, sums->products[j]);
+}
+
+INLINE double total(const v4d *parts)
+{
+    v4d sum = parts[0] + parts[1];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+static int32_t signs_agree(const operand *operands, int64_t start, int64_t k)
+{
+    float first[BLOCK], second[BLOCK];
+    const float *a = floats(operands, start, k, first), *b = floats(operands + 1, start, k, second);
+    int32_t same = 0;
+    for (int64_t i = 0; i < k; i++)
+        same += ((a[i] > 0) & (b[i] > 0)) | ((a[i] < 0) & (b[i] < 0)) | ((a[i] == 0) & (b[i] == 0));
+    return same;
+}
 
 /* out: sum (b - a)^2, sum a^2, sum b^2, sum a b, how many signs agree, NaN or infinite in a, in b. */
 void holdfast_moments(int64_t n, const operand *operands, double *out)
 {
-    float a[BLOCK], b[BLOCK];
+    float first[BLOCK], second[BLOCK];
     double sums[4] = {0, 0, 0, 0};
     int64_t agree = 0;
+    int pairs = operands[0].type == BF16 && operands[1].type == BF16;
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t k = LEAST(BLOCK, n - start);
-        decode(operands, start, k, a);
-        decode(operands + 1, start, k, b);
-        for (int64_t i = k; i < BLOCK && i % 8; i++)
-            a[i] = b[i] = 0;
-        int32_t same = 0;
-        for (int64_t i = 0; i < k; i++)
-            same += ((a[i] > 0) & (b[i] > 0)) | ((a[i] < 0) & (b[i] < 0)) | ((a[i] == 0) & (b[i] == 0));
-        agree += same;
-        v4d moved[2] = {{0}}, squares_a[2] = {{0}}, squares_b[2] = {{0}}, products[2] = {{0}};
-        for (int64_t i = 0; i < k; i += 8)
-            for (int64_t j = 0; j < 2; j++) {
-                v4f p, q;
-                memcpy(&p, a + i + 4 * j, 16);
-                memcpy(&q, b + i + 4 * j, 16);
-                v4d x = __builtin_convertvector(p, v4d), y = __builtin_convertvector(q, v4d), d = y - x;
-                moved[j] += d * d;
-                squares_a[j] += x * x;
-                squares_b[j] += y * y;
-                products[j] += x * y;
+        lanes block = {0};
+        if (pairs && k == BLOCK) {
+            const uint16_t *p = (const uint16_t *)at(operands, start), *q = (const uint16_t *)at(operands + 1, start);
+            uint16_t same = 0;
+            for (int64_t i = 0; i < k; i++) {
+                uint16_t zero_p = (p[i] & 0x7FFF) == 0, zero_q = (q[i] & 0x7FFF) == 0, opposed = (uint16_t)(p[i] ^ q[i]) >> 15;
+                same += (uint16_t)((zero_p == zero_q) & (zero_p | (opposed ^ 1)));
             }
-        for (int64_t j = 0; j < 2; j++)
-            for (int64_t l = 0; l < 4; l++) {
-                sums[0] += moved[j][l];
-                sums[1] += squares_a[j][l];
-                sums[2] += squares_b[j][l];
-                sums[3] += products[j][l];
+            for (int64_t i = 0; i < k; i += 8) {
+                v4i x, y;
+                memcpy(&x, p + i, 16);
+                memcpy(&y, q + i, 16);
+                add_products(&block, 0, (v4f)(x << 16), (v4f)(y << 16));
+                add_products(&block, 1, (v4f)(x & (int32_t)0xFFFF0000), (v4f)(y & (int32_t)0xFFFF0000));
             }
+            agree += isfinite(total(block.a) + total(block.b)) ? same : signs_agree(operands, start, k);
+        } else {
+            const float *a = floats(operands, start, k, first), *b = floats(operands + 1, start, k, second);
+            agree += signs_agree(operands, start, k);
+            for (int64_t i = 0; i < k; i += 8) {
+                float ends[2][8] = {{0}};
+                const float *x = a + i, *y = b + i;
+                if (k - i < 8) {
+                    memcpy(ends[0], x, 4 * (k - i));
+                    memcpy(ends[1], y, 4 * (k - i));
+                    x = ends[0], y = ends[1];
+                }
+                for (int j = 0; j < 2; j++) {
+                    v4f p, q;
+                    memcpy(&p, x + 4 * j, 16);
+                    memcpy(&q, y + 4 * j, 16);
+                    add_products(&block, j, p, q);
+                }
+            }
+        }
+        sums[0] += total(block.moved);
+        sums[1] += total(block.a);
+        sums[2] += total(block.b);
+        sums[3] += total(block.products);
     }
     memcpy(out, sums, sizeof sums);
     out[4] = (double)agree;

@@ -1,0 +1,211 @@
+"""What a residual loses when it is rounded for storage, kept where it matters, so that residual + base gives the instruct model back bit for bit.
+
+    residual = hi + lo,   hi = the stored value (float32),   lo = (instruct - base) - hi
+
+The error of a float32 subtraction is itself a float32 number (Dekker 1971; Knuth, TAOCP 2, 4.2.2), so the two together are exact. lo is needed only
+where base + hi does not round to the instruct model's weight, which in a fine-tune is a small share: float32 weights that changed by more than
+a factor of two. Those lie, sparse, beside each file of the residual: `residual.remainder.safetensors` holds for tensor T the element numbers
+`T.index` (int64, ascending) and the values `T.value` (float32).
+
+What this cannot restore is the sign of a zero, and the residual's own dtype where that is 16 bits: remainders are kept for float32 and wider only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from holdfast.checkpoints.reader import CheckpointReader, read_header
+from holdfast.checkpoints.sources import Entry
+from holdfast.checkpoints.writer import disk_errors
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.engine import Job
+    from holdfast.checkpoints.methods.protocol import Block
+
+SUFFIX = ".remainder.safetensors"
+
+
+def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
+    """Where base + hi is not the instruct model's weight, and what is missing there.
+
+    Args:
+        block: the base and, as its first model, the instruct model.
+        hi: `[count]`, the residual as it is stored.
+
+    Returns:
+        `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not come back bit for bit even so.
+    """
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import Operand, decode
+    from holdfast.checkpoints.kernels import Term, combine
+
+    wanted, base = block.models[0], block.base
+    assert base is not None
+    bits = wanted.dtype.bits
+    back = Operand(np.empty_like(wanted.raw), wanted.dtype)
+    combine(base, [Term(1.0, hi)], back)
+    places = np.flatnonzero(back.raw.view(bits) != wanted.raw.view(bits))
+    if not len(places) or hi.dtype.itemsize < 4:
+        return places[:0], np.empty(0, np.float32), len(places)
+    i, b, h = (decode(o.raw[places], o.dtype).astype(np.float64) for o in (wanted, base, hi))
+    # (i - b) - h in an order that loses nothing: of i and b one is near h, or h is their exact difference
+    low = np.where(np.abs(i) >= np.abs(b), (i - h) - b, i - (b + h)).astype(np.float32)
+    kept = low != 0
+    places, low = places[kept], low[kept]
+    fixed = Operand(np.empty_like(wanted.raw[: len(places)]), wanted.dtype)
+    whole = Operand(h[kept] + low.astype(np.float64), _float64())
+    combine(Operand(base.raw[places], base.dtype), [Term(1.0, whole)], fixed)
+    left = int(np.count_nonzero(fixed.raw.view(bits) != wanted.raw[places].view(bits))) + int((~kept).sum())
+    return places.astype(np.int64), low, left
+
+
+def _float64() -> Any:
+    from holdfast.checkpoints.dtypes import DTYPES
+
+    return DTYPES["F64"]
+
+
+class RemainderFiles:
+    """Collects remainders while a residual is written: one file beside each of its files, built from pieces that come in order.
+
+    Args:
+        folder: where the residual is being written.
+        left: file: how many blocks of it are still to come.
+    """
+
+    def __init__(self, folder: Path, left: Mapping[str, int]) -> None:
+        self.folder = folder
+        self._left = dict(left)
+        self._parts: dict[str, tuple[BinaryIO, BinaryIO]] = {}
+        self._counts: dict[str, dict[str, int]] = {}
+        for file, blocks in self._left.items():
+            if not blocks:
+                self._finish(file)
+
+    def add(self, job: Job, start: int, places: np.ndarray, values: np.ndarray) -> None:
+        """One block's remainders; blocks of a file come tensor after tensor, each from its start to its end."""
+        with disk_errors(self.folder):
+            if len(places):
+                index, value = self._open(job.file)
+                index.write((places + start).astype("<i8").tobytes())
+                value.write(values.astype("<f4").tobytes())
+                counts = self._counts.setdefault(job.file, {})
+                counts[job.name] = counts.get(job.name, 0) + len(places)
+            self._left[job.file] -= 1
+            if not self._left[job.file]:
+                self._finish(job.file)
+
+    def close(self) -> int:
+        """Removes the files in which there is nothing; gives the number of elements that the others hold."""
+        total = 0
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            _, entries = read_header(path)
+            held = sum(e.size for e in entries if e.name.endswith(".index"))
+            total += held
+            if not held:
+                path.unlink()
+        return total
+
+    def abandon(self) -> None:
+        """Closes and removes what is not finished."""
+        for file, pieces in self._parts.items():
+            for piece, kind in zip(pieces, ("index", "value"), strict=True):
+                piece.close()
+                self._part(file, kind).unlink(missing_ok=True)
+        self._parts = {}
+
+    def _open(self, file: str) -> tuple[BinaryIO, BinaryIO]:
+        if file not in self._parts:
+            self._parts[file] = tuple(open(self._part(file, kind), "w+b") for kind in ("index", "value"))  # type: ignore[assignment]  # noqa: SIM115
+        return self._parts[file]
+
+    def _part(self, file: str, kind: str) -> Path:
+        return self.folder / f"{file}.{kind}.part"
+
+    def _finish(self, file: str) -> None:
+        counts = self._counts.pop(file, {})
+        header: dict[str, Any] = {"__metadata__": {"format": "holdfast remainders"}}
+        position = 0
+        for kind, dtype, size in (("index", "I64", 8), ("value", "F32", 4)):
+            for name, count in counts.items():
+                header[f"{name}.{kind}"] = {"dtype": dtype, "shape": [count], "data_offsets": [position, position + count * size]}
+                position += count * size
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        target = self.folder / remainder_name(file)
+        part = target.with_name(target.name + ".part")
+        with open(part, "wb") as stream:
+            stream.write(len(text).to_bytes(8, "little") + text)
+            for piece in self._parts.pop(file, ()):
+                piece.seek(0)
+                shutil.copyfileobj(piece, stream)
+                piece.close()
+            stream.flush()
+            os.fsync(stream.fileno())
+        for kind in ("index", "value"):
+            self._part(file, kind).unlink(missing_ok=True)
+        os.rename(part, target)
+
+
+def remainder_name(file: str) -> str:
+    """The name of the file with the remainders of one file of a residual."""
+    return file.removesuffix(".safetensors") + SUFFIX
+
+
+class Remaindered:
+    """A residual with its remainders: where a block has some, its values are float64, `hi + lo`.
+
+    Args:
+        source: the residual's folder, open.
+
+    Raises:
+        ModelError: a file of remainders is damaged.
+    """
+
+    def __init__(self, source: CheckpointReader) -> None:
+        self.source, self.label, self.folder = source, source.label, source.folder
+        self.entries: Mapping[str, Entry] = source.entries
+        self._held: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for file in source.files:
+            path = self.folder / remainder_name(file.name)
+            if path.is_file():
+                self._held |= _mapped(path)
+
+    @property
+    def elements(self) -> int:
+        """How many remainders there are."""
+        return sum(len(index) for index, _ in self._held.values())
+
+    def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
+        """See `Source.read`."""
+        import numpy as np
+
+        from holdfast.checkpoints.dtypes import Operand, decode
+
+        operand = self.source.read(name, start, stop, buffer)
+        index, value = self._held.get(name, (None, None))
+        if index is None or value is None:
+            return operand
+        first, last = np.searchsorted(index, (start, stop))
+        if first == last:
+            return operand
+        wide = decode(operand.raw, operand.dtype).astype(np.float64)
+        wide[np.asarray(index[first:last]) - start] += value[first:last]
+        return Operand(wide, _float64())
+
+
+def _mapped(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    import numpy as np
+
+    _, entries = read_header(path)
+    arrays = {e.name: np.memmap(path, e.dtype.storage, mode="r", offset=e.offset, shape=(e.size,)) for e in entries if e.size}
+    return {n.removesuffix(".index"): (arrays[n], arrays[n.removesuffix(".index") + ".value"]) for n in arrays if n.endswith(".index")}

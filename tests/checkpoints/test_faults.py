@@ -1,0 +1,297 @@
+"""Faults on the way: inputs and earlier outputs stay what they are, nothing half-written gets a name, and the error says which file and tensor."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checkpoint_folders import contents, llama_shapes, random_model, read_folder, stored, write_folder
+from holdfast.checkpoints.merge import Prepared, merge, prepare_merge
+from holdfast.checkpoints.perturb import perturb
+from holdfast.checkpoints.residual import prepare_extract
+from holdfast.errors import Interrupted, ModelError, RunFolderError, StorageError
+
+
+class Case:
+    """Two parents, an earlier output of another request, and what all of it held before."""
+
+    def __init__(self, folder: Path, *, shards: int = 3, output: Path | None = None, width: int = 12) -> None:
+        self.folder, self.output = folder, output or folder / "out"
+        shapes = llama_shapes(layers=6, width=width)
+        base = random_model(0, shapes=shapes)
+        models = [base, random_model(1, shapes=shapes, near=base)]
+        self.parents = [
+            write_folder(folder / n, m, shards=shards, tokens=[f"t{i}" for i in range(40)], files={"generation_config.json": "{}"})
+            for n, m in zip(("base", "tuned"), models, strict=True)
+        ]
+        merge(self.parents, self.output, weights=[1.0, 9.0], sync=False)
+        self.before = self.now()
+
+    def prepared(self) -> Prepared:
+        return prepare_merge("wise_ft", self.parents[1:], base=self.parents[0], alpha=0.25)
+
+    def now(self) -> dict[str, dict[str, str]]:
+        return {str(f): contents(f) for f in [*self.parents, self.output]}
+
+    def check(self, *, changed: Path | None = None) -> None:
+        """Nothing has changed and nothing is left over."""
+        now = self.now()
+        for folder, held in self.before.items():
+            assert now[folder] == held or Path(folder) == changed, folder
+        assert not [p.name for p in self.output.parent.iterdir() if p.name.startswith(".")]
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------------------ outputs
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_input_is_never_written_into_replaced_or_removed(overwrite: bool, case: Case, tmp_path: Path) -> None:
+    tuned = case.parents[1]
+    (tuned / "provenance.json").write_text("{}")  # as if it were an output of ours, too
+    (tmp_path / "provenance.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tuned)
+    for output, relation in (
+        (tuned, "is"), (tuned / ".", "is"), (tmp_path / "link", "is"), (tuned / "inside" / "deep", "lies in"), (tmp_path / "link" / "inside", "lies in"),
+        (tmp_path, "holds"), (tmp_path / "new" / "..", "holds"), (tmp_path.parent, "holds"),
+    ):  # fmt: skip
+        before = contents(tmp_path)
+        with pytest.raises(RunFolderError, match=rf"{relation} the input .*, which is never modified"):
+            case.prepared().write(output, overwrite=overwrite)
+        assert contents(tmp_path) == before
+
+
+def test_a_folder_that_an_input_links_into_is_an_input_too(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "view").mkdir()
+    for file in case.output.iterdir():
+        (tmp_path / "view" / file.name).symlink_to(file)
+    with pytest.raises(RunFolderError, match=r"out is the input"):
+        prepare_merge("linear", [tmp_path / "view", case.parents[0]]).write(case.output, overwrite=True)
+    case.check()
+
+
+def test_adapters_and_fisher_information_are_inputs(tmp_path: Path) -> None:
+    model = random_model(0, "F32")
+    folders = [write_folder(tmp_path / n, model) for n in ("a", "b", "f")]
+    for folder in folders:
+        (folder / "provenance.json").write_text("{}")
+    for folder in folders:
+        with pytest.raises(RunFolderError, match="which is never modified"):
+            prepare_merge("fisher", folders[:1], fisher=folders[2:], layout=folders[0]).write(
+                folder if folder != folders[1] else tmp_path, overwrite=True
+            )
+
+
+def test_an_existing_output_is_kept_unless_it_is_to_be_replaced(case: Case) -> None:
+    with pytest.raises(RunFolderError, match=r"out exists and is not empty\. Choose another folder, or add --overwrite"):
+        case.prepared().write(case.output)
+    case.check()
+    case.prepared().write(case.output, overwrite=True, sync=False)
+    assert case.now()[str(case.output)] != case.before[str(case.output)]
+    case.check(changed=case.output)
+
+
+# ------------------------------------------------------------------------------------------------------------------ inputs
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_shard_that_is_cut_between_planning_and_reading(workers: int, case: Case) -> None:
+    prepared = case.prepared()
+    file = case.parents[1] / "model-00002-of-00003.safetensors"
+    os.truncate(file, file.stat().st_size - 10)
+    with pytest.raises(ModelError, match=r"tuned/model-00002-of-00003\.safetensors ends within model\.layers\.\d\..*weight: it has become shorter"):
+        prepared.write(case.output, overwrite=True, workers=workers)
+    case.check(changed=case.parents[1])
+
+
+@pytest.mark.parametrize("what", ["touched", "replaced"])
+def test_a_shard_that_is_written_meanwhile(what: str, case: Case) -> None:
+    """Sizes and headers are the same: without a look at the end the output would be a mixture of two versions."""
+    prepared = case.prepared()
+    file = case.parents[1] / "model-00003-of-00003.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    if what == "replaced":
+        file.with_suffix(".new").write_bytes(content)
+        os.replace(file.with_suffix(".new"), file)
+    else:
+        os.utime(file, ns=(0, 0))
+    with pytest.raises(ModelError, match=r"tuned/model-00003-of-00003\.safetensors has been changed since it was opened"):
+        prepared.write(case.output, overwrite=True)
+    case.check(changed=case.parents[1])
+
+
+def test_a_disk_that_cannot_be_read(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, real = case.prepared(), os.preadv
+    calls = iter(range(1000))
+
+    def failing(descriptor: int, buffers: Any, position: int) -> int:
+        if next(calls) == 9:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(ModelError, match=r"(base|tuned)/model-0000\d-of-00003\.safetensors cannot be read at model\..*weight: Input/output error"):
+        prepared.write(case.output, overwrite=True)
+    case.check()
+
+
+def test_nan_found_in_the_last_tensor_leaves_the_earlier_output(case: Case) -> None:
+    model = read_folder(case.parents[1])
+    values = np.array(model["model.norm.weight"].values)
+    values[-1] = np.nan
+    bad = write_folder(case.folder / "bad", model | {"model.norm.weight": stored(values, "BF16")})
+    for write in (
+        lambda: prepare_merge("wise_ft", [bad], base=case.parents[0]).write(case.output, overwrite=True),
+        lambda: perturb(bad, case.output, scale=1.0, seed=0, stds={"model.norm.weight": 1.0}, overwrite=True),
+        lambda: prepare_extract(bad, case.parents[0]).write(case.output, overwrite=True),
+    ):
+        with pytest.raises(ModelError, match=r"model\.norm\.weight in .*bad/model\.safetensors .*holds 1 NaN of 12 values, the first at \[11\]"):
+            write()
+        case.check()
+
+
+def test_companions_that_cannot_be_copied(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        case.prepared().write(case.output, overwrite=True, sync=False)
+    case.check()
+
+
+def test_a_bug_in_a_recipe_leaves_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = case.prepared()
+    monkeypatch.setattr(type(prepared.recipe), "combine", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepared.write(case.output, overwrite=True)
+    case.check()
+
+
+# ------------------------------------------------------------------------------------------------------------------ full disks
+
+
+@pytest.mark.parametrize("after", [0, 4, 12])
+def test_a_disk_that_fills_up(after: int, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = os.pwrite, iter(range(1000))
+
+    def failing(descriptor: int, view: Any, position: int) -> int:
+        if next(calls) >= after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, view, position)
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    with pytest.raises(StorageError, match=r"Could not write .*out \(No space left on device\).*inputs and earlier output are intact"):
+        case.prepared().write(case.output, overwrite=True, workers=1, sync=False)
+    case.check()
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Takes all the room but so many bytes."""
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(shutil.disk_usage(disk).free - leave))
+    return ballast
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_written(small_disk: Path, tmp_path: Path) -> None:
+    case = Case(tmp_path / "in", output=small_disk / "out")
+    fill(small_disk, leave=8192)
+    with pytest.raises(StorageError, match=r"out needs [0-9,]+ bytes and the disk has [0-9,]+ left"):
+        case.prepared().write(case.output, overwrite=True)
+    case.check()
+
+
+def test_a_disk_that_fills_up_in_the_middle_and_is_tidied_then(small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else takes the room that was there at the beginning. What is finished is kept for the next try."""
+    case = Case(tmp_path / "in", output=small_disk / "out", width=64, shards=7)
+    ballast = fill(small_disk, leave=130_000)
+    usage = shutil.disk_usage(small_disk)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**9))
+    with pytest.raises(StorageError, match=r"Could not write .*out \(No space left on device\)"):
+        case.prepared().write(case.output, overwrite=True, workers=1)
+    assert case.now() == case.before
+    (left,) = [p for p in small_disk.iterdir() if p.name.startswith(".")]
+    kept = sorted(f.name for f in left.iterdir() if f.name != ".lock")
+    assert 0 < len(kept) < 7
+    ballast.unlink()
+    built = case.prepared().write(case.output, overwrite=True)
+    assert sorted(built.resumed) == kept
+    case.prepared().write(tmp_path / "elsewhere")
+    assert read_folder(case.output) == read_folder(tmp_path / "elsewhere")
+    case.check(changed=case.output)
+
+
+def test_a_disk_that_is_read_only(small_disk: Path, tmp_path: Path) -> None:
+    case = Case(tmp_path / "in", output=small_disk / "out")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for output in (case.output, small_disk / "other", small_disk / "deep" / "er"):
+        with pytest.raises(RunFolderError, match=r"cannot be written \(Read-only file system\)\. Choose a folder that you may write to"):
+            case.prepared().write(output, overwrite=True)
+    case.check()
+    merge([case.output, case.output], tmp_path / "from-there", sync=False)  # reading needs no right to write
+    assert read_folder(tmp_path / "from-there") == read_folder(case.output)
+
+
+def test_a_mount_point_is_refused_early(small_disk: Path, tmp_path: Path) -> None:
+    case = Case(tmp_path / "in")
+    with pytest.raises(RunFolderError, match=r"disk is where a disk is mounted.*Name a folder inside it"):
+        case.prepared().write(small_disk)
+    case.prepared().write(small_disk / "inside", sync=False)
+    case.check()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_the_right_to_write(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o555)
+    with pytest.raises(RunFolderError, match=r"cannot be written \(Permission denied\)"):
+        case.prepared().write(tmp_path / "locked" / "out")
+    case.check()
+
+
+# ------------------------------------------------------------------------------------------------------------------ Ctrl-C
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_control_c(times: int, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    import signal
+
+    real, calls = os.pwrite, iter(range(1000))
+
+    def interrupting(descriptor: int, view: Any, position: int) -> int:
+        if next(calls) == 8:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+        return real(descriptor, view, position)
+
+    monkeypatch.setattr(os, "pwrite", interrupting)
+    with pytest.raises(
+        Interrupted, match=r"Stopped\. .*out was not written\. The same command (continues with the files that are finished|begins anew)"
+    ):
+        case.prepared().write(case.output, overwrite=True, workers=2, sync=False)
+    assert case.now() == case.before

@@ -1,0 +1,147 @@
+"""Noise on a checkpoint: the right numbers in the right tensors, the same however it is stored or cut, and as on a live model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkpoint_folders import assert_rounded, llama_shapes, random_model, read_folder, stored, write_folder
+from holdfast.checkpoints.counter import normal, stream_key
+from holdfast.checkpoints.locate import open_source
+from holdfast.checkpoints.perturb import own_stds, perturb, prepare_perturb
+from holdfast.errors import ConfigError, ModelError
+
+MATRICES = [n for n, shape in llama_shapes().items() if len(shape) == 2]
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "F16", "F64", "F8_E5M2"])
+def test_against_the_formula(dtype: str, small_units: int, tmp_path: Path) -> None:
+    model = random_model(0, dtype) | {"ids": stored(np.arange(70), "I64")}
+    folder = write_folder(tmp_path / "model", model, shards=3)
+    stds = {name: 0.1 + 0.01 * i for i, name in enumerate(MATRICES)}
+    built = perturb(folder, tmp_path / "out", scale=0.5, seed=11, stds=stds, sync=False)
+    found = read_folder(tmp_path / "out")
+    for name, tensor in model.items():
+        if name not in stds:
+            assert found[name] == tensor
+            continue
+        noise = normal(stream_key(11, name), 0, tensor.values.size).reshape(tensor.shape).astype(np.float64)
+        assert_rounded(found[name], tensor.values + 0.5 * stds[name] * noise, terms=np.abs(tensor.values) + 1, steps=3)
+        assert found[name].dtype == dtype
+    assert built.record["method"]["seed"] == 11 and built.record["request"]["stds"] == stds
+
+
+def test_noise_has_the_size_it_was_asked_for(tmp_path: Path) -> None:
+    shapes = {f"w{i}": (300, 300) for i in range(3)}
+    folder = write_folder(tmp_path / "model", {n: stored(np.zeros(s), "F32") for n, s in shapes.items()})
+    perturb(folder, tmp_path / "out", scale=2.0, seed=0, stds=dict.fromkeys(shapes, 0.25), sync=False)
+    found = {n: t.values.ravel() for n, t in read_folder(tmp_path / "out").items()}
+    for values in found.values():
+        assert values.std() == pytest.approx(0.5, rel=0.01) and abs(values.mean()) < 0.01
+    assert abs(np.corrcoef([*found.values()])[np.triu_indices(3, 1)]).max() < 0.02  # tensors have streams of their own
+
+
+def test_threads_shards_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = random_model(0)
+    found = []
+    for number, (shards, workers, unit) in enumerate([(1, 1, 64), (6, 5, 64), (2, 2, 100), (1, 2, 262_144)]):
+        for module in ("engine", "provenance", "build"):
+            monkeypatch.setattr(f"holdfast.checkpoints.{module}.UNIT", unit)
+        folder = write_folder(tmp_path / f"m{number}", model, shards=shards)
+        perturb(folder, tmp_path / f"out{number}", scale=1.0, seed=3, stds=dict.fromkeys(MATRICES, 0.02), workers=workers, sync=False)
+        found.append(read_folder(tmp_path / f"out{number}"))
+    assert all(f == found[0] for f in found) and found[0] != model
+
+
+def test_seeds_differ_and_scale_zero_is_a_copy(tmp_path: Path) -> None:
+    model = random_model(0) | {"model.norm.weight": stored(np.array([-0.0, 0.0] * 6), "BF16")}
+    folder = write_folder(tmp_path / "model", model)
+    stds = dict.fromkeys(MATRICES, 0.02)
+    for seed in (0, 1, -5, 2**70):
+        perturb(folder, tmp_path / f"s{seed}", scale=1.0, seed=seed, stds=stds, sync=False)
+    found = [read_folder(tmp_path / f"s{seed}") for seed in (0, 1, -5, 2**70)]
+    assert all(a != b for i, a in enumerate(found) for b in found[:i])
+    perturb(folder, tmp_path / "copy", scale=0.0, seed=0, stds=stds, sync=False)
+    assert read_folder(tmp_path / "copy") == model
+
+
+def test_the_live_model_gets_the_same_numbers(tmp_path: Path) -> None:
+    from holdfast.checkpoints.live import perturb_
+    from tiny import build_model
+
+    model = build_model()
+    model.save_pretrained(tmp_path / "model")
+    stds = {n: 0.02 * (p.ndim == 2) for n, p in model.named_parameters()}
+    perturb(tmp_path / "model", tmp_path / "out", scale=0.5, seed=9, stds=stds, sync=False)
+    perturb_(dict(model.named_parameters()), seed=9, scale=0.5, stds=stds)
+    found = read_folder(tmp_path / "out")
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(found[name].values, parameter.detach().double().numpy()), name
+
+
+# ------------------------------------------------------------------------------------------------------------------ own spread
+
+
+def test_a_tensors_own_spread(small_units: int, tmp_path: Path) -> None:
+    model = random_model(0, "F32", spread=0.3)
+    model["constant"] = stored(np.full(1000, 0.1), "F32")
+    model["far"] = stored(1e6 + np.random.default_rng(0).normal(size=1000), "F64")
+    model["empty"], model["one"] = stored(np.zeros((0, 3)), "F16"), stored(np.array(3.0), "F16")
+    model["ids"] = stored(np.arange(9), "I64")
+    folder = write_folder(tmp_path / "model", model, shards=2)
+    found = own_stds(open_source(folder), workers=3)
+    assert found.keys() == model.keys() - {"ids"}
+    for name in found:
+        values = model[name].values
+        assert found[name] == pytest.approx(float(values.std()) if values.size else 0.0, rel=1e-9, abs=1e-15), name
+    assert found["constant"] < 1e-15
+    built = perturb(folder, tmp_path / "out", scale=0.1, seed=1, sync=False)
+    assert built.record["request"]["stds"] == found
+
+
+def test_nan_is_named_and_not_taken_for_a_spread(tmp_path: Path) -> None:
+    values = np.arange(6.0)
+    values[4] = np.inf
+    folder = write_folder(tmp_path / "model", {"a": stored(np.ones(3), "F16"), "b": stored(values, "F16")})
+    for stds in ("tensor", {"a": 1.0}, {"b": 1.0}):
+        with pytest.raises(ModelError, match=r"^b in .*model\.safetensors.* holds 1 infinite of 6 values, the first at \[4\]"):
+            perturb(folder, tmp_path / "out", scale=0.1, seed=1, stds=stds, sync=False)
+
+
+# ------------------------------------------------------------------------------------------------------------------ requests
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", random_model(0))
+    with pytest.raises(ConfigError) as caught:
+        prepare_perturb(folder, scale=-1.0, seed=0, stds={"model.norm.weight": -1.0, MATRICES[0]: float("nan")})
+    assert len(caught.value.problems) == 3
+    with pytest.raises(ConfigError, match=r'stds: expected numbers by tensor name, or "tensor", got \'init\''):
+        prepare_perturb(folder, scale=1.0, seed=0, stds="init")
+    with pytest.raises(ConfigError, match=r"stds: none of the 2 names is a tensor of .*model: lm\.a, lm\.b"):
+        prepare_perturb(folder, scale=1.0, seed=0, stds={"lm.a": 1.0, "lm.b": 1.0})
+
+
+def test_what_gets_noise_is_said_and_names_that_fit_nothing_too(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", random_model(0))
+    plan = prepare_perturb(folder, scale=1.0, seed=0, stds={MATRICES[0]: 0.1, MATRICES[1]: 0.0, "lm_head.weight": 0.1}).plan
+    assert plan.notes == (
+        "1 of 8 tensors (480 parameters) get noise; the others stay as they are.",
+        "1 names in stds are not in the checkpoint: lm_head.weight.",
+    )
+
+
+def test_a_folder_perturbed_and_taken_away_again(tmp_path: Path) -> None:
+    """A float32 copy comes back but for rounding, from the same seed with the opposite noise: nothing needs to be kept."""
+    model = random_model(0, "F32")
+    folder = write_folder(tmp_path / "model", model)
+    stds = dict.fromkeys(MATRICES, 0.02)
+    perturb(folder, tmp_path / "out", scale=1.0, seed=3, stds=stds, sync=False)
+    shutil.rmtree(folder)
+    found = read_folder(tmp_path / "out")
+    for name in MATRICES:
+        noise = np.float32(0.02) * normal(stream_key(3, name), 0, found[name].values.size).reshape(found[name].shape)
+        assert np.allclose(found[name].values - noise, model[name].values, rtol=0, atol=1e-6)
