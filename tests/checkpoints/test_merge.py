@@ -337,7 +337,7 @@ def test_added_tokens_in_the_layouts_vocabulary_or_beyond_it(policy: str, small_
 
 
 def test_padded_rows_need_no_policy_and_the_layouts_number_of_rows_stays(small_units: int, tmp_path: Path) -> None:
-    base, tuned, theta, other = vocabulary_case(tmp_path, BASE_TOKENS, 48)
+    base, tuned, _, other = vocabulary_case(tmp_path, BASE_TOKENS, 48)
     merge([tuned], tmp_path / "out", method="wise_ft", base=base, alpha=1.0, sync=False)
     merge([tuned], tmp_path / "wide", method="wise_ft", base=base, alpha=1.0, layout="model 1", sync=False)
     assert np.array_equal(read_folder(tmp_path / "out")[EMBEDDING].values, other[EMBEDDING][:40])

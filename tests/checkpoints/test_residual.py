@@ -90,7 +90,7 @@ def test_float32_models_within_a_factor_of_two_come_back_from_float32(small_unit
     ),
     dtype=st.sampled_from(["F32", "BF16", "F16"]), residual=st.sampled_from(["float32", "float64", "bfloat16"]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_audit_counts_what_does_not_come_back(
     small_units: int, tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[float, float, float]], dtype: str, residual: str
 ) -> None:
@@ -282,7 +282,8 @@ def test_new_tokens_of_the_instruct_model_arrive_in_the_result(policy: str, smal
     transfer_residual(
         folders["instruct"], folders["old"], folders["new"], tmp_path / "as_base", policies=policies, tokenizer="base", sync=False
     )  # fmt: skip
-    assert np.array_equal(read_folder(tmp_path / "as_base")[EMBEDDING].values, new + (instruct[rows] - old))
+    found = read_folder(tmp_path / "as_base")[EMBEDDING].values
+    assert np.allclose(found, new + (instruct[rows].astype(float) - old), rtol=1e-6, atol=1e-6)
     assert (tmp_path / "as_base" / "chat_template.jinja").read_text() == "new"
 
 

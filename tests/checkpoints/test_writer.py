@@ -220,6 +220,31 @@ def test_giving_up(finish: int, keep: bool, tmp_path: Path) -> None:
     assert sorted(left) == ([".lock", "model-00001-of-00003.safetensors"] if finish and keep else [])
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs to know what a descriptor is open on")
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_everything_is_on_the_disk_before_it_gets_its_name(overwrite: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if overwrite:
+        write(tmp_path / "model", random_model(0), shards=3)
+    events: list[tuple[str, str]] = []
+    fsync, rename, place = os.fsync, os.rename, writer_module._put_in_place
+
+    def named(path: object) -> str:
+        return str(Path(str(path)).relative_to(tmp_path)).removesuffix(".part").removeprefix(f".model.{KEY[:16]}.partial").strip("/")
+
+    monkeypatch.setattr(os, "fsync", lambda fd: (fsync(fd), events.append(("sync", named(os.readlink(f"/proc/self/fd/{fd}"))))))
+    monkeypatch.setattr(os, "rename", lambda a, b: (rename(a, b), events.append(("name", named(b)))))
+    monkeypatch.setattr(writer_module, "_put_in_place", lambda *a, **k: (events.append(("place", "")), place(*a, **k)))
+    write(tmp_path / "model", MIXED, shards=3, sync=True, overwrite=overwrite)
+    names = [p.name for p in (tmp_path / "model").iterdir()]
+    assert len(names) == 5
+    for name in names:
+        synced = [i for i, event in enumerate(events) if event == ("sync", name)]
+        assert synced and synced[0] < events.index(("place", ""))
+        if name.endswith(".safetensors"):
+            assert synced[0] < events.index(("name", name))
+    assert events.index(("sync", "")) < events.index(("place", "")) and events[-1] == ("sync", ".")  # the folders themselves
+
+
 # ------------------------------------------------------------------------------------------------------------------ destinations
 
 
@@ -375,15 +400,19 @@ def test_every_call_may_fail(call: str, number: int, kind: type[Exception], monk
 
     monkeypatch.setattr(writer_module, "_exchange", lambda one, other: False)
     monkeypatch.setattr(os, call, failing)
-    made = None
-    with pytest.raises(kind, match=r"Could not write .*model|model cannot be written"):
-        made = CheckpointWriter(tmp_path / "model", shards_of(MIXED), key=KEY, overwrite=True)
+    made: list[CheckpointWriter] = []
+
+    def everything() -> None:
+        made.append(CheckpointWriter(tmp_path / "model", shards_of(MIXED), key=KEY, overwrite=True))
         for work in pieces(MIXED):
-            made.write(*work)
-        made.close(record)
+            made[0].write(*work)
+        made[0].close(record)
+
+    with pytest.raises(kind, match=r"Could not write .*model|model cannot be written"):
+        everything()
     monkeypatch.undo()
-    if made is not None:
-        made.abandon(keep_finished=False)
+    for one in made:
+        one.abandon(keep_finished=False)
     assert contents(tmp_path) == before
 
 

@@ -182,8 +182,9 @@ def test_what_is_no_language_model_is_refused(tmp_path):
         init_stds(tmp_path)
 
 
+@pytest.mark.slow
 def test_no_whole_model_is_ever_held():
-    """Twelve layers of 4 MB each: what is held is about one matrix."""
+    """Four layers of 67 MB: what is held at a time is one matrix, whatever the depth."""
     code = (
         "import resource\n"
         "from transformers import LlamaConfig, LlamaForCausalLM\n"
@@ -191,9 +192,9 @@ def test_no_whole_model_is_ever_held():
         "sizes = dict(hidden_size=1024, num_attention_heads=8, vocab_size=500)\n"
         "init_stds(LlamaConfig(**sizes, intermediate_size=4096, num_hidden_layers=1))\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "init_stds(LlamaConfig(**sizes, intermediate_size=4096, num_hidden_layers=10))\n"
+        "init_stds(LlamaConfig(**sizes, intermediate_size=4096, num_hidden_layers=4))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     assert resource.RUSAGE_SELF == 0
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 60_000  # KB; the model would take 680 MB
+    assert int(done.stdout) < 60_000  # KB; the model would take 270 MB

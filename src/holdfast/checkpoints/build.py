@@ -23,7 +23,7 @@ from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.remainders import RemainderFiles, remainder_name
 from holdfast.checkpoints.sources import config_of, folders_of, inner_source
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
-from holdfast.errors import Interrupted, ModelError, RunFolderError, ShapeError, StorageError
+from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
 from holdfast.progress import progress
 from holdfast.results import fingerprint, write_json
 
@@ -109,6 +109,7 @@ def build(
         workers: threads; None: all cores.
 
     Raises:
+        ConfigError: fewer than one worker.
         ModelError: NaN or infinities in an input, results too large for the dtype, an input that changed or is damaged.
         ShapeError: integer tensors that differ between the inputs.
         RunFolderError: the output exists, is (or holds, or lies in) an input, is being written by another process, or cannot be written.
@@ -116,6 +117,8 @@ def build(
         Interrupted: Ctrl-C; the same request continues with the first unfinished file.
     """
     started = time.perf_counter()
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers: expected at least 1, got {workers}")
     output = check_output(plan, output, overwrite=overwrite)
     workers = workers or workers_here()
     shards = [(file, [Slot(j.name, j.dtype, j.shape, j.size * j.dtype.itemsize) for j in plan.jobs if j.file == file]) for file in plan.files]
@@ -396,12 +399,13 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
     """
     output = Path(os.path.realpath(Path(output).expanduser()))
     for source in plan.sources:
-        # files may be links into another folder, as in the hub's cache
-        places = {*folders_of(source), *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())}
-        for folder in places:
+        own = folders_of(source)
+        # files may be links into another folder, as in the hub's cache: that one must stay, and may hold other things
+        for folder in {*own, *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())}:
             real = Path(os.path.realpath(folder))
-            if real == output or real in output.parents or output in real.parents:
-                relation = "is" if real == output else "lies in" if real in output.parents else "holds"
+            inside = folder in own and real in output.parents
+            if real == output or output in real.parents or inside:
+                relation = "is" if real == output else "lies in" if inside else "holds"
                 raise RunFolderError(f"{output} {relation} the input {folder}, which is never modified. Choose another output folder.")
     check_destination(output, overwrite=overwrite)
     return output

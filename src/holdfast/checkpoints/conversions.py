@@ -22,13 +22,14 @@ _BLOCK = 32768
 
 def decode(raw: Array, dtype: DType, out: Array) -> Array:
     """See `dtypes.decode`."""
-    if dtype.itemsize == 1:
-        out[:] = _widened_bytes(dtype)[raw]
-    elif dtype.name == "BF16":
-        for start in range(0, len(raw), _BLOCK):
-            out[start : start + _BLOCK] = (raw[start : start + _BLOCK].astype(np.uint32) << np.uint32(16)).view(np.float32)
-    else:
-        out[:] = raw
+    with np.errstate(invalid="ignore"):  # NumPy warns of NaN that was never computed with
+        if dtype.itemsize == 1:
+            out[:] = _widened_bytes(dtype)[raw]
+        elif dtype.name == "BF16":
+            for start in range(0, len(raw), _BLOCK):
+                out[start : start + _BLOCK] = (raw[start : start + _BLOCK].astype(np.uint32) << np.uint32(16)).view(np.float32)
+        else:
+            out[:] = raw
     return out
 
 

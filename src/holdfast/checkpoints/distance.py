@@ -82,6 +82,7 @@ def distance(start: str | os.PathLike[str], result: str | os.PathLike[str], *, w
     from holdfast.checkpoints.engine import Job, map_blocks, nonfinite_error
     from holdfast.checkpoints.kernels import moments
     from holdfast.checkpoints.locate import open_source
+    from holdfast.checkpoints.plan import quantised
     from holdfast.checkpoints.vocabulary import align_vocabularies
     from holdfast.errors import ModelError
     from holdfast.progress import progress
@@ -89,6 +90,9 @@ def distance(start: str | os.PathLike[str], result: str | os.PathLike[str], *, w
     began = time.perf_counter()
     notes: list[str] = []
     sources = [open_source(start), open_source(result, base=start)]
+    for source in sources:
+        if method := quantised(source):
+            notes.append(f"{source.label} is quantised ({method}): figures are of the numbers that it stores, which are not its weights.")
     sources = align_vocabularies(sources, ("the start", "the result"), members=(0, 1), layout=0, base=0, policy="zero", problems=[], notes=notes)
     (a, b), jobs = sources, []
     for name, entry in a.entries.items():

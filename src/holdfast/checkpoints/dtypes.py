@@ -133,7 +133,7 @@ def decode(raw: Array, dtype: DType, out: Array | None = None) -> Array:
     if out is None:
         out = np.empty(len(raw), compute_dtype(dtype))
     library = native.load()
-    if library is not None and out.dtype == np.float32 and out.flags.c_contiguous and raw.flags.c_contiguous:
+    if library is not None and out.dtype == np.float32 and _plain(raw, out):
         library.decode(raw, dtype.name, out)
     else:
         conversions.decode(raw, dtype, out)
@@ -153,7 +153,7 @@ def encode(values: Array, dtype: DType, out: Array) -> int:
     """
     _need_float(dtype)
     library = native.load()
-    if library is not None and values.dtype == np.float32 and dtype.name != "F64" and values.flags.c_contiguous and out.flags.c_contiguous:
+    if library is not None and values.dtype == np.float32 and dtype.name != "F64" and _plain(values, out):
         return library.encode(values, dtype.name, out)
     return conversions.encode(values, dtype, out)
 
@@ -167,9 +167,14 @@ def count_nonfinite(raw: Array, dtype: DType) -> int:
     if dtype.kind != "float":
         return 0
     library = native.load()
-    if library is not None and dtype.name != "F64" and raw.flags.c_contiguous:
+    if library is not None and dtype.name != "F64" and _plain(raw):
         return library.count_nonfinite(raw, dtype.name)
     return conversions.count_nonfinite(raw, dtype)
+
+
+def _plain(*arrays: Array) -> bool:
+    """Whether C can walk through them."""
+    return all(array.flags.c_contiguous and array.flags.aligned for array in arrays)
 
 
 def _need_float(dtype: DType) -> None:

@@ -64,14 +64,14 @@ def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flag
     operands = [anchor]
     for term in terms:
         operands += term[1:]
-    _check("combine", *operands, out)
-    weights = [float(np.float32(term[0])) for term in terms]
+    fit = _check("combine", *operands, out)
+    weights = [float(term[0] if fit.double else np.float32(term[0])) for term in terms]
     copied = _copied(anchor, terms, weights)
     if copied is not None and copied.dtype == out.dtype:
         nonfinite = sum(1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o))
         out.raw[:] = copied.raw
         return Flags(nonfinite)
-    library = _library(*operands, out)
+    library = fit.library()
     if library is None:
         return Flags(*kernels_numpy.combine(anchor, terms, out))
     return Flags(*library.combine(operands, weights, out))
@@ -96,11 +96,11 @@ def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int,
     Raises:
         ShapeError: as `combine`; or `counts` does not fit the level.
     """
-    _check("delta_histogram", base, model)
+    fit = _check("delta_histogram", base, model)
     size = {0: 65536, 1: 32768}.get(level)
     if counts.shape != (size,) or counts.dtype != np.int64 or not counts.flags.c_contiguous:
         raise ShapeError(f"delta_histogram: expected int64 counts [{size}] at level {level}, got {counts.dtype} {list(counts.shape)}.")
-    library = _library(base, model)
+    library = fit.library()
     if library is None:
         return Flags(*kernels_numpy.delta_histogram(base, model, counts, level=level, prefix=prefix))
     return Flags(*library.delta_histogram(base, model, counts, level, prefix))
@@ -139,13 +139,13 @@ def ties(
     Raises:
         ShapeError: as `combine`; or numbers of models, thresholds and weights differ.
     """
-    _check("ties", base, *models, out)
+    fit = _check("ties", base, *models, out)
     if len(thresholds) != len(models) or (weights is not None and len(weights) != len(models)):
         raise ShapeError(
             f"ties: expected a threshold and a weight for each of {len(models)} models, got {len(thresholds)} thresholds"
             + ("." if weights is None else f" and {len(weights)} weights.")
         )
-    library = _library(base, *models, out)
+    library = fit.library()
     if library is None:
         return Flags(*kernels_numpy.ties(base, models, thresholds, weights, scale, by_count=original, normalize=normalize, out=out))
     return Flags(*library.ties([base, *models], thresholds, weights, scale, original, normalize, out))
@@ -164,8 +164,8 @@ def moments(a: Operand, b: Operand) -> Array:
     Raises:
         ShapeError: as `combine`.
     """
-    _check("moments", a, b)
-    library = _library(a, b)
+    fit = _check("moments", a, b)
+    library = fit.library()
     return kernels_numpy.moments(a, b) if library is None else library.moments(a, b)
 
 
@@ -185,8 +185,8 @@ def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) 
     Raises:
         ShapeError: as `combine`.
     """
-    _check("perturb", x, out)
-    library = _library(x, out)
+    fit = _check("perturb", x, out)
+    library = fit.library()
     if library is None:
         return Flags(*kernels_numpy.perturb(x, noise_key, start, sigma, out))
     return Flags(*library.perturb(x, noise_key, start, sigma, out))
@@ -198,17 +198,6 @@ def describe() -> str:
     return f"NumPy ({native.why_not()})" if library is None else f"C ({library.compiler})"
 
 
-_MOST_OPERANDS = 63
-"""Bits of the mask that C fills."""
-
-
-def _library(*operands: Operand | None) -> native.Kernels | None:
-    """The library, where it handles these operands: float64 and masks of more bits are left to NumPy."""
-    if len(operands) > _MOST_OPERANDS or any(o is not None and o.dtype.name == "F64" for o in operands):
-        return None
-    return native.load()
-
-
 def _copied(anchor: Operand | None, terms: Sequence[Term], weights: Sequence[float]) -> Operand | None:
     """The one operand that the result is, if it is one."""
     used = [(w, t) for w, t in zip(weights, terms, strict=True) if w != 0]
@@ -217,20 +206,39 @@ def _copied(anchor: Operand | None, terms: Sequence[Term], weights: Sequence[flo
     return used[0][1].plus if len(used) == 1 and used[0][0] == 1 and used[0][1].minus is None else None
 
 
-def _check(kernel: str, *operands: Operand | None) -> None:
+class _Fit(NamedTuple):
+    double: bool
+    """Whether a float64 is among the operands."""
+    plain: bool
+    """Whether C handles them: no float64, aligned, no more than the mask has bits for."""
+
+    def library(self) -> native.Kernels | None:
+        return native.load() if self.plain else None
+
+
+_MOST_OPERANDS = 63
+"""Bits of the mask that C fills."""
+
+
+def _check(kernel: str, *operands: Operand | None) -> _Fit:
     """Lengths, types and layout; what C relies on."""
     shape = None
+    double, plain = False, len(operands) <= _MOST_OPERANDS
     for operand in operands:
         if operand is None:
             continue
         raw, dtype = operand
+        flags = raw.flags
         if shape is None:
             shape = raw.shape
-        if raw.shape != shape or raw.dtype != dtype.storage or raw.ndim != 1 or dtype.kind != "float" or not raw.flags.c_contiguous:
+        if raw.shape != shape or raw.dtype != dtype.storage or raw.ndim != 1 or dtype.kind != "float" or not flags.c_contiguous:
             raise ShapeError(
                 f"{kernel}: expected contiguous float elements of one length, got {', '.join(_said(o) for o in operands if o is not None)}. "
                 "Integers and booleans can be copied, not computed with."
             )
+        double |= dtype.name == "F64"
+        plain &= flags.aligned
+    return _Fit(double, plain and not double)
 
 
 def _said(operand: Any) -> str:

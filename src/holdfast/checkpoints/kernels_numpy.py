@@ -79,7 +79,8 @@ def ties(
     def pieces() -> Iterator[Array]:
         for piece in _slices(out):
             start = _decoded(base, piece, compute)
-            total, sums, shares = np.zeros_like(start), np.zeros((2, len(start)), compute), np.zeros((2, len(start)), compute)
+            total, merged, share = (np.zeros_like(start) for _ in range(3))
+            deltas = []
             for i, model in enumerate(models):
                 delta = _decoded(model, piece, compute)
                 delta -= start
@@ -87,14 +88,15 @@ def ties(
                 if factors is not None:
                     delta *= factors[i]
                 total += delta
-                for side, agrees in enumerate((delta > 0, delta < 0)):
-                    sums[side] += np.where(agrees, delta, compute.type(0))
-                    shares[side] += np.where(agrees, compute.type(1) if by_count or factors is None else factors[i], compute.type(0))
+                deltas.append(delta)
             positive = total > 0 if by_count else total >= 0
-            merged = np.where(positive, sums[0], sums[1])
+            for i, delta in enumerate(deltas):
+                agrees = np.where(positive, delta, -delta) > 0
+                np.add(merged, delta, out=merged, where=agrees)
+                np.add(share, compute.type(1) if by_count or factors is None else factors[i], out=share, where=agrees)
             if normalize:
-                share = np.where(positive, shares[0], shares[1])
-                merged /= np.where(share == 0, compute.type(1), share)
+                share[share == 0] = 1
+                merged /= share
             merged *= factor
             stays = merged == 0
             if by_count:

@@ -16,8 +16,9 @@ recorded (`corrections`). Bytes kept, as a share of a copy of the weights, for N
     float32      0.3 %     1.2 %     5.7 %     12.1 %
     bfloat16     0.5 %     1.4 %     7.8 %     22.9 %
 
-The noise is that of `holdfast perturb` for the same seed, scale and names, whatever the device, the block size and the sharding. A model whose
-parameters are named or laid out differently in memory and on disk (mixtures of experts) gets other noise than its folder does, equally distributed.
+One CPU core takes about 15 ns an element to perturb and 11 to undo, 6 of them to make the noise. The noise is that of `holdfast perturb` for the same
+seed, scale and names, whatever the device, the block size and the sharding. A model whose parameters are named or laid out differently in memory and
+on disk (mixtures of experts) gets other noise than its folder does, equally distributed.
 
 Buffers and quantised weights are not touched; nothing here knows optimisers or trainers.
 """
@@ -153,7 +154,8 @@ class Perturbation:
         """Gives every weight the bits it had before.
 
         Before anything is changed the weights are looked at: a sum of the bit patterns of each block has to be what it was after the noise was added.
-        That is one pass of reading; it misses changes whose sum is zero, such as two equal blocks of bits exchanged within a block.
+        That is one pass of reading, about 0.4 ns an element on a CPU core (taking the noise off: 11). It misses changes that leave the sum as it is,
+        such as two pairs of float32 elements exchanged within a block.
 
         Raises:
             ModelError: the noise is off already, or weights were changed meanwhile (they are named, and nothing is done).

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 LENGTH = 262_144
 """Elements that are compared at a time where two tensors may be one."""
 CHOICES = {"vocabulary": ("error", "keep", "zero"), "tied_heads": ("error", "untie", "tie"), "unmatched": ("error", "keep", "drop")}
-_COMPARED = 262_144
-"""Elements at a time where two tensors are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)

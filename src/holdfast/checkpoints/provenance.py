@@ -7,6 +7,7 @@ that reads or writes them. It tells checkpoints apart; it is no protection again
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.dtypes import DType
     from holdfast.checkpoints.sources import Entry, Source
 
-UNIT = 262_144
+UNIT = 1_048_576
 """Elements in a block: what one thread works on at a time, and what is hashed together."""
 FILE = "provenance.json"
 
@@ -103,6 +104,11 @@ def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[st
 
 def versions() -> dict[str, str]:
     """Versions of what had a part in the numbers."""
+    return dict(_versions())
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("holdfast", "numpy", "safetensors", "xxhash"):
         try:

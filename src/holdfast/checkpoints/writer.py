@@ -183,22 +183,22 @@ class CheckpointWriter:
         return kept
 
     def _open(self) -> None:
-        if os.pread(self._lock, 1024, 0) != self._key.encode():
-            # nothing to go on with: for example an earlier output that was exchanged and not yet removed
-            for path in self.staging.iterdir():
-                if path.name != ".lock":
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        kept, needed = {".lock"}, 0
+        # another key: nothing to go on with, for example an earlier output that was exchanged and not yet removed
+        same = os.pread(self._lock, 1024, 0) == self._key.encode()
+        for shard in self._shards:
+            path, beside = self.staging / shard.file, [self._beside(shard.file)] if self._beside is not None else []
+            if same and path.is_file() and path.stat().st_size == shard.size and all((self.staging / name).is_file() for name in beside):
+                self.finished.add(shard.file)
+                kept |= {shard.file, *beside}
+            else:
+                needed += shard.size
+        for path in self.staging.iterdir():
+            if path.name not in kept:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         os.ftruncate(self._lock, 0)
         if self.sync:  # else a power cut could leave files of the right size without their content
             _put(self._lock, memoryview(self._key.encode()), 0)
-        needed = 0
-        for shard in self._shards:
-            path = self.staging / shard.file
-            whole = self._beside is None or (self.staging / self._beside(shard.file)).is_file()
-            if whole and path.is_file() and path.stat().st_size == shard.size:
-                self.finished.add(shard.file)
-            else:
-                needed += shard.size
         free = shutil.disk_usage(self.staging).free
         if free < needed:
             raise StorageError(

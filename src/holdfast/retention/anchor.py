@@ -32,6 +32,11 @@ class Anchors:
         self._named = named
         self._copies: dict[str, dict[str, torch.Tensor]] = {}
 
+    @property
+    def named(self) -> Mapping[str, torch.Tensor]:
+        """The trainable parameters that the anchors belong to, by name."""
+        return self._named
+
     def get(self, anchor: str = START) -> dict[str, torch.Tensor]:
         """Parameters by name, `[same shape, dtype, device]` as the run's.
 

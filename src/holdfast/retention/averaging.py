@@ -81,7 +81,7 @@ class SequentialAveraging(RetentionMethod):
         return step % self.period(total_steps) == 0 or step == total_steps
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        streamed = None if self.previous == START else _streamed(self.previous, anchors._named)
+        streamed = None if self.previous == START else _streamed(self.previous, anchors.named)
         return _Average(self, anchors.get(self.previous) if streamed is None else streamed)
 
 

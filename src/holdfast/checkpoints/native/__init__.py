@@ -153,7 +153,7 @@ def _load(wanted: Settings) -> tuple[Kernels | None, str | None]:
     return kernels, None
 
 
-def _at(array: NDArray[Any]) -> int:
+def _at(array: Any) -> int:
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a third of the time of the way below
     except (TypeError, ValueError):  # read-only, or empty

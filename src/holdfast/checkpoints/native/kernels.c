@@ -1,11 +1,12 @@
-/* The checkpoint engine's elementwise passes over stored floats (see kernels.py for what each computes): decode a few thousand bytes into the first-level
- * cache, compute in float, round once, store. Plain C, vectorised by the compiler, one thread; built once per machine and loaded by native/__init__.py.
+/* The checkpoint engine's elementwise passes over stored floats (see kernels.py for what each computes): decode a few thousand bytes into the
+ * first-level cache, compute in float, round once, store. Plain C, vectorised by the compiler, one thread; built once per machine and loaded by
+ * native/__init__.py.
  *
  * The results are those of kernels_numpy.py bit for bit: nothing is reassociated, no product is fused with a sum (-ffp-contract=off), every NaN is
  * stored as the one quiet NaN of its type. float64 operands are not handled here; NumPy does those.
  *
- * Whether operands hold NaN or infinities shows in the result, whose largest magnitude a pass sees anyway; only blocks where it is not finite are looked
- * at closely.
+ * Whether operands hold NaN or infinities shows in the result, whose largest magnitude a pass sees anyway; only blocks where it is not finite are
+ * looked at closely.
  */
 
 #include <math.h>
@@ -32,8 +33,10 @@ typedef struct {
 /* Vectors of GNU C, where the compiler does not find them by itself; any machine has them, in registers or out of them. */
 typedef float v4f __attribute__((vector_size(16)));
 typedef int32_t v4i __attribute__((vector_size(16)));
+typedef uint32_t v4u __attribute__((vector_size(16)));
 typedef float v8f __attribute__((vector_size(32)));
 typedef int32_t v8i __attribute__((vector_size(32)));
+typedef uint32_t v8u __attribute__((vector_size(32)));
 typedef double v4d __attribute__((vector_size(32)));
 
 static const int64_t SIZE[] = {4, 2, 2, 1, 1};
@@ -296,8 +299,8 @@ INLINE uint32_t load_pair(const char *raw, int64_t i)
     return u;
 }
 
-/* `pairs` words of bfloat16 results; gives 0 where all are finite. */
-INLINE uint32_t combine_pairs(int64_t pairs, const char *anchor, int terms, const char *const *plus, const char *const *minus, const float *weights,
+/* A whole block of bfloat16 results; gives 0 where all are finite. */
+INLINE uint32_t combine_pairs(const char *anchor, int terms, const char *const *plus, const char *const *minus, const float *weights,
                               char *restrict out)
 {
     const char *p0 = plus[0], *p1 = plus[1], *p2 = plus[2], *m0 = minus[0], *m1 = minus[1], *m2 = minus[2];
@@ -310,7 +313,8 @@ INLINE uint32_t combine_pairs(int64_t pairs, const char *anchor, int terms, cons
         x += PRODUCT(half, 1);                                                                                                                     \
     if (terms > 2)                                                                                                                                 \
         x += PRODUCT(half, 2);
-    for (int64_t i = 0; i < pairs; i++) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < BLOCK / 2; i++) {
         float x, y;
         SUM(lower, x)
         SUM(upper, y)
@@ -323,8 +327,8 @@ INLINE uint32_t combine_pairs(int64_t pairs, const char *anchor, int terms, cons
     return seen & 0x80008000u;
 }
 
-/* The same with what varies known to the compiler: the number of terms, whether there are an anchor and subtrahends, whether the latter are the anchor. */
-static uint32_t combine_pairs_of(int64_t pairs, const char *anchor, int terms, const char *const *plus, const char *const *minus,
+/* The same with what varies known to the compiler: the number of terms, whether there are an anchor and subtrahends, whether these are the anchor. */
+static uint32_t combine_pairs_of(const char *anchor, int terms, const char *const *plus, const char *const *minus,
                                  const float *weights, char *out)
 {
     static const char *const nothing[3] = {0, 0, 0};
@@ -335,12 +339,12 @@ static uint32_t combine_pairs_of(int64_t pairs, const char *anchor, int terms, c
 #define CASE(n)                                                                                                                                    \
     if (terms == n) {                                                                                                                              \
         if (from_anchor)                                                                                                                           \
-            return combine_pairs(pairs, anchor, n, plus, same, weights, out);                                                                      \
+            return combine_pairs(anchor, n, plus, same, weights, out);                                                                      \
         if (anchor && minus[0])                                                                                                                    \
-            return combine_pairs(pairs, anchor, n, plus, minus, weights, out);                                                                     \
+            return combine_pairs(anchor, n, plus, minus, weights, out);                                                                     \
         if (anchor)                                                                                                                                \
-            return combine_pairs(pairs, anchor, n, plus, nothing, weights, out);                                                                   \
-        return minus[0] ? combine_pairs(pairs, 0, n, plus, minus, weights, out) : combine_pairs(pairs, 0, n, plus, nothing, weights, out);         \
+            return combine_pairs(anchor, n, plus, nothing, weights, out);                                                                   \
+        return minus[0] ? combine_pairs(0, n, plus, minus, weights, out) : combine_pairs(0, n, plus, nothing, weights, out);         \
     }
     CASE(1)
     CASE(2)
@@ -381,14 +385,14 @@ void holdfast_combine(int64_t n, int64_t terms, const operand *operands, const f
             if (weights[t] == 0)
                 skipped |= nonfinite_mask(operands + 1 + 2 * t, 2, start, k) << (1 + 2 * t);
         mask |= skipped;
-        if (in_pairs && k % 2 == 0) {
+        if (in_pairs && k == BLOCK) {
             const char *p[3] = {0, 0, 0}, *m[3] = {0, 0, 0};
             for (int64_t j = 0; j < used; j++)
                 p[j] = at(plus[j], start), m[j] = subtracted ? at(minus[j], start) : 0;
             char *target = aside ? paired : (char *)at(out, start);
-            if (!combine_pairs_of(k / 2, operands[0].type == NONE ? 0 : at(operands, start), (int)used, p, m, factors, target)) {
+            if (!combine_pairs_of(operands[0].type == NONE ? 0 : at(operands, start), (int)used, p, m, factors, target)) {
                 if (aside)
-                    memcpy((char *)at(out, start), paired, 2 * k);
+                    memcpy((char *)at(out, start), paired, sizeof paired);
                 continue;
             }
         }
@@ -471,7 +475,7 @@ void holdfast_ties(int64_t n, int64_t models, const operand *operands, const flo
                 memcpy(&kept, decoded + j * size + i, 32);
                 kept = kept - b;
                 v8i m = (v8i)kept & (int32_t)MAGNITUDE;
-                seen |= m + 0x00800000; /* carries into the sign of a number without a finite exponent */
+                seen |= (v8i)((v8u)m + 0x00800000u); /* carries into the sign of a number without a finite exponent */
                 kept = factors[j] * where(m > below_least[j], kept);
                 memcpy(decoded + j * size + i, &kept, 32);
                 sum += kept;
@@ -606,11 +610,11 @@ void holdfast_moments(int64_t n, const operand *operands, double *out)
                 same += (uint16_t)((zero_p == zero_q) & (zero_p | (opposed ^ 1)));
             }
             for (int64_t i = 0; i < k; i += 8) {
-                v4i x, y;
+                v4u x, y;
                 memcpy(&x, p + i, 16);
                 memcpy(&y, q + i, 16);
                 add_products(&block, 0, (v4f)(x << 16), (v4f)(y << 16));
-                add_products(&block, 1, (v4f)(x & (int32_t)0xFFFF0000), (v4f)(y & (int32_t)0xFFFF0000));
+                add_products(&block, 1, (v4f)(x & 0xFFFF0000u), (v4f)(y & 0xFFFF0000u));
             }
             agree += isfinite(total(block.a) + total(block.b)) ? same : signs_agree(operands, start, k);
         } else {
