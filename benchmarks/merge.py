@@ -15,8 +15,8 @@ ours without C kernels, without waiting for the disk.
 Time. The contestants take turns within a round, in an order drawn anew each time, so that a machine's drift hits all of them alike; figures are
 medians over rounds with their ranges, ratios are taken within a round. A round before is not counted: there the page cache fills and C is compiled.
 The inputs come from the page cache from then on, so no disk's reading is in the figures. Outputs are deleted and the disk brought to rest between
-the runs, untimed. Neither `cp` nor mergekit waits until its output is on the disk, ours does unless told otherwise (--no_sync). Both are measured;
-ours has to reach its bars in the slower form against the others' faster one. `cp` followed by `sync` shows what the disk takes.
+the runs, untimed. Neither `cp` nor mergekit waits until its output is on the disk, ours does unless told otherwise (--no_sync). Both are measured:
+without the wait beside `cp`, with it beside `cp` followed by `sync`; beside mergekit ours waits and mergekit does not.
 
 `measure`, `merge` and `close` are phases of ours, as `--json` tells them: passes for statistics; reading, computing and writing; waiting for the
 disk and renaming. The merge is what is compared with `cp`, since `cp` starts in a millisecond. A residual in float32 is twice the size of its
@@ -228,7 +228,10 @@ class Rounds:
             theirs = self.taken.get(peer, {})
             if both := [theirs[n].seconds / taken[n].seconds for n in taken if n in theirs]:
                 faster[peer] = spread(both)
-        compared = [(r.phases.get("merge", r.seconds), copied[n].seconds) for n, r in taken.items() if n in copied]
+        # like with like: where the copy waits for the disk, so does what is compared with it
+        waits = (contestant.copy or "").endswith(", synced")
+        writing = {n: r.phases["merge"] + waits * r.phases["close"] if "merge" in r.phases else r.seconds for n, r in taken.items()}
+        compared = [(writing[n], copied[n].seconds) for n in taken if n in copied]
         return {
             "name": contestant.name,
             "family": contestant.family,
@@ -319,7 +322,8 @@ class Bar:
 
 BARS = (
     *(
-        Bar(f"times cp: {name}", 2.0, f"{name}: merging phase over cp of the same output", at_most=True)
+        Bar(f"times cp: {name}{form}", 2.0, f"{name}{form}: merging phase over cp of the same output, {copy}", at_most=True)
+        for form, copy in ((NO_SYNC, "neither waits for the disk"), ("", "both wait for the disk"))
         for name in ("task_arithmetic", "residual extract", "residual apply", "residual in one pass")
     ),
     *(Bar(f"mergekit: {name}", 4.0, f"{name}: times as fast as mergekit, whole processes") for name in ("task_arithmetic", "residual in one pass")),
@@ -331,7 +335,7 @@ BARS = (
         for name in (*LINEAR, *RESIDUAL, TASK_ARITHMETIC[1])
     ),
 )
-"""Ours with a wait for the disk, the others without one."""
+"""Phases are compared like with like; whole processes with mergekit: ours waits for the disk, mergekit does not."""
 
 
 def judged_figures(run: Mapping[str, Any]) -> dict[str, float]:

@@ -226,7 +226,7 @@ def copies(name: str, source: str) -> Iterator[Contestant]:
 def ours(name: str, words: Sequence[str], *, copy: str = "cp", peers: tuple[str, ...] = ()) -> Iterator[Contestant]:
     """An operation as it is by default, and without waiting for the disk."""
     whole = (*HOLDFAST, *words, "--output_dir", "{out}", "--json")
-    yield Contestant(name=name, family="ours", words=whole, copy=copy, peers=peers, quick=False)
+    yield Contestant(name=name, family="ours", words=whole, copy=f"{copy}, synced", peers=peers, quick=False)
     yield Contestant(name=name + NO_SYNC, family="ours", words=(*whole, "--no_sync"), copy=copy, peers=peers)
 
 

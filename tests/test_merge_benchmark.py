@@ -223,6 +223,9 @@ def test_ratios_are_taken_within_a_round(bench, peers, tmp_path):
     assert row["times_faster"] == {"kit": {"median": 10.0, "low": 10.0, "high": 10.0}}
     assert row["peak_mb"]["median"] == 50.0 and set(row["phases"]) == {"measure", "merge", "close"}
     assert rounds.row(copied)["times_copy"]["median"] == 1.0
+    rounds.taken["cp, synced"] = {n: run(2.0) for n in range(3)}
+    waiting = peers.Contestant(name="linear", family="ours", words=("x",), copy="cp, synced")
+    assert rounds.row(waiting)["times_copy"]["median"] == (1.5 + 0.1) / 2.0  # both wait for the disk: closing counts
 
 
 # --------------------------------------------------------------------------------------------------------------------- bars
@@ -236,7 +239,8 @@ def a_run(bench, **changes):
         ratios = {"mergekit": flat(faster + 5), "mergekit, float32": flat(faster)} if faster else {}
         return {"name": name, "family": family, "times_copy": flat(times) if times else None, "times_faster": ratios, "peak_mb": flat(60.0)}
 
-    names = ("task_arithmetic", "residual extract", "residual apply", "residual in one pass", "ties (original)", "ties (mergekit)")
+    both = [n + form for n in ("task_arithmetic", "residual extract", "residual apply", "residual in one pass") for form in ("", bench.NO_SYNC)]
+    names = (*both, "ties (original)", "ties (mergekit)")
     rows = [row("cp", "cp", 1.0, None), *(row(name) for name in names), {**row("mergekit ties", "mergekit", None, None), "peak_mb": {"high": 2000.0}}]
     memory = [{"name": name, "ratio": 1.02} for name in bench.FLAT]
     kits = (*bench.LINEAR, *bench.RESIDUAL, *bench.TASK_ARITHMETIC)
@@ -257,6 +261,7 @@ def test_the_checker_passes_what_reaches_the_bars(bench):
     ("change", "figure"),
     [
         ({"contestants": ("task_arithmetic", {"times_copy": {"median": 2.1}})}, "times cp: task_arithmetic"),
+        ({"contestants": ("residual apply, no sync", {"times_copy": {"median": 2.1}})}, "times cp: residual apply, no sync"),
         ({"contestants": ("residual extract", {"times_copy": None})}, "times cp: residual extract"),
         ({"contestants": ("residual in one pass", {"times_faster": {"mergekit residual": {"median": 3.9}}})}, "mergekit: residual in one pass"),
         ({"contestants": ("ties (mergekit)", {"times_faster": {"a": {"median": 30.0}, "b": {"median": 14.0}}})}, "mergekit: ties (mergekit)"),
