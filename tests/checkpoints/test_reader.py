@@ -232,7 +232,7 @@ def test_a_header_without_metadata_or_tensors(tmp_path: Path) -> None:
 
 
 @given(content=st.binary(max_size=120), size=st.integers(0, 130))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_file_makes_another_error(tmp_path_factory: pytest.TempPathFactory, content: bytes, size: int) -> None:
     folder = tmp_path_factory.getbasetemp() / "any"
     folder.mkdir(exist_ok=True)
@@ -245,7 +245,7 @@ def test_no_file_makes_another_error(tmp_path_factory: pytest.TempPathFactory, c
 
 
 @given(at=st.integers(0, 400), byte=st.integers(0, 255))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_header_with_one_wrong_byte_is_refused_or_means_something_else(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int) -> None:
     folder = tmp_path_factory.getbasetemp() / "flipped"
     folder.mkdir(exist_ok=True)

@@ -123,6 +123,9 @@ def test_far_apart_float32_models_come_back_through_remainders(small_units: int,
     assert read_folder(tmp_path / "back") == read_folder(tmp_path / "one pass") == models[1]
     for file in files:
         file.unlink()
+    with pytest.raises(ModelError, match=r"was written with [\d,]+ remainders .* and has 0: files are missing"):
+        prepare_apply(tmp_path / "residual", base)
+    (tmp_path / "residual" / "provenance.json").unlink()
     apply_residual(tmp_path / "residual", base, tmp_path / "without", sync=False)
     assert differences(models[1], read_folder(tmp_path / "without")) == record["audit"]["remainders"]
 

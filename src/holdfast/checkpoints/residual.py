@@ -24,6 +24,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.ancestry import ancestry, warnings_of
@@ -33,7 +34,7 @@ from holdfast.checkpoints.merge import Name, Prepared, companions_of
 from holdfast.checkpoints.plan import Alias, Plan, Policies, make_plan
 from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import CheckpointReader
-from holdfast.checkpoints.remainders import Remaindered, remainder
+from holdfast.checkpoints.remainders import SUFFIX, Remaindered, remainder
 from holdfast.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -179,7 +180,21 @@ def prepare_apply(
 def _opened(residual: Name) -> Source:
     source = CheckpointReader(local_folder(residual))
     whole = Remaindered(source)
+    said = _record(source.folder).get("audit", {}).get("remainders")
+    if said is not None and said != whole.elements:
+        raise ModelError(
+            f"{residual} was written with {said:,} remainders (*{SUFFIX}) and has {whole.elements:,}: files are missing. Copy the whole folder again."
+        )
     return whole if whole.elements else source
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What the residual's folder says of itself; empty where it says nothing."""
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def prepare_transfer(
@@ -252,10 +267,7 @@ def _applied(
 
 def _partial(residual: Source, base: Source) -> Source:
     """The residual without what it holds whole, because its own base lacked it, where this base has it: there is no difference to add there."""
-    try:
-        copied = json.loads((residual.folder / FILE).read_text(encoding="utf-8")).get("copied", {}).get("instruct", [])
-    except (OSError, ValueError, AttributeError):
-        return residual
+    copied = _record(residual.folder).get("copied", {}).get("instruct", [])
     whole = [name for name in copied if name in base.entries and name in residual.entries]
     return Alias(residual, without=whole) if whole else residual
 
