@@ -111,6 +111,7 @@ def calls_of(work: Callable[[], Any], note: Path) -> int:
     return int(note.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "earlier"), [("merge", True), ("extract", False)])
 def test_a_kill_at_any_moment(what: str, earlier: bool, tmp_path: Path) -> None:
     parents = Parents(tmp_path, dtype="BF16" if what == "merge" else "F32")

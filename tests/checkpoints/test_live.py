@@ -497,6 +497,7 @@ def two_ranks(tmp_path_factory):
     return json.loads((out / "report.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("operation", OPERATIONS)

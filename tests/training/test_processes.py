@@ -44,3 +44,30 @@ def test_two_processes_end_with_the_weights_of_one(model_folder, tmp_path):
         assert double["ce"] == pytest.approx(single["ce"], abs=1e-5)
         assert double["kl"] == pytest.approx(single["kl"], abs=1e-6)
     assert (two / "report.html").is_file()
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_only_the_first_process_clears_the_folder_that_the_model_is_saved_in(main, tmp_path, monkeypatch):
+    """A process that comes late used to remove what the first one was writing: a save that failed one time in a hundred."""
+    from types import SimpleNamespace
+
+    from holdfast.training.run import _Run
+
+    left, seen = tmp_path / ".final" / "left.txt", []
+    left.parent.mkdir()
+    left.write_text("of an earlier session")
+    accelerator = SimpleNamespace(wait_for_everyone=lambda: seen.append(left.exists()), unwrap_model=lambda model, **_: model)
+    run = _Run.__new__(_Run)
+    run.main, run.folder, run.console = main, SimpleNamespace(path=tmp_path), SimpleNamespace(is_terminal=False)
+    run.record = SimpleNamespace(training={}, distance=None)
+
+    def save_model(place, **_):
+        Path(place).mkdir(exist_ok=True)
+        (Path(place) / "model.safetensors").write_bytes(b"weights")
+
+    run.trainer = SimpleNamespace(accelerator=accelerator, model=None, save_model=save_model)
+    monkeypatch.setattr(_Run, "_distances", lambda self: [])
+    monkeypatch.setattr(_Run, "write", lambda self: None)
+    run.save()
+    assert seen[0] is not main  # every process waits before the first byte, and only the first has cleared the folder by then
+    assert (tmp_path / "model.safetensors").is_file() is main

@@ -289,7 +289,9 @@ class _Run:
         from holdfast.training.checkpoint_folders import remove_folder, sync_folder
 
         staging = self.folder.path / ".final"
-        remove_folder(staging)
+        if self.main:  # one process alone: another that comes late would remove what this one is writing
+            remove_folder(staging)
+        self.trainer.accelerator.wait_for_everyone()
         with self.status("Saving the model"):
             try:
                 self.trainer.save_model(str(staging), _internal_call=True)
