@@ -120,7 +120,7 @@ def test_every_merge_method_and_parameter_is_described():
     parameters = [(cells[0].strip("`"), re.findall(r"`(\w+)`", cells[1]), cells[2], cells[3]) for cells in lines if len(cells) == 4]
     assert set(methods) == set(METHODS)
     wanted = {(p.name, name, p.help) for name, cls in METHODS.items() for p in parameters_of(cls)}
-    assert {(n, m, next(h for _, _, h in wanted if text.startswith(h))) for n, held, _, text in parameters for m in held} == wanted
+    assert {(n, m, max((h for _, _, h in wanted if text.startswith(h)), key=len)) for n, held, _, text in parameters for m in held} == wanted
     for name, held, default, _ in parameters:
         for method in held:
             value = next(p.default for p in parameters_of(METHODS[method]) if p.name == name)

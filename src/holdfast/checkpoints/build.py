@@ -30,14 +30,18 @@ from holdfast.results import fingerprint, write_json
 if TYPE_CHECKING:
     import numpy as np
 
-    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.dtypes import DType, Operand
     from holdfast.checkpoints.kernels import Flags
+    from holdfast.checkpoints.methods.protocol import Sum
+    from holdfast.checkpoints.native import Streamed
     from holdfast.checkpoints.sources import Source
 
 WRITING = 1e9
 """Bytes a second that an estimate takes for writing."""
 PROBES = 4
 """Tensors that an estimate tries."""
+STREAMED = 4096
+"""Elements from which on a block goes from file to file in one call (see `_Work._stream`); for fewer it saves nothing."""
 BATCH = 134_217_728
 """Elements of tensors that go through all passes together, where statistics are per tensor: few enough to stay in the page cache."""
 
@@ -51,9 +55,10 @@ class Recipe(Protocol):
     def measure(self, round: int, block: Block, state: Any) -> Any: ...
     def settle(self, round: int, total: Any, state: Any) -> Any: ...
     def combine(self, block: Block, state: Any, out: Operand) -> Flags: ...
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None: ...
     def identity(self) -> dict[str, Any]: ...
 
-    # optional: remainder(block, out) -> (places, values, left), what the output's rounding lost; see `remainders`
+    # optional: remainder(block, out) -> (places, values, left), where base + out is not model 1, and what is missing there; see `remainders`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,11 +311,21 @@ class _Work:
 
         from holdfast.checkpoints.kernels import Term, combine
 
+        keep = getattr(self.recipe, "remainder", None)
         out = scratch.out(job.dtype, stop - start)
-        block = None
+        streamed = self._stream(job, start, stop, scratch)
+        if streamed is not None:
+            if keep is None:
+                return None
+            if not streamed.different:
+                return start, np.empty(0, np.int64), np.empty(0, np.float32), 0
+            again = self._block(job, start, stop, scratch)
+            self.recipe.combine(again, self._state(job), out)
+            return (start, *keep(again, out))
+        block: Block | None = None
         if job.action == "combine":
             block = self._block(job, start, stop, scratch)
-            flags = self.recipe.combine(block, self.states.get(job.name) if self.recipe.scope == "tensor" else self.state, out)
+            flags = self.recipe.combine(block, self._state(job), out)
         else:
             read = self.reader.read(job.origin, job.name, start, stop, scratch)
             if job.action == "same":
@@ -320,16 +335,87 @@ class _Work:
             else:
                 flags = combine(None, [Term(1.0, read, None)], out)
                 out = read if read.dtype == job.dtype else out
-        if flags is not None and flags.nonfinite:
-            self._name_nonfinite(job)
-        if flags is not None and flags.overflow:
-            raise overflow_error(job.name, job.dtype, flags.overflow)
+        if flags is not None:
+            self._check(job, flags.nonfinite, flags.overflow)
         self.written.add(job.name, start, out.raw)
         self.writer.write(job.name, start, out.raw)
-        keep = getattr(self.recipe, "remainder", None)
         if keep is None:
             return None
         return (start, *keep(block, out)) if block is not None else (start, np.empty(0, np.int64), np.empty(0, np.float32), 0)
+
+    def _state(self, job: Job) -> Any:
+        return self.states.get(job.name) if self.recipe.scope == "tensor" else self.state
+
+    def _check(self, job: Job, nonfinite: int, overflow: int) -> None:
+        if nonfinite:
+            self._name_nonfinite(job)
+        if overflow:
+            raise overflow_error(job.name, job.dtype, overflow)
+
+    def _stream(self, job: Job, start: int, stop: int, scratch: Scratch) -> Streamed | None:
+        """Takes a block from file to file in one call, where it is a weighted sum of stored tensors. None: it is not, or could not be read."""
+        import numpy as np
+
+        from holdfast.checkpoints import native
+
+        library, formula = native.load(), self._sum(job)
+        if library is None or formula is None or stop - start < STREAMED:
+            return None
+        indices = [formula.anchor, *(index for _, plus, minus in formula.terms for index in (plus, minus))]
+        held = sorted({index for index in indices if index is not None})
+        inputs = []
+        for index in held:
+            source = self.plan.sources[index]
+            dtype = source.entries[job.name].dtype.name
+            if not isinstance(source, CheckpointReader) or dtype not in native.TYPES or job.dtype.name not in native.TYPES:
+                return None
+            inputs.append(native.Place(*source.place(job.name, start), dtype, scratch.buffers[index]))
+        remainder = hasattr(self.recipe, "remainder") and job.action == "combine"
+        done = library.stream(
+            stop - start,
+            inputs,
+            [-1 if index is None else held.index(index) for index in indices],
+            [float(np.float32(weight)) for weight, _, _ in formula.terms],
+            native.Place(*self.writer.place(job.name, start * job.dtype.itemsize), job.dtype.name, scratch.output),
+            check=(held.index(self._place(job, 0)), held.index(self._place(job, 1))) if remainder else None,
+            spare=scratch.spare if remainder else None,
+        )
+        if done.error and done.where < len(held):
+            return None  # the ordinary way says which file, and what to do
+        self._check(job, done.nonfinite, done.overflow)
+        self.writer.wrote(job.name, (stop - start) * job.dtype.itemsize, error=done.error)
+        for index, digest in zip(held, done.digests, strict=False):
+            if (digests := self.reader.digests[index]) is not None:
+                digests.put(job.name, start, digest)
+        self.written.put(job.name, start, done.digests[-1])
+        return done
+
+    def _sum(self, job: Job) -> Sum | None:
+        """The sum that a tensor is of, with the plan's sources for operands; None where it is something else."""
+        from holdfast.checkpoints.methods.protocol import Sum
+
+        if job.action == "copy":
+            return Sum(None, [(1.0, job.origin, None)]) if job.dtype.kind == "float" else None
+        if job.action != "combine":
+            return None
+        operands = range(1, 1 + len(self.slots.models))
+        dtypes = [self.plan.sources[self._place(job, number)].entries[job.name].dtype for number in operands]
+        formula = self.recipe.as_sum(dtypes, self._state(job))
+        if formula is None:
+            return None
+        anchor, terms = formula
+
+        def place(number: int | None) -> int | None:
+            return None if number is None else self._place(job, number)
+
+        return Sum(place(anchor), [(weight, self._place(job, plus), place(minus)) for weight, plus, minus in terms])
+
+    def _place(self, job: Job, number: int) -> int:
+        """The source of operand `number` of a block: 0 is the base, 1 the first model, which is the base's where a model lacks the tensor."""
+        index = self.slots.base if number == 0 else self.slots.models[number - 1]
+        found = index if index is not None and job.has[index] else self.slots.base
+        assert found is not None, "the plan copies what has no base"
+        return found
 
     def _block(self, job: Job, start: int, stop: int, scratch: Scratch) -> Block:
         def read(index: int) -> Operand:
@@ -401,7 +487,7 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
     for source in plan.sources:
         own = folders_of(source)
         # files may be links into another folder, as in the hub's cache: that one must stay, and may hold other things
-        for folder in {*own, *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())}:
+        for folder in dict.fromkeys([*own, *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())]):
             real = Path(os.path.realpath(folder))
             inside = folder in own and real in output.parents
             if real == output or output in real.parents or inside:

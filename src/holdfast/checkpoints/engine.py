@@ -57,7 +57,7 @@ class Scratch:
 
         # not touched until used: a narrow dtype leaves most of its pages to the system
         self.buffers = [np.empty(UNIT * 8, np.uint8) for _ in range(sources)]
-        self.output = np.empty(UNIT * 8, np.uint8)
+        self.output, self.spare = np.empty(UNIT * 8, np.uint8), np.empty(UNIT, np.uint8)
 
     def out(self, dtype: DType, count: int) -> Operand:
         """Memory for `count` elements of the output."""

@@ -43,7 +43,10 @@ class Digests:
         """One block: elements from `start` (a multiple of `UNIT`) on, as stored."""
         import xxhash
 
-        digest = xxhash.xxh3_128_digest(raw.data if raw.size else b"")
+        self.put(name, start, xxhash.xxh3_128_digest(raw.data if raw.size else b""))
+
+    def put(self, name: str, start: int, digest: bytes) -> None:
+        """One block whose XXH3-128 is known already."""
         with self._lock:
             self._blocks.setdefault(name, {})[start] = digest
 

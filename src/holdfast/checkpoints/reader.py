@@ -106,6 +106,15 @@ class CheckpointReader:
             view, position = view[got:], position + got
         return Operand(target.view(entry.dtype.storage), entry.dtype)
 
+    def place(self, name: str, element: int) -> tuple[int, int]:
+        """Where an element of a flattened tensor lies: an open descriptor, and the byte.
+
+        Raises:
+            ModelError: the file cannot be opened.
+        """
+        entry = self.entries[name]
+        return self._descriptor(entry.file), entry.offset + element * entry.dtype.itemsize
+
     def mapped(self, name: str) -> np.ndarray:
         """The whole tensor's raw elements, memory-mapped, read-only, 1-D, in the storage type of its dtype (bfloat16 as uint16)."""
         import numpy as np

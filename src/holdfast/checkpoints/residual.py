@@ -40,9 +40,9 @@ from holdfast.errors import ConfigError, ModelError
 if TYPE_CHECKING:
     import numpy as np
 
-    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.dtypes import DType, Operand
     from holdfast.checkpoints.kernels import Flags
-    from holdfast.checkpoints.methods.protocol import Block
+    from holdfast.checkpoints.methods.protocol import Block, Sum
     from holdfast.checkpoints.sources import Source
 
 STEM = "residual"
@@ -63,17 +63,24 @@ class Passless:
     def settle(self, round: int, total: Any, state: Any) -> Any:
         raise AssertionError("no rounds")
 
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Extract(Passless):
     """`model 1 - base`, as `-(base - model 1)`, which is -0.0 where nothing changed."""
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        from holdfast.checkpoints.kernels import Flags, Term, combine
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
+        from holdfast.checkpoints.methods.protocol import Sum
 
-        assert block.base is not None
-        flags = combine(None, [Term(-1.0, block.base, block.models[0])], out)
-        return Flags(flags.nonfinite >> 1, flags.overflow)
+        # of float32 weights most blocks have remainders, for which the operands are needed once more
+        return None if models[0].itemsize >= 4 else Sum(None, [(-1.0, 0, 1)])
+
+    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+        from holdfast.checkpoints.methods.protocol import Sum, weighted_sum
+
+        return weighted_sum(block, Sum(None, [(-1.0, 0, 1)]), out)
 
     def remainder(self, block: Block, out: Operand) -> tuple[np.ndarray, np.ndarray, int]:
         """What the residual's rounding lost; see `remainders.remainder`."""
@@ -89,16 +96,23 @@ class Apply(Passless):
 
     scale: float = 1.0
 
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
+        from holdfast.checkpoints.methods.protocol import Sum
+
+        if len(models) == 2:
+            return Sum(1, [(self.scale, 2, None)])
+        # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a wider difference is no sum
+        return None if any(dtype.itemsize >= 4 for dtype in models[1:]) else Sum(1, [(-self.scale, 3, 2)])
+
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
         from holdfast.checkpoints.kernels import Term, combine
+        from holdfast.checkpoints.methods.protocol import weighted_sum
 
-        target, plus, *minus = block.models
-        # with the signs of `Extract`, so that one pass gives the bits of two
-        if minus and any(o.dtype.itemsize >= 4 for o in (plus, minus[0])):
-            plus = _difference(block, plus, minus[0])
-        elif minus:
-            return combine(target, [Term(-self.scale, minus[0], plus)], out)
-        return combine(target, [Term(self.scale, plus)], out)
+        formula = self.as_sum([model.dtype for model in block.models], state)
+        if formula is not None:
+            return weighted_sum(block, formula, out)
+        target, plus, minus = block.models
+        return combine(target, [Term(self.scale, _difference(block, plus, minus))], out)
 
     def identity(self) -> dict[str, Any]:
         return {"method": "residual", "step": "apply", "scale": self.scale}

@@ -125,15 +125,31 @@ class CheckpointWriter:
         Raises:
             StorageError: the disk is full or failed.
         """
-        shard = self._of[name]
-        position = shard.offsets[name] + element * raw.itemsize
         if not raw.size:
             return
+        descriptor, position = self.place(name, element * raw.itemsize)
         with disk_errors(self.folder):
-            _put(shard.descriptor, raw.data.cast("B"), position)
+            _put(descriptor, raw.data.cast("B"), position)
+        self.wrote(name, raw.nbytes)
+
+    def place(self, name: str, byte: int) -> tuple[int, int]:
+        """Where a byte of a tensor belongs that is not written yet: an open descriptor, and the byte of its file. To be followed by `wrote`."""
+        shard = self._of[name]
+        return shard.descriptor, shard.offsets[name] + byte
+
+    def wrote(self, name: str, nbytes: int, *, error: int = 0) -> None:
+        """Counts what was stored at a `place`. Safe to call from several threads.
+
+        Raises:
+            StorageError: `error` (an errno) is not 0.
+        """
+        shard = self._of[name]
+        if error:
+            with disk_errors(self.folder):
+                raise OSError(error, os.strerror(error))
         with shard.lock:
             before = shard.left // WRITE_OUT
-            shard.left -= raw.nbytes
+            shard.left -= nbytes
             complete, due = shard.left == 0, shard.left // WRITE_OUT != before
         if due and self.sync:
             _begin_write_out(shard.descriptor)

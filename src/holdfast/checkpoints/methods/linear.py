@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import Operand
-from holdfast.checkpoints.kernels import Flags
-from holdfast.checkpoints.methods.protocol import Block, MergeMethod, WeightedMethod, finite_problems, range_problems, weighted_sum
+from holdfast.checkpoints.dtypes import DType
+from holdfast.checkpoints.methods.protocol import MergeMethod, Sum, WeightedMethod, finite_problems, range_problems
 
 
 def linear(models: Sequence[np.ndarray], weights: Sequence[float] | None = None, *, normalize: bool = True) -> np.ndarray:
@@ -69,11 +68,11 @@ def mean_shares(weights: Sequence[float]) -> tuple[int, list[float]]:
     return max(range(len(shares)), key=shares.__getitem__), shares
 
 
-def mean_terms(weights: Sequence[float], operands: Sequence[int]) -> tuple[int, list[tuple[float, int, int | None]]]:
-    """A mean for `weighted_sum`: the anchor and the terms, for operands at the given indices."""
+def mean_as_sum(weights: Sequence[float], operands: Sequence[int]) -> Sum:
+    """The mean of operands at the given indices."""
     heaviest, shares = mean_shares(weights)
     anchor = operands[heaviest]
-    return anchor, [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor]
+    return Sum(anchor, [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor])
 
 
 def _accumulated(anchor: np.ndarray | None, terms: Sequence[tuple[float, np.ndarray, np.ndarray | None]]) -> np.ndarray:
@@ -106,12 +105,11 @@ class Linear(WeightedMethod):
     def mean(self) -> bool:  # type: ignore[override]
         return self.normalize
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        weights, operands = self.weights_of(len(block.models)), range(1, 1 + len(block.models))
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
+        weights, operands = self.weights_of(len(models)), range(1, 1 + len(models))
         if self.normalize:
-            anchor, terms = mean_terms(weights, operands)
-            return weighted_sum(block, anchor, terms, out)
-        return weighted_sum(block, None, [(w, index, None) for w, index in zip(weights, operands, strict=True)], out)
+            return mean_as_sum(weights, operands)
+        return Sum(None, [(w, index, None) for w, index in zip(weights, operands, strict=True)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +130,8 @@ class WiseFT(MergeMethod):
     def problems(self, models: int | None = None) -> list[str]:
         return super().problems(models) + range_problems("wise_ft.alpha", self.alpha, 0, 1)
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        anchor, terms = mean_terms((1.0 - self.alpha, self.alpha), (0, 1))
-        return weighted_sum(block, anchor, terms, out)
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
+        return mean_as_sum((1.0 - self.alpha, self.alpha), (0, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +152,5 @@ class TaskArithmetic(WeightedMethod):
     def problems(self, models: int | None = None) -> list[str]:
         return super().problems(models) + finite_problems("task_arithmetic.scale", self.scale)
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        weights = self.weights_of(len(block.models))
-        return weighted_sum(block, 0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(weights)], out)
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
+        return Sum(0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(self.weights_of(len(models)))])

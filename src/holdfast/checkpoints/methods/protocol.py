@@ -24,11 +24,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import Operand, compute_dtype, count_nonfinite, decode, encode
+from holdfast.checkpoints.dtypes import DType, Operand, compute_dtype, count_nonfinite, decode, encode
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.errors import did_you_mean
 
@@ -71,9 +71,18 @@ class Block:
         return not self.has or self.has[model]
 
 
+class Sum(NamedTuple):
+    """`anchor + sum_i weight_i * (plus_i - minus_i)` of a block's operands, which are meant by their index into `Block.operands()`."""
+
+    anchor: int | None
+    """None: a sum without one."""
+    terms: Sequence[tuple[float, int, int | None]]
+    """Weight, plus and minus; minus may be None."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MergeMethod:
-    """What a merge computes. Subclasses set the class variables and implement `combine`, and the rest where they need statistics."""
+    """What a merge computes. Subclasses set the class variables and implement `as_sum` or `combine`, and the rest where they need statistics."""
 
     name: ClassVar[str]
     """What configs and commands call it."""
@@ -121,7 +130,19 @@ class MergeMethod:
             `nonfinite`: bit 0 is the base, bit 1 + i model i, bit 1 + len(models) + i its extra: which hold NaN or infinities.
             `overflow`: finite results that did not fit the output's dtype.
         """
-        raise NotImplementedError
+        formula = self.as_sum([model.dtype for model in block.models], state)
+        if formula is None:
+            raise NotImplementedError(f"{self.name} has no combine")
+        return weighted_sum(block, formula, out)
+
+    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
+        """What `combine` computes, where that is a weighted sum whatever the values: the engine takes such blocks from file to file in one call.
+
+        Args:
+            models: the tensor's dtype in each model.
+            state: as of `combine`.
+        """
+        return None
 
     def identity(self) -> dict[str, Any]:
         """Name and parameters as JSON values, for the provenance record."""
@@ -196,19 +217,18 @@ def choice_problems(where: str, value: str, choices: Sequence[str]) -> list[str]
     return [f"{where}: expected one of {', '.join(choices)}, got '{value}'.{did_you_mean(str(value), choices)}"]
 
 
-def weighted_sum(block: Block, anchor: int | None, terms: Sequence[tuple[float, int, int | None]], out: Operand) -> Flags:
-    """`out = anchor + sum_i weight_i * (plus_i - minus_i)` of a block's operands, through the kernel.
+def weighted_sum(block: Block, formula: Sum, out: Operand) -> Flags:
+    """A sum of a block's operands, through the kernel.
 
     Args:
         block: where the operands come from.
-        anchor: index into `block.operands()`, or None for a sum without one.
-        terms: `(weight, plus, minus)`, the latter two indices into `block.operands()`; minus may be None.
+        formula: the sum.
         out: `[count]`.
 
     Returns:
         Flags with the bits of `MergeMethod.combine`.
     """
-    operands = block.operands()
+    operands, (anchor, terms) = block.operands(), formula
     indices = [anchor]
     for _, plus, minus in terms:
         indices += [plus, minus]

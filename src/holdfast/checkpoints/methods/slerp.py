@@ -11,15 +11,16 @@ where one of them is zero and has no angle, this is the plain `(1 - t) a + t b`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import Operand
-from holdfast.checkpoints.kernels import Flags, moments
-from holdfast.checkpoints.methods.linear import mean_terms
-from holdfast.checkpoints.methods.protocol import Block, MergeMethod, range_problems, weighted_sum
+from holdfast.checkpoints.dtypes import DType
+from holdfast.checkpoints.kernels import moments
+from holdfast.checkpoints.methods.linear import mean_as_sum
+from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum, range_problems
 
 PARALLEL = 0.9995
 """|cos| above which the interpolation is linear: sin(omega) loses its digits there."""
@@ -83,8 +84,7 @@ class Slerp(MergeMethod):
         _, _, squares_a, squares_b, dot = (float(x) for x in total[:5])
         return slerp_weights(self.t, dot, math.sqrt(squares_a), math.sqrt(squares_b))
 
-    def combine(self, block: Block, state: tuple[float, float] | None, out: Operand) -> Flags:
+    def as_sum(self, models: Sequence[DType], state: tuple[float, float] | None) -> Sum:
         if state is None:
-            anchor, terms = mean_terms((1 - self.t, self.t), (1, 2))
-            return weighted_sum(block, anchor, terms, out)
-        return weighted_sum(block, None, [(state[0], 1, None), (state[1], 2, None)], out)
+            return mean_as_sum((1 - self.t, self.t), (1, 2))
+        return Sum(None, [(state[0], 1, None), (state[1], 2, None)])

@@ -12,7 +12,7 @@ import functools
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,11 +26,42 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
-_TYPES = {"F32": 0, "BF16": 1, "F16": 2, "F8_E4M3": 3, "F8_E5M2": 4}
+TYPES = {"F32": 0, "BF16": 1, "F16": 2, "F8_E4M3": 3, "F8_E5M2": 4}
 _ABSENT = (0, -1)
 
 
 _Flags = ctypes.c_int64 * 2
+_Results = ctypes.c_int64 * 5
+
+PIECE = 131_072
+"""Elements that `Kernels.stream` has in the cache at a time: of 16 bits still in the second level, and enough for one call to the system."""
+
+
+class Place(NamedTuple):
+    """Elements in a file, and memory for them on the way."""
+
+    descriptor: int
+    position: int
+    """Of the first element, in bytes."""
+    dtype: str
+    """As safetensors calls it."""
+    memory: NDArray[Any]
+    """uint8."""
+
+
+class Streamed(NamedTuple):
+    """What `Kernels.stream` came across."""
+
+    nonfinite: int
+    """Bit mask of the operands that hold NaN or infinities, as of `kernels.combine`."""
+    overflow: int
+    different: int
+    error: int
+    """0; an errno; -1 where a file has ended too early. What follows it has not been done."""
+    where: int
+    """With `error`: which input, or with the number of inputs the output."""
+    digests: list[bytes]
+    """XXH3-128 of each input and of the output."""
 
 
 class Kernels:
@@ -53,6 +84,7 @@ class Kernels:
             "uniform": (None, [key, key, whole, pointer]),
             "normal": (None, [key, key, whole, pointer]),
             "perturb": (None, [whole, pointer, key, key, ctypes.c_float, pointer, pointer]),
+            "stream": (None, [whole, whole, whole, pointer, whole, pointer, pointer, pointer, pointer, pointer, pointer, pointer]),
         }
         for name, (result, arguments) in signatures.items():
             function = getattr(library, f"holdfast_{name}")
@@ -128,6 +160,41 @@ class Kernels:
         self._library.holdfast_perturb(len(x.raw), _operands(x), key, start, sigma, _operands(out), flags)
         return flags[0], flags[1]
 
+    def stream(
+        self,
+        count: int,
+        inputs: Sequence[Place],
+        indices: Sequence[int],
+        weights: Sequence[float],
+        out: Place,
+        *,
+        piece: int = PIECE,
+        check: tuple[int, int] | None = None,
+        spare: NDArray[Any] | None = None,
+    ) -> Streamed:
+        """`out = anchor + sum_i weight_i * (plus_i - minus_i)` from files into a file, with the digest of all that passes.
+
+        Elements are read, combined, hashed and written in pieces that stay in the second-level cache meanwhile, in one call outside Python's lock.
+
+        Args:
+            count: elements; the least of them take more than 240 bytes.
+            inputs: where to read.
+            indices: anchor, plus_0, minus_0, plus_1 ... as indices into `inputs`; -1 for none.
+            weights: one a term.
+            out: where to write.
+            piece: elements, a multiple of 1024. The memories of `inputs` and `out` have room for twice as many.
+            check: a base and a wanted input: counts the elements of which `base + out`, rounded to the wanted one's dtype, has not the wanted bits.
+            spare: memory for `2 * piece` elements more; with `check` only.
+        """
+        results, digests = _Results(), ctypes.create_string_buffer(16 * (len(inputs) + 1))
+        self._library.holdfast_stream(
+            count, piece, len(inputs), _places(*inputs), len(weights), struct.pack(f"{len(indices)}q", *indices), _floats(weights),
+            _places(out), struct.pack("2q", *(check or (-1, -1))), None if spare is None else _at(spare), digests, results,
+        )  # fmt: skip
+        mask, overflow, different, error, where = results
+        hashed = digests.raw
+        return Streamed(mask, overflow, different, error, where, [hashed[16 * i : 16 * i + 16] for i in range(len(inputs) + 1)])
+
 
 def load() -> Kernels | None:
     """The library, built if need be; None where it cannot be had (see `why_not`)."""
@@ -164,12 +231,17 @@ def _operands(*operands: Operand | None) -> bytes:
     """The C structs: packed bytes cost a fifth of ctypes structures, and a block is computed in as little as 50 microseconds."""
     flat: list[int] = []
     for operand in operands:
-        flat += _ABSENT if operand is None else (_at(operand[0]), _TYPES[operand[1].name])
+        flat += _ABSENT if operand is None else (_at(operand[0]), TYPES[operand[1].name])
+    return struct.pack(f"{len(flat)}q", *flat)
+
+
+def _places(*places: Place) -> bytes:
+    flat = [word for place in places for word in (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))]
     return struct.pack(f"{len(flat)}q", *flat)
 
 
 def _one(raw: NDArray[Any], dtype: str) -> bytes:
-    return struct.pack("2q", _at(raw), _TYPES[dtype])
+    return struct.pack("2q", _at(raw), TYPES[dtype])
 
 
 def _floats(values: Sequence[float]) -> bytes:

@@ -83,6 +83,36 @@ def _comparisons(c: Kernels) -> Iterator[tuple[str, bool]]:
     yield "words", _same(c.words(key, start, np.empty(_N, np.uint32)), counter.words_numpy(key, start, _N))
     yield "uniform", _same(c.uniform(key, start, np.empty(_N)), counter.uniform_numpy(key, start, _N))
     yield "normal", _same(c.normal(key, start, np.empty(_N, np.float32)), counter.normal_numpy(key, start, _N))
+    yield "stream", _streams(c)
+
+
+def _streams(c: Kernels) -> bool:
+    """A stream from a file into a file, in two pieces: the bytes, and the digests."""
+    import os
+    import tempfile
+
+    import xxhash
+
+    from holdfast.checkpoints import conversions, counter, kernels_numpy
+    from holdfast.checkpoints.dtypes import DTYPES, Operand
+    from holdfast.checkpoints.kernels import Term
+    from holdfast.checkpoints.native import Place
+
+    count, bfloat16 = 2 * 1024 + 37, DTYPES["BF16"]
+    *inputs, expected = [Operand(np.empty(count, np.uint16), bfloat16) for _ in range(4)]
+    for i, operand in enumerate(inputs):
+        conversions.encode(counter.normal_numpy(5 + i, 0, count), bfloat16, operand.raw)
+    kernels_numpy.combine(inputs[0], [Term(0.5, *inputs[1:])], expected)
+    stored = b"".join(operand.raw.tobytes() for operand in inputs)
+    with os.fdopen(os.memfd_create("check"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
+        file.write(stored)
+        file.flush()
+        places = [Place(file.fileno(), i * 2 * count, "BF16", np.empty(4096, np.uint8)) for i in range(4)]
+        done = c.stream(count, places[:3], [0, 1, 2], [0.5], places[3], piece=1024)
+        file.seek(len(stored))
+        written = file.read()
+    digests = [xxhash.xxh3_128_digest(operand.raw.tobytes()) for operand in (*inputs, expected)]
+    return done == (0, 0, 0, 0, 0, digests) and written == expected.raw.tobytes()
 
 
 def _same(x: Any, y: Any) -> bool:

@@ -9,9 +9,11 @@
  * looked at closely.
  */
 
+#include <errno.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -859,4 +861,178 @@ void holdfast_perturb(int64_t n, const operand *operands, uint64_t key, uint64_t
     }
     flags[0] = mask;
     flags[1] = lost + (mask ? 0 : unusual);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- stream */
+
+/* XXH3-128 of inputs of more than 240 bytes (Collet, XXH3 specification, default secret, seed 0), fed in pieces. native/check.py compares with the
+ * library; shorter inputs are the library's. */
+static const uint8_t SECRET[192] = {
+    0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c, 0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb,
+    0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f, 0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
+    0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6, 0x81, 0x3a, 0x26, 0x4c, 0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb,
+    0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3, 0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
+    0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d, 0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31,
+    0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64, 0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
+    0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e, 0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc,
+    0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce, 0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e};
+#define STRIPE 64
+#define ROUND 1024 /* bytes between two scramblings: (sizeof SECRET - STRIPE) / 8 stripes */
+#define PRIME32_1 0x9E3779B1u
+#define PRIME64_1 0x9E3779B185EBCA87u
+#define PRIME64_2 0xC2B2AE3D27D4EB4Fu
+
+static const uint64_t FIRST_ACCUMULATORS[8] = {0xC2B2AE3Du,         PRIME64_1,           PRIME64_2,           0x165667B19E3779F9u,
+                                               0x85EBCA77C2B2AE63u, 0x85EBCA77u,         0x27D4EB2F165667C5u, PRIME32_1};
+
+INLINE uint64_t load_word(const uint8_t *p)
+{
+    uint64_t word;
+    memcpy(&word, p, 8); /* little-endian, as safetensors is */
+    return word;
+}
+
+typedef uint64_t v4l __attribute__((vector_size(32)));
+
+INLINE v4l load_words(const uint8_t *p)
+{
+    v4l words;
+    memcpy(&words, p, 32);
+    return words;
+}
+
+INLINE v4l widening_product(v4l a, v4l b)
+{
+#ifdef __AVX2__
+    return (v4l)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#else
+    return (a & 0xFFFFFFFFu) * (b & 0xFFFFFFFFu);
+#endif
+}
+
+INLINE void digest_stripe(v4l *sums, const uint8_t *p, const uint8_t *secret)
+{
+    const v4l swapped = {1, 0, 3, 2};
+    for (int j = 0; j < 2; j++) {
+        v4l words = load_words(p + 32 * j), keyed = words ^ load_words(secret + 32 * j);
+        sums[j] += __builtin_shuffle(words, swapped) + widening_product(keyed, keyed >> 32);
+    }
+}
+
+/* Takes a piece of an input of `size` bytes, which lies at byte `start`, a multiple of ROUND; the last piece ends the input and has at least
+ * STRIPE bytes. */
+static void digest_piece(uint64_t *state, const uint8_t *p, int64_t start, int64_t length, int64_t size)
+{
+    v4l sums[2];
+    memcpy(sums, state, sizeof sums);
+    int64_t rounds = (size - 1) / ROUND - start / ROUND, done = 0; /* the last round is never whole, and not scrambled */
+    for (; rounds > 0 && done < length; rounds--, done += ROUND) {
+        for (int j = 0; j < ROUND / STRIPE; j++)
+            digest_stripe(sums, p + done + STRIPE * j, SECRET + 8 * j);
+        for (int j = 0; j < 2; j++) {
+            v4l x = sums[j] ^ sums[j] >> 47 ^ load_words(SECRET + sizeof SECRET - STRIPE + 32 * j), prime = {PRIME32_1, PRIME32_1, PRIME32_1, PRIME32_1};
+            sums[j] = widening_product(x, prime) + (widening_product(x >> 32, prime) << 32);
+        }
+    }
+    if (start + length == size) {
+        for (int64_t j = 0; j < (length - done - 1) / STRIPE; j++)
+            digest_stripe(sums, p + done + STRIPE * j, SECRET + 8 * j);
+        digest_stripe(sums, p + length - STRIPE, SECRET + sizeof SECRET - STRIPE - 7);
+    }
+    memcpy(state, sums, sizeof sums);
+}
+
+static uint64_t digest_end(const uint64_t *state, const uint8_t *secret, uint64_t sum)
+{
+    for (int j = 0; j < 4; j++) {
+        unsigned __int128 product = (unsigned __int128)(state[2 * j] ^ load_word(secret + 16 * j)) * (state[2 * j + 1] ^ load_word(secret + 16 * j + 8));
+        sum += (uint64_t)product ^ (uint64_t)(product >> 64);
+    }
+    sum = (sum ^ sum >> 37) * 0x165667919E3779F9u;
+    return sum ^ sum >> 32;
+}
+
+static void digest(const uint64_t *state, uint64_t size, uint8_t *out)
+{
+    uint64_t words[2] = {digest_end(state, SECRET + sizeof SECRET - STRIPE - 11, ~(size * PRIME64_2)), digest_end(state, SECRET + 11, size * PRIME64_1)};
+    for (int j = 0; j < 16; j++)
+        out[j] = (uint8_t)(words[j / 8] >> (56 - 8 * (j % 8)));
+}
+
+typedef struct {
+    int64_t descriptor, position; /* of the first element, in bytes */
+    int64_t type;
+    char *memory;
+} place;
+
+enum { MASK, OVERFLOW, DIFFERENT, ERROR, WHERE };
+
+static int64_t different(const operand *a, const operand *b, int64_t n)
+{
+    int64_t count = 0;
+    if (!memcmp(a->data, b->data, n * SIZE[a->type]))
+        return 0;
+    for (int64_t i = 0; i < n; i++)
+        count += memcmp(at(a, i), at(b, i), SIZE[a->type]) != 0;
+    return count;
+}
+
+/* Reads n elements from each input, combines them and writes the result, in pieces that stay in the second-level cache on the way through.
+ *
+ * indices: anchor, plus_0, minus_0, plus_1 ... of the sum, as indices into the inputs, or -1. Memories have room for 2 * piece elements. check: a base and
+ * a wanted input or -1; counts the elements of which base + result does not give the wanted bits. digests: 16 bytes an input and 16 for the result.
+ * results: see the enum; ERROR is an errno, or -1 where a file ends, and WHERE the input or, with their number, the output. */
+void holdfast_stream(int64_t n, int64_t piece, int64_t inputs, const place *in, int64_t terms, const int64_t *indices, const float *weights,
+                     const place *out, const int64_t *check, char *spare, uint8_t *digests, int64_t *results)
+{
+    enum { MOST = 65 };
+    uint64_t states[MOST][8];
+    operand sources[MOST], operands[MOST], target = {out->memory, out->type};
+    memset(results, 0, 5 * sizeof *results);
+    for (int64_t j = 0; j <= inputs; j++)
+        memcpy(states[j], FIRST_ACCUMULATORS, sizeof FIRST_ACCUMULATORS);
+    for (int64_t start = 0, k; start < n; start += k) {
+        k = n - start < 2 * piece ? n - start : piece;
+        for (int64_t j = 0; j < inputs; j++) {
+            int64_t size = SIZE[in[j].type], length = k * size;
+            char *memory = in[j].memory;
+            for (int64_t done = 0; done < length;) {
+                int64_t got = pread(in[j].descriptor, memory + done, length - done, in[j].position + start * size + done);
+                if (got < 0 && errno == EINTR)
+                    continue;
+                if (got <= 0) {
+                    results[ERROR] = got ? errno : -1, results[WHERE] = j;
+                    return;
+                }
+                done += got;
+            }
+            digest_piece(states[j], (const uint8_t *)memory, start * size, length, n * size);
+            sources[j] = (operand){memory, in[j].type};
+        }
+        for (int64_t j = 0; j < 1 + 2 * terms; j++)
+            operands[j] = indices[j] < 0 ? (operand){0, NONE} : sources[indices[j]];
+        int64_t size = SIZE[out->type], length = k * size, flags[2];
+        holdfast_combine(k, terms, operands, weights, &target, flags);
+        results[MASK] |= flags[0];
+        results[OVERFLOW] += flags[1];
+        if (check[0] >= 0) {
+            const operand sum[3] = {sources[check[0]], target, {0, NONE}}, back = {spare, in[check[1]].type};
+            const float one = 1;
+            holdfast_combine(k, 1, sum, &one, &back, flags);
+            results[DIFFERENT] += different(&back, sources + check[1], k);
+        }
+        digest_piece(states[inputs], (const uint8_t *)target.data, start * size, length, n * size);
+        for (int64_t done = 0; done < length;) {
+            int64_t put = pwrite(out->descriptor, (const char *)target.data + done, length - done, out->position + start * size + done);
+            if (put < 0 && errno == EINTR)
+                continue;
+            if (put <= 0) {
+                results[ERROR] = put ? errno : ENOSPC, results[WHERE] = inputs;
+                return;
+            }
+            done += put;
+        }
+    }
+    for (int64_t j = 0; j <= inputs; j++)
+        digest(states[j], (uint64_t)(n * SIZE[j < inputs ? in[j].type : out->type]), digests + 16 * j);
 }
