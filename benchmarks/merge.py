@@ -3,7 +3,7 @@
     python benchmarks/merge.py                    # three bf16 checkpoints of 1.3 GB, 3 shards each; half an hour or so, much of it mergekit
     python benchmarks/merge.py --check            # exit 1, naming each bar that falls short
     python benchmarks/merge.py --quick            # under a minute: small checkpoints, one round, nobody waits for the disk; no bars on speed
-    python benchmarks/merge.py --folder DIR       # work there and keep the checkpoints for the next run; default: a temporary folder
+    python benchmarks/merge.py --folder DIR       # work there; keeps the checkpoints, and an interrupted one continues; default: a temporary one
     python benchmarks/merge.py --only linear      # repeatable: these operations only
     python benchmarks/merge.py --save FILE        # the figures as JSON
 
@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -185,30 +186,45 @@ class Rounds:
         self.failures: dict[str, str] = {}
         self.numbers: list[dict[str, Any]] = []
 
-    def run(self, rounds: int, *, warm_up: int) -> None:
-        """Runs all contestants; one that fails is left out from there on, with the reason in `failures`."""
+    def run(self, rounds: int, *, warm_up: int, about: Mapping[str, Any] | None = None) -> None:
+        """Runs all contestants; one that fails is left out from there on, with the reason in `failures`.
+
+        Args:
+            rounds: timed ones.
+            warm_up: rounds before them.
+            about: what the figures hold for. Runs that an interrupted benchmark of the same has left in the folder are taken over.
+        """
         names = list(self.running)
+        done = self._continued(dict(about or {}))
         for number in range(-warm_up, rounds):
             random.Random(number).shuffle(names)
             for name in names:
                 contestant = self.running[name]
-                if name in self.failures or (contestant.rounds is not None and not 0 <= number < contestant.rounds):
+                if name in self.failures or (contestant.rounds is not None and not 0 <= number < contestant.rounds) or (number, name) in done:
                     continue
                 progress(f"round {number + 1} of {rounds}: {name}")
                 try:
                     run = self.workplace.run(contestant)
-                    with (self.workplace.folder / RUNS).open("a") as file:
-                        file.write(json.dumps({"round": number, "name": name, **vars(run)}) + "\n")
+                    self._note({"round": number, "name": name, **vars(run)})
                     if number >= 0:
                         self.taken[name][number] = run
-                    if number == 0 and contestant.compared is not None:
-                        self.compare(contestant, self.running.get(contestant.compared + NO_SYNC))
+                    if number == 0:
+                        self.compare(contestant)
                 except Failed as error:
                     self.failures[name] = str(error)
                 self.workplace.clear("out", "other")
+        for contestant in self.running.values():  # an interruption may have come between a run and its comparison
+            if contestant.name not in self.failures and contestant.compared and not any(n["mergekit"] == contestant.name for n in self.numbers):
+                try:
+                    self.workplace.run(contestant)
+                    self.compare(contestant)
+                except Failed as error:
+                    self.failures[contestant.name] = str(error)
+                self.workplace.clear("out", "other")
 
-    def compare(self, contestant: Contestant, other: Contestant | None) -> None:
+    def compare(self, contestant: Contestant) -> None:
         """Compares the output that is there with ours."""
+        other = self.running.get(contestant.compared + NO_SYNC) if contestant.compared is not None else None
         if other is not None and other.name not in self.failures:
             self.workplace.run(other, "other")
             try:
@@ -216,6 +232,34 @@ class Rounds:
             except ValueError as error:
                 raise Failed(str(error)) from None
             self.numbers.append({"ours": contestant.compared, "mergekit": contestant.name, **found})
+            self._note({"numbers": self.numbers[-1]})
+
+    def _continued(self, about: dict[str, Any]) -> set[tuple[int, str]]:
+        """Takes over what is in the folder if it is of the same benchmark, and says what that is; else begins a new file."""
+        path = self.workplace.folder / RUNS
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        if not lines or lines[0] != {"about": about}:
+            path.write_text(json.dumps({"about": about}) + "\n")
+            return set()
+        done = set()
+        for line in lines[1:]:
+            if "numbers" in line:
+                self.numbers.append(line["numbers"])
+            elif line["name"] in self.taken:
+                number, name = line.pop("round"), line.pop("name")
+                done.add((number, name))
+                if number >= 0:
+                    self.taken[name][number] = Run(**line)
+        for place in self.workplace.inputs.values():  # what the warm-up round was for
+            for file in sorted(place.glob("*.safetensors")):
+                with file.open("rb") as stream:
+                    while stream.read(1 << 24):
+                        pass
+        return done
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        with (self.workplace.folder / RUNS).open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     def row(self, contestant: Contestant) -> dict[str, Any]:
         """A contestant's figures: medians and ranges over the rounds, ratios within a round."""
@@ -379,9 +423,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{machine}; " + ", ".join(f"{name} {version}" for name, version in versions.items()))
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="merge-benchmark-")))
-        run = measure(folder.absolute(), size, rounds, mode=mode, only=options.only)
-        disk = file_system(folder)
-    about = {"hardware": machine, "file_system": disk, "versions": versions, "kernels": kernels_in_use()}
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {"hardware": machine, "file_system": file_system(folder), "versions": versions, "kernels": kernels_in_use()}
+        run = measure(folder.absolute(), size, rounds, mode=mode, only=options.only, about={**about, "mode": mode, "code": code_hash()})
     run = {"benchmark": "merge", "mode": mode, **about, "rounds": rounds, **run}
     run["bars"] = judge(run, [bar for bar in BARS if bar.quick or mode == "full"])
     print(report(run))
@@ -410,7 +454,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(folder: Path, size: Size, rounds: int, *, mode: str, only: Sequence[str] | None = None) -> dict[str, Any]:
+def measure(
+    folder: Path, size: Size, rounds: int, *, mode: str, only: Sequence[str] | None = None, about: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Everything that is measured, as it goes into the JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
@@ -428,7 +474,7 @@ def measure(folder: Path, size: Size, rounds: int, *, mode: str, only: Sequence[
     except Failed as error:
         sys.exit(f"A residual could not be extracted, which others need: {error}")
     taking = Rounds(workplace, running)
-    taking.run(rounds, warm_up=0 if mode == "quick" else 1)
+    taking.run(rounds, warm_up=0 if mode == "quick" else 1, about=about)
     return {
         "model": {**vars(size), "bytes": size.bytes, "dtype": "bfloat16"},
         "contestants": list(taking.rows(left_out)),
@@ -444,6 +490,17 @@ def prepared(folder: Path, size: Size, roles: Sequence[str]) -> dict[str, Path]:
         progress(f"making {role} of {size.bytes / 1e9:.1f} GB")
         found[role] = checkpoint(folder / f"{role}-{size.layers}", size, seed)
     return found
+
+
+def code_hash() -> str:
+    """Of what is measured: the package's checkpoint engine and this script's contestants."""
+    import holdfast
+
+    home, digest = Path(holdfast.__file__).parent, hashlib.sha256()
+    for file in [*sorted((home / "checkpoints").rglob("*.[pc]*")), *sorted(Path(__file__).parent.glob("merge*.py"))]:
+        if file.suffix in (".py", ".c"):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def kernels_in_use() -> str:

@@ -202,9 +202,33 @@ def test_a_contestant_that_fails_is_shown_and_the_others_go_on(bench, peers, tmp
     rows = {row["name"]: row for row in rounds.rows({"other": "not installed"})}
     assert rows["bad"]["absent"] == "failed: ended with 1: error: broken" and rows["other"]["absent"] == "not installed"
     assert rows["good"]["rounds"] == 2 and rows["slow"]["rounds"] == 1
-    kept = [json.loads(line) for line in (tmp_path / bench.RUNS).read_text().splitlines()]
+    about, *kept = [json.loads(line) for line in (tmp_path / bench.RUNS).read_text().splitlines()]
+    assert about == {"about": {}}
     assert sorted((run["round"], run["name"]) for run in kept) == [(-1, "good"), (0, "good"), (0, "slow"), (1, "good")]
     assert rows["good"]["seconds"]["low"] <= rows["good"]["seconds"]["median"] <= rows["good"]["seconds"]["high"]
+
+
+def test_an_interrupted_benchmark_continues(bench, peers, tmp_path):
+    """Runs of the same benchmark are taken over, as they were; of another one (other code, other sizes) nothing is."""
+    place = bench.Workplace(tmp_path, {})
+    everyone = [script(peers, name, f"open('{tmp_path}/{name}', 'a').write('x')") for name in ("one", "two")]
+
+    def counts():
+        return [len((tmp_path / name).read_text()) for name in ("one", "two")]
+
+    first = bench.Rounds(place, everyone)
+    first.run(2, warm_up=1, about={"code": "a"})
+    path = tmp_path / bench.RUNS
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))  # stopped before the last run of the second round
+    assert counts() == [3, 3]
+    again = bench.Rounds(place, everyone)
+    again.run(3, warm_up=1, about={"code": "a"})
+    assert sum(counts()) == 6 + 3
+    taken = {name: dict(runs) for name, runs in again.taken.items()}
+    assert {name: sorted(runs) for name, runs in taken.items()} == {"one": [0, 1, 2], "two": [0, 1, 2]}
+    assert sum(first.taken[name][n] == taken[name][n] for name in taken for n in (0, 1)) == 3
+    bench.Rounds(place, everyone).run(1, warm_up=0, about={"code": "b"})
+    assert sum(counts()) == 9 + 2
 
 
 def test_ratios_are_taken_within_a_round(bench, peers, tmp_path):

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from holdfast.ops.heads import describe_head
     from holdfast.reports.run_report import write_run_report
     from holdfast.results import RunFolder
-    from holdfast.retention.averaging import SequentialAveraging
+    from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
     from holdfast.retention.l2 import L2
     from holdfast.retention.label_annealing import LabelAnnealing
     from holdfast.retention.registry import retention as retention_methods
-    from holdfast.retention.replay import Replay
+    from holdfast.retention.replay import Multitask, Replay
     from holdfast.training.config import TrainConfig, load_train_config, train_config
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
@@ -85,11 +85,11 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "ops.heads": ("describe_head",),
     "reports.run_report": ("write_run_report",),
     "results": ("RunFolder",),
-    "retention.averaging": ("SequentialAveraging",),
+    "retention.averaging": ("ExponentialAverage", "SequentialAveraging", "WiseFT"),
     "retention.l2": ("L2",),
     "retention.label_annealing": ("LabelAnnealing",),
     "retention.registry": ("retention_methods",),
-    "retention.replay": ("Replay",),
+    "retention.replay": ("Multitask", "Replay"),
     "training.config": ("TrainConfig", "load_train_config", "train_config"),
     "training.fresh_init": ("init_stds",),
     "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
@@ -112,10 +112,12 @@ __all__ = [
     "ConfigError",
     "DataError",
     "EvaluationPlan",
+    "ExponentialAverage",
     "HoldfastError",
     "Interrupted",
     "LabelAnnealing",
     "ModelError",
+    "Multitask",
     "Policies",
     "Replay",
     "RetentionMixin",
@@ -129,6 +131,7 @@ __all__ = [
     "TrainConfig",
     "TrainingDiverged",
     "UserError",
+    "WiseFT",
     "annealed_loss",
     "apply_residual",
     "checkpoint_distance",

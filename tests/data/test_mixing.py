@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.data.mixing import draw, interleave, mix_replay, token_lengths
+from holdfast.data.mixing import draw, interleave, mix_replay, mix_tasks, token_lengths
 from holdfast.errors import ConfigError, DataError
 
 
@@ -140,3 +140,25 @@ def test_draw_is_fast_on_millions():
     interleave([np.arange(3_000_000), picked], np.random.default_rng(0))
     assert len(picked) == 1_500_000
     assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("share", [0.001, 0.5, 1.0])
+def test_a_multitask_mixture_holds_all_train_rows_and_the_share_of_the_others(share):
+    train, other = tokens(range(1, 31), 0), tokens(range(5, 25), REPLAY)
+    mixed, info = mix_tasks(train, other, share=share, seed=3)
+    first = [row[0] for row in mixed["input_ids"][:]]
+    taken = [i - REPLAY for i in first if i >= REPLAY]
+    assert [i for i in first if i < REPLAY] == list(range(30))
+    assert len(taken) == len(set(taken)) == info.replay_examples == max(1, round(share * 20))
+    assert info.replay_tokens == sum(5 + i for i in taken) and info.train_tokens == sum(range(1, 31)) and info.repeated == 0
+    assert mix_tasks(train, other, share=share, seed=3)[0]["input_ids"][:] == mixed["input_ids"][:]
+    assert share < 0.1 or mix_tasks(train, other, share=share, seed=4)[0]["input_ids"][:] != mixed["input_ids"][:]
+
+
+def test_a_multitask_share_of_zero_is_the_very_same_object_and_others_are_checked():
+    train = tokens([3, 4], 0)
+    assert mix_tasks(train, tokens([1], REPLAY), share=0.0, seed=0)[0] is train
+    with pytest.raises(ConfigError, match=r"expected 0 <= share <= 1 .*got 1\.5"):
+        mix_tasks(train, tokens([1], REPLAY), share=1.5, seed=0)
+    with pytest.raises(DataError, match="multitask data holds no rows"):
+        mix_tasks(train, tokens([1], REPLAY).select([]), share=0.5, seed=0)

@@ -22,9 +22,12 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "jsd": {"weight": 2.0, "direction": "jsd", "beta": 0.3},
         "cached": {"weight": 2.0, "teacher": "cached", "cache_dir": CACHE},
     },
-    "l2": {"default": {"coefficient": 0.5}},
+    "l2": {"default": {"coefficient": 0.5}, "decoupled, disk": {"coefficient": 5.0, "decoupled": True, "keep": "disk"}},
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
+    "wise_ft": {"alpha=0.7": {"alpha": 0.7}},
+    "ema": {"every 2": {"decay": 0.5, "every": 2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
+    "multitask": {"half": {"data": REPLAY, "share": 0.5}},
 }
 """Active configurations: each must change the weights of a short run."""
 
@@ -32,7 +35,10 @@ OFF: dict[str, dict[str, Any]] = {
     "label_annealing": {"weight": 0.0},
     "l2": {"coefficient": 0.0},
     "sfa": {"beta": 0.0, "p": 0.5},
+    "wise_ft": {"alpha": 1.0},
+    "ema": {"decay": 0.0},
     "replay": {"data": REPLAY, "fraction": 0.0},
+    "multitask": {"data": REPLAY, "share": 0.0},
 }
 """The configuration that is direct fine-tuning."""
 

@@ -12,14 +12,17 @@ from cases import ALL, CASES, make_trainer, weights
 from safetensors.torch import save_file
 
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
+BATCH = 8
+"""Samples of an optimiser step, over all processes."""
+ACCUMULATION = (1, 4)
 
 
 def main(out: Path) -> None:
     for name, label in [("direct", ""), *ALL]:
         spec = {} if name == "direct" else {name: CASES[name][label]}
-        for accumulation in (1, 2):
+        for accumulation in ACCUMULATION:
             trainer = make_trainer(
-                out / "work", spec, per_device_train_batch_size=2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
+                out / "work", spec, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
             )
             assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"
             trainer.train()

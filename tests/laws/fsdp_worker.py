@@ -293,14 +293,14 @@ def through_the_trainer(out: Path) -> None:
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
     from cases import ALL, CASES, make_trainer
-    from ddp_worker import SETTINGS
+    from ddp_worker import ACCUMULATION, BATCH, SETTINGS
     from safetensors.torch import save_file
 
     for name, label in [("direct", ""), *ALL, ("label_annealing", SHARDED)]:
         spec = {} if name == "direct" else {name: {"teacher": "online", "teacher_sharded": True} if label == SHARDED else CASES[name][label]}
-        for accumulation in (1, 2):
+        for accumulation in ACCUMULATION:
             trainer = make_trainer(
-                out / "work", spec, per_device_train_batch_size=2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
+                out / "work", spec, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
             )
             if label != SHARDED:
                 trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before

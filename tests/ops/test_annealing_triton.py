@@ -1,7 +1,7 @@
 """The Triton row stage against a float64 autograd reference: in Triton's interpreter on any machine, compiled for a GPU, and on one where there is one.
 
 Triton decides when it is first imported whether kernels are interpreted, and any test module may have imported it before. So this file runs twice:
-`test_everything_in_the_interpreter` starts it again with TRITON_INTERPRET=1, and only there the class `TestInTheInterpreter` is collected.
+`test_in_the_interpreter` starts it again with TRITON_INTERPRET=1, and only there the class `TestInTheInterpreter` is collected.
 """
 
 from __future__ import annotations
@@ -200,8 +200,13 @@ def outside(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+CORE = "values_and_gradients or different_length or overwrite or without or any_stride or not_finite or unmoved"
+"""What shows quickly that the kernel is right, for the ordinary test run; all of it runs among the slow tests."""
+
+
 @outside
-def test_everything_in_the_interpreter():
+@pytest.mark.parametrize(("chosen", "least"), [(CORE, 40), pytest.param("", 60, marks=pytest.mark.slow)], ids=["core", "everything"])
+def test_in_the_interpreter(chosen, least):
     """Runs `TestInTheInterpreter` in a process of its own; its report is this test's report."""
     command = [
         sys.executable,
@@ -215,6 +220,7 @@ def test_everything_in_the_interpreter():
         "-p",
         "no:randomly",
         "--tb=short",
+        *(["-k", chosen] if chosen else []),
         __file__,
     ]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
@@ -222,7 +228,7 @@ def test_everything_in_the_interpreter():
     report = done.stdout[-6000:] + done.stderr[-2000:]
     assert done.returncode == 0, report
     counted = re.search(r"(\d+) passed", done.stdout)
-    assert counted and int(counted[1]) >= 60 and "skipped" not in done.stdout, report
+    assert counted and int(counted[1]) >= least and "skipped" not in done.stdout, report
 
 
 class TestInTheInterpreter:

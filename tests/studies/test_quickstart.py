@@ -56,18 +56,15 @@ def test_page_and_terminal_tell_the_same(root):
     assert "holdfast train --model_name_or_path" in shown
 
 
-def test_the_base_is_cached_and_a_second_call_computes_nothing(root):
-    import os
+def test_the_base_is_cached_and_a_second_call_computes_nothing(root, monkeypatch, capsys):
+    from holdfast.cli.main import main
 
     stamps = {path: path.stat().st_mtime_ns for path in (root / "run").glob("*/model.safetensors")}
     assert len(stamps) == 7
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(root / "run")],
-        capture_output=True, text=True, timeout=200, env={**os.environ, "HOLDFAST_CACHE": str(root / "cache")},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    monkeypatch.setenv("HOLDFAST_CACHE", str(root / "cache"))
+    assert main(["quickstart", "--quick", "--output_dir", str(root / "run")]) == 0
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
-    assert "Pre-training" not in done.stdout
+    assert "Pre-training" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -110,30 +110,36 @@ def stage(out: str) -> str:
     return RunFolder(out).read().stage if RunFolder(out).exists() else ""
 
 
-def test_kill_at_any_moment_and_the_same_command_again(place: Path) -> None:
+MOMENTS: dict[str, tuple[str, Callable[[], bool]]] = {
+    "first evaluation": ("evaluate=30", lambda: stage("cut") == "evaluate start"),
+    "training": ("step=0.05", lambda: Path("cut/checkpoint-10").is_dir()),
+    "checkpoint": ("checkpoint=30", lambda: any(Path("cut/.saving").glob("checkpoint-*/adapter_model.safetensors"))),
+    "saving": ("save=30", lambda: Path("cut/adapter_model.safetensors").is_file() and not Path("cut/.final").exists()),
+    "last evaluation": ("evaluate=2", lambda: stage("cut") == "evaluate result"),
+}
+
+
+@pytest.mark.parametrize(
+    "moments", [["checkpoint", "saving"], pytest.param(list(MOMENTS), marks=pytest.mark.slow)], ids=["while writing", "at any moment"]
+)
+def test_kill_at_any_moment_and_the_same_command_again(moments: list[str], place: Path) -> None:
     """kill -9 during the first evaluation, in training, while a checkpoint is written, while the model is saved, during the last evaluation."""
-    out = Path("cut")
-    moments: list[tuple[str, Callable[[], bool]]] = [
-        ("evaluate=30", lambda: stage("cut") == "evaluate start"),
-        ("step=0.05", lambda: (out / "checkpoint-10").is_dir()),
-        ("checkpoint=30", lambda: any((out / ".saving").glob("checkpoint-*/adapter_model.safetensors"))),
-        ("save=30", lambda: (out / "adapter_model.safetensors").is_file() and not (out / ".final").exists()),
-        ("evaluate=2", lambda: stage("cut") == "evaluate result"),
-    ]
-    for number, (pause, reached) in enumerate(moments):
+    trained = [m for m in moments if m not in ("first evaluation", "last evaluation")]
+    for moment in moments:
+        pause, reached = MOMENTS[moment]
         process = start("cut", pause)
         wait_until(process, reached)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-        if number == 2:  # half a checkpoint lies aside, under a name that no run continues from
-            assert (out / ".saving").is_dir()
-            assert RunFolder("cut").read().training["sessions"] == 2
+        if moment == "checkpoint":  # half a checkpoint lies aside, under a name that no run continues from
+            assert Path("cut/.saving").is_dir()
+            assert RunFolder("cut").read().training["sessions"] == trained.index(moment) + 1
     assert RunFolder("cut").read().status == "running"
     assert main(words("cut")) == 0
     assert main(words("whole")) == 0
     assert_same_run("cut", "whole")
-    assert RunFolder("cut").read().training["sessions"] == 4  # killed in training, in a checkpoint and while saving; then only measured
+    assert RunFolder("cut").read().training["sessions"] == len(trained) + 1  # one was killed while saving; the one after it saves, or only measures
 
 
 def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(place: Path) -> None:

@@ -29,9 +29,9 @@ import contextlib
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from holdfast.checkpoints import corrections, counter, counter_torch
 from holdfast.checkpoints.corrections import Corrections
-from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, live_tensors, refuse
+from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, is_sharded, live_tensors, refuse
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import Source
 from holdfast.errors import ConfigError, ModelError
@@ -387,6 +387,85 @@ def _sum_of_bits(flat: Tensor) -> int:
         head = head.clone()
     total = int(head.view(torch.int64).sum()) + int(tail.view(_INTEGER[flat.itemsize]).sum(dtype=torch.int64))
     return total & 0xFFFFFFFFFFFFFFFF
+
+
+# ------------------------------------------------------------------------------------------------------------- pieces
+
+
+class Piece(NamedTuple):
+    """A stretch of one parameter (of this rank's part), `[elements]`, with the same stretch of what belongs to it, all on the parameter's device."""
+
+    name: str
+    weight: Tensor
+    """Shares the parameter's memory."""
+    gradient: Tensor | None
+    """Shares the gradient's memory; None where there is no gradient."""
+    others: list[Tensor]
+    """Of each operand, in its own dtype."""
+
+
+class Pieces:
+    """Parameters and operands of the same names, stretch by stretch: what stays in a core's cache at a time, or keeps an accelerator busy.
+
+    Args:
+        named: parameters by name, as in `lerp_`.
+        others: operands as in `lerp_`; those in memory may lie on another device, folders and readers are streamed.
+        labels: what errors call each operand.
+
+    Raises:
+        ModelError: see `lerp_`.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor], others: Sequence[Mapping[str, Tensor] | Source], labels: Sequence[str]) -> None:
+        self._others = list(others)
+        found = [counterparts(named, o, header=f"{label} does not fit the model being trained") for o, label in zip(others, labels, strict=True)]
+        self._targets = [target for target, _ in found[0]]
+        self._keys = [[key for _, key in pairs] for pairs in zip(*found, strict=True)]
+
+    @torch.no_grad()
+    def __iter__(self) -> Iterator[Piece]:
+        for target, keys in zip(self._targets, self._keys, strict=True):
+            flat, copied = target.flat()
+            gradient, gradient_copied = _flat_gradient(target)
+            size = _block_elements(flat.device)
+            held = [target.part_of(o[key]) if isinstance(o, Mapping) else None for o, key in zip(self._others, keys, strict=True)]
+            buffers = [np.empty(8 * min(size, len(flat)) if h is None else 0, np.uint8) for h in held]
+            for start in range(0, len(flat), size):
+                stop = min(start + size, len(flat))
+                values = [
+                    (_read(o, target, key, start, stop, buffer)[0] if part is None else part[start:stop]).to(flat.device)
+                    for o, key, part, buffer in zip(self._others, keys, held, buffers, strict=True)
+                ]
+                yield Piece(target.name, flat[start:stop], None if gradient is None else gradient[start:stop], values)
+            if copied:
+                target.write_back(flat)
+            if gradient is not None and gradient_copied:
+                LiveTensor(target.name, target.parameter.grad, target.offsets).write_back(gradient)  # type: ignore[arg-type]
+
+    def total(self, function: Callable[[Piece], Tensor]) -> float:
+        """The sum of a scalar over all pieces, over all ranks where parameters are sharded, in float64."""
+        sums: dict[str, Tensor] = {}
+        for piece in self:
+            value = function(piece).double()
+            sums[piece.name] = sums[piece.name] + value if piece.name in sums else value
+        nothing = torch.zeros((), dtype=torch.float64)  # of a rank whose part is empty
+        return sum(float(_summed(t, sums.get(t.name, nothing.to(t.parameter.device)))) for t in self._targets)
+
+
+def _flat_gradient(target: LiveTensor) -> tuple[Tensor | None, bool]:
+    gradient = target.parameter.grad
+    return (None, False) if gradient is None else LiveTensor(target.name, gradient, target.offsets).flat()
+
+
+def _summed(target: LiveTensor, value: Tensor) -> Tensor:
+    """A sum over this rank's part as the sum over the whole tensor."""
+    parameter = target.parameter
+    if not is_sharded(parameter):
+        return value
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    placements = [Partial() if type(p) is Shard else Replicate() for p in parameter.placements]
+    return DTensor.from_local(value, parameter.device_mesh, placements, run_check=False).full_tensor()
 
 
 # ----------------------------------------------------------------------------------------------------------- operands

@@ -111,6 +111,38 @@ def mix_replay(
     return _view([train, replay], order), info
 
 
+def mix_tasks(train: datasets.Dataset, other: datasets.Dataset, *, share: float, seed: int) -> tuple[datasets.Dataset, MixInfo]:
+    """All of the train rows and a share of another task's among them, in one sequence: multitask training.
+
+    Args:
+        train, other: as in `mix_replay`.
+        share: of the other rows that are used, 0 <= share <= 1; a positive one takes at least one row. They are drawn without replacement.
+        seed: decides the rows drawn and their places.
+
+    Returns:
+        (the mixture, what it is made of; the other task's rows count as replay's). With share 0 the mixture is `train`, the very same object.
+
+    Raises:
+        ConfigError: `share` outside [0, 1].
+        DataError: as `mix_replay`.
+    """
+    import numpy as np
+
+    if not 0.0 <= share <= 1.0:
+        raise ConfigError(f"multitask share: expected 0 <= share <= 1 (1 takes all of the other task's data), got {share!r}.")
+    _check(train, "train")
+    train_tokens = int(token_lengths(train).sum())
+    if share == 0.0:
+        return train, MixInfo(train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0)
+    _check(other, "multitask")
+    rng = np.random.default_rng(seed)
+    drawn = rng.permutation(len(other))[: max(1, round(share * len(other)))]
+    order = interleave([np.arange(len(train)), drawn + len(train)], rng)
+    tokens = int(token_lengths(other)[drawn].sum())
+    info = MixInfo(train_examples=len(train), replay_examples=len(drawn), train_tokens=train_tokens, replay_tokens=tokens, repeated=0)
+    return _view([train, other], order), info
+
+
 def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
     """Tokens of each row, shape [rows], int64. Reads the offsets of `input_ids` only, never the tokens."""
     import numpy as np

@@ -1,8 +1,8 @@
 """Anchors: the parameters that a method pulls back to.
 
 The anchor of a run is by default its start model; SFA and L2 may name an earlier checkpoint instead (a safetensors folder). Methods that
-share an anchor share one copy. Anchors are kept in the dtype and on the device of the parameters they belong to, and by parameter
-name, so full fine-tuning (all weights) and LoRA (the adapter's weights) are the same code.
+share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning (all weights) and LoRA (the adapter's weights) are the same
+code, and in their own dtype: the start's is the parameters', a file's is the file's, so that a half-precision run does not round a float32 anchor.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from holdfast.errors import ModelError
 if TYPE_CHECKING:
     import torch
 
+    from holdfast.checkpoints.reader import CheckpointReader
+
+    Kept = Mapping[str, torch.Tensor] | CheckpointReader
+
 START = "start"
 """The name of the start model as an anchor."""
+KEEP = ("device", "cpu", "disk")
+"""Where an anchor may be kept between steps: beside the parameters, in host memory, or in a file that is streamed."""
+KEEP_HELP = "where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when needed)"
 
 
 class Anchors:
@@ -38,7 +45,7 @@ class Anchors:
         return self._named
 
     def get(self, anchor: str = START) -> dict[str, torch.Tensor]:
-        """Parameters by name, `[same shape, dtype, device]` as the run's.
+        """Parameters by name, `[same shape, device]` as the run's, in the anchor's own dtype.
 
         Args:
             anchor: "start" or the folder of a safetensors checkpoint of the same architecture.
@@ -52,6 +59,68 @@ class Anchors:
             else:
                 self._copies[anchor] = load_anchor(anchor, self._named)
         return self._copies[anchor]
+
+    def keep(self, anchor: str, where: str) -> Kept:
+        """The anchor where it is to be kept; what is not on the device is not shared between methods.
+
+        Args:
+            anchor: as of `get`.
+            where: one of `KEEP`. "disk" streams a named folder as it is, and writes the start's parameters to a file without a name, which is gone
+                when the process ends.
+
+        Raises:
+            ModelError: as `get`.
+            StorageError: the disk has no room for the file.
+        """
+        if where == "device":
+            return self.get(anchor)
+        if anchor != START:
+            return streamed(anchor, self._named) if where == "disk" else {n: t.cpu() for n, t in load_anchor(anchor, self._named).items()}
+        if where == "cpu":
+            return {name: p.detach().to("cpu", copy=True) for name, p in self._named.items()}
+        return unnamed_file(self._named)
+
+
+def streamed(folder: str, named: Mapping[str, torch.Tensor]) -> CheckpointReader:
+    """An open folder whose tensors fit the parameters; removing it during the run does not matter then.
+
+    Raises:
+        ModelError: the folder lacks parameters or has other shapes; all of them are named.
+    """
+    import numpy as np
+
+    from holdfast.checkpoints.live import counterparts
+    from holdfast.checkpoints.reader import CheckpointReader
+
+    reader = CheckpointReader(folder)
+    for _, key in counterparts(named, reader, header=f"The anchor {folder} does not fit the model being trained"):
+        reader.read(key, 0, 0, np.empty(0, np.uint8))  # opens the file
+    return reader
+
+
+def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
+    """Tensors in a file that has no name any more once it is open, so nothing is left behind however the process ends.
+
+    Raises:
+        StorageError: the disk has no room for them.
+    """
+    import tempfile
+
+    from safetensors.torch import save_file
+
+    from holdfast.cache import cache_folder
+    from holdfast.checkpoints.writer import disk_errors
+
+    with disk_errors(cache_folder()):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="anchor-", dir=cache_folder()) as place:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, f"{place}/model.safetensors")
+            return streamed(place, tensors)
+
+
+def keep_problems(where: str, keep: str, *more: str) -> list[str]:
+    """A sentence where `keep` is none of `KEEP` (and `more`)."""
+    return [] if keep in (*KEEP, *more) else [f"{where}: expected one of {', '.join((*KEEP, *more))}, got {keep!r}"]
 
 
 def load_anchor(folder: str | Path, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -87,10 +156,10 @@ def load_anchor(folder: str | Path, named: Mapping[str, torch.Tensor]) -> dict[s
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """`tensor` with the dtype, device and (for DTensors) sharding of `parameter`."""
+    """A copy of `tensor` with the device and (for DTensors) the sharding of `parameter`."""
     import torch
 
-    tensor = tensor.to(device=parameter.device, dtype=parameter.dtype)
+    tensor = tensor.to(device=parameter.device)
     if hasattr(parameter, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor
 

@@ -1,33 +1,41 @@
-"""Sequential fine-tuning with averaging, SFA (paper 002): every so often, go back part of the way.
+"""Averages of weights: SFA (paper 002), WiSE-FT, and an exponential moving average.
 
-After optimiser step t of T, if `t mod round(p T) == 0` or `t == T`:
+**Sequential fine-tuning with averaging, SFA.** Every so often, go back part of the way. After optimiser step t of T, if `t mod round(p T) == 0` or
+`t == T`:
 
     theta <- (1 - beta) theta + beta theta_o
 
 and training goes on from the average. theta_o is the checkpoint at the end of the previous task: by default the start model, or a named
 folder. beta is the weight on the OLD model (Eq. 5 and Fig. 1; the paper's algorithm box is garbled). There is at most one average a
-step, also where the period divides T. p = 1 averages once, at the end, which is WiSE-FT with weight beta.
+step, also where the period divides T. p = 1 averages once, at the end, which is WiSE-FT with weight beta on the old model.
 
 The optimiser's moments are kept by default, as the paper is silent; `reset_optimizer` clears them after each average.
 
-Cost: one pass over the trainable parameters per average; no second model in the forward pass. The start is kept as a copy of the trainable
-parameters. A named folder is read anew at each average, tensor by tensor, each rank its own part, and nothing is kept; unless its dtype holds digits
-that the parameters' does not (float32 files, a bfloat16 run): then a rounded copy is, since unrounded values would average to other numbers.
+**WiSE-FT.** The same once, after the last step, with `alpha` the weight on the NEW model, as its authors write it.
+
+**EMA.** An average m of the weights that begins at the start and follows them, m <- decay m + (1 - decay) theta; after the last step the weights
+become m. Training itself is not changed.
+
+Cost of SFA and WiSE-FT: one pass over the trainable parameters per average; no second model in the forward pass. The start is kept as a copy of the
+trainable parameters (`keep`: on the device, in host memory, or in a file). A named folder is read anew at each average, tensor by tensor, each
+rank its own part, and nothing is kept. Of EMA: a float32 copy, and a pass a step.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.retention.anchor import START, Anchors, aligned
+from holdfast.retention.anchor import KEEP_HELP, START, Anchors, aligned, keep_problems
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
 from holdfast.retention.paths import folder_problems
 
 if TYPE_CHECKING:
     import torch
 
-    from holdfast.checkpoints.reader import CheckpointReader
+    from holdfast.retention.anchor import Kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,7 @@ class SequentialAveraging(RetentionMethod):
     """
 
     name: ClassVar[str] = "sfa"
+    place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
     source: ClassVar[str] = "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
 
@@ -48,6 +57,7 @@ class SequentialAveraging(RetentionMethod):
     beta: float = field(default=0.5, metadata={"help": "weight on the OLD model in each average, in [0, 1]; 0 is direct fine-tuning"})
     previous: str = field(default=START, metadata={"help": "the old model: 'start', or the folder of the previous task's checkpoint"})
     reset_optimizer: bool = field(default=False, metadata={"help": "clear the optimiser's moments after each average"})
+    keep: str = field(default="auto", metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False})
 
     @property
     def off(self) -> bool:
@@ -63,7 +73,7 @@ class SequentialAveraging(RetentionMethod):
             found.append(f"sfa.every: expected 1 step or more, got {self.every}")
         if not 0 <= self.beta <= 1:
             found.append(f"sfa.beta: expected a weight in [0, 1], got {self.beta}")
-        return found + folder_problems("sfa.previous", self.previous)
+        return found + folder_problems("sfa.previous", self.previous) + keep_problems("sfa.keep", self.keep, "auto")
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
@@ -81,30 +91,60 @@ class SequentialAveraging(RetentionMethod):
         return step % self.period(total_steps) == 0 or step == total_steps
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        streamed = None if self.previous == START else _streamed(self.previous, anchors.named)
-        return _Average(self, anchors.get(self.previous) if streamed is None else streamed)
+        where = self.keep if self.keep != "auto" else "device" if self.previous == START else "disk"
+        return _Average(anchors.keep(self.previous, where), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiseFT(RetentionMethod):
+    """Interpolates start and result once, at the end of the run; memory kept in the weights.
+
+    References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1; paper 002, section 4 (SFA with p = 1).
+    """
+
+    name: ClassVar[str] = "wise_ft"
+    place: ClassVar[str] = "weights"
+    summary: ClassVar[str] = "interpolate start and result once, at the end"
+    source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
+
+    alpha: float = field(default=0.5, metadata={"help": "weight on the fine-tuned weights, in [0, 1]; 1 is direct fine-tuning, 0 the start"})
+    anchor: str = field(default=START, metadata={"help": "what to interpolate with: 'start', or the folder of an earlier checkpoint"})
+    keep: str = field(default="auto", metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False})
+
+    @property
+    def off(self) -> bool:
+        return self.alpha == 1
+
+    def problems(self) -> list[str]:
+        found = [] if 0 <= self.alpha <= 1 else [f"wise_ft.alpha: expected a weight in [0, 1], got {self.alpha}"]
+        return found + folder_problems("wise_ft.anchor", self.anchor) + keep_problems("wise_ft.keep", self.keep, "auto")
+
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        where = self.keep if self.keep != "auto" else "device" if self.anchor == START else "disk"
+        return _Average(anchors.keep(self.anchor, where), 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")
 
 
 class _Average(Passive):
-    def __init__(self, method: SequentialAveraging, anchor: dict[str, torch.Tensor] | CheckpointReader) -> None:
-        self.method = method
-        self.anchor = anchor
+    def __init__(
+        self, anchor: Kept, beta: float, averages_at: Callable[[int, int], bool], *, reset_optimizer: bool = False, figure: str = "sfa_averages"
+    ) -> None:
+        self.anchor, self.beta, self.averages_at, self.reset_optimizer, self.figure = anchor, beta, averages_at, reset_optimizer, figure
         self.count = 0
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         from holdfast.checkpoints.live import lerp_
 
-        if not self.method.averages_at(step.step, step.total_steps):
+        if not self.averages_at(step.step, step.total_steps):
             return
         if isinstance(self.anchor, dict):
             self.anchor = aligned(self.anchor, named)
-        lerp_(named, self.anchor, self.method.beta)
+        lerp_(named, self.anchor, self.beta)
         self.count += 1
-        if self.method.reset_optimizer and step.reset_optimizer is not None:
+        if self.reset_optimizer and step.reset_optimizer is not None:
             step.reset_optimizer()
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
-        return {"sfa_averages": float(self.count)}
+        return {self.figure: float(self.count)}
 
     def state_dict(self) -> dict[str, int]:
         return {"count": self.count}
@@ -113,19 +153,74 @@ class _Average(Passive):
         self.count = int(state["count"])
 
 
-def _streamed(folder: str, named: NamedParams) -> CheckpointReader | None:
-    """The open folder, if each of its tensors fits its parameter and is exact in the parameter's dtype."""
-    import numpy as np
+@dataclass(frozen=True, kw_only=True)
+class ExponentialAverage(RetentionMethod):
+    """The run's result is an exponential moving average of its weights that begins at the start; memory kept in the weights.
 
-    from holdfast.checkpoints.dtypes import dtype
-    from holdfast.checkpoints.live import counterparts
-    from holdfast.checkpoints.reader import CheckpointReader
+    References: Polyak and Juditsky 1992; compared with model soups in paper 002, section 2 (related work).
+    """
 
-    reader = CheckpointReader(folder)
-    fits = counterparts(named, reader, header=f"The anchor {folder} does not fit the model being trained")
-    for target, key in fits:
-        stored, held = reader.entries[key].dtype, dtype(str(target.parameter.dtype))
-        if stored.exponent > held.exponent or stored.mantissa > held.mantissa:
-            return None
-        reader.read(key, 0, 0, np.empty(0, np.uint8))  # opens the file: removing the folder during the run does not matter then
-    return reader
+    name: ClassVar[str] = "ema"
+    place: ClassVar[str] = "weights"
+    summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
+    source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
+
+    decay: float = field(default=0.999, metadata={"help": "share of the average that an update keeps, in [0, 1]; 0 is direct fine-tuning"})
+    every: int = field(default=1, metadata={"help": "optimiser steps between updates of the average"})
+
+    @property
+    def off(self) -> bool:
+        return self.decay == 0
+
+    def problems(self) -> list[str]:
+        found = [] if 0 <= self.decay <= 1 else [f"ema.decay: expected a share in [0, 1], got {self.decay}"]
+        return found + ([] if self.every >= 1 else [f"ema.every: expected 1 step or more, got {self.every}"])
+
+    def check_run(self, *, total_steps: int | None) -> list[str]:
+        if total_steps is not None and self.every > total_steps:
+            return [f"ema.every: expected at most the run's {total_steps} steps, got {self.every}"]
+        return []
+
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        return _Shadow(self, {name: p.detach().to(_at_least_single(p.dtype), copy=True) for name, p in anchors.named.items()})
+
+
+class _Shadow(Passive):
+    """The average is kept in float32 at least: at decay 0.999 an update is smaller than half a unit in the last place of a bfloat16 weight."""
+
+    def __init__(self, method: ExponentialAverage, shadow: dict[str, torch.Tensor]) -> None:
+        self.method, self.shadow = method, shadow
+
+    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+        from holdfast.checkpoints.live import lerp_
+
+        self.shadow = aligned(self.shadow, named)
+        last = step.step == step.total_steps
+        if step.step % self.method.every == 0 or last:
+            lerp_(self.shadow, {name: p.detach() for name, p in named.items()}, 1 - self.method.decay)
+        if last:
+            lerp_(named, self.shadow, 1.0)
+
+    def metrics(self, named: NamedParams) -> dict[str, float]:
+        from holdfast.checkpoints.live import Pieces
+
+        self.shadow = aligned(self.shadow, named)
+        pieces = Pieces(named, [self.shadow], ["The average"])
+        return {"ema_distance": math.sqrt(pieces.total(lambda piece: (piece.weight.double() - piece.others[0].double()).square().sum()))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.shadow)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        from holdfast.retention.anchor import like
+
+        missing = sorted(self.shadow.keys() - state.keys())
+        if missing:
+            raise ValueError(f"ema: the checkpoint lacks the average of {len(missing)} parameters: {', '.join(missing[:5])}")
+        self.shadow = {name: like(state[name], tensor) for name, tensor in self.shadow.items()}
+
+
+def _at_least_single(dtype: torch.dtype) -> torch.dtype:
+    import torch
+
+    return dtype if dtype == torch.float64 else torch.float32

@@ -12,9 +12,12 @@ Cost a step: one more vocabulary product a token, and, unless cached, the teache
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.retention.method import RetentionMethod, TokenLoss
+from holdfast.retention.method import ActiveMethod, Passive, RetentionMethod, TokenLoss
+
+if TYPE_CHECKING:
+    from holdfast.retention.anchor import Anchors
 
 _CHOICES = {
     "direction": ("forward", "reverse", "jsd"),
@@ -45,6 +48,7 @@ class LabelAnnealing(RetentionMethod):
     """
 
     name: ClassVar[str] = "label_annealing"
+    place: ClassVar[str] = "loss"
     summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
 
@@ -111,6 +115,9 @@ class LabelAnnealing(RetentionMethod):
             found.append("label_annealing: expected teacher_sharded alone, got it with teacher_bits or teacher_on_cpu; choose one way to save memory")
         return found
 
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        return _Weight(self.weight)
+
     def token_loss(self) -> TokenLoss:
         return TokenLoss(
             weight=self.weight,
@@ -126,3 +133,16 @@ class LabelAnnealing(RetentionMethod):
             cache_dir=self.cache_dir,
             cache_dtype=self.cache_dtype,
         )
+
+
+class _Weight(Passive):
+    """The weight in force, which the host reads at every micro-batch."""
+
+    def __init__(self, weight: float) -> None:
+        self.strength: float | None = weight
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"strength": self.strength}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.strength = state.get("strength", self.strength)  # absent where it could not change yet

@@ -4,10 +4,10 @@ Memory is kept in one of four places, and a method says in which by the hook it 
 
 | place | hook | when it acts | methods |
 |---|---|---|---|
-| the data | `transform_data` | once, before training, on tokenised examples | replay |
+| the data | `transform_data` | once, before training, on tokenised examples | replay, multitask |
 | the loss | `token_loss` | every micro-batch, on every trained token | label annealing |
-| the gradient | `add_gradient` of the active method | once an optimiser step, before clipping | L2 |
-| the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation and save | SFA |
+| the gradient | `add_gradient` of the active method | once an optimiser step, before clipping | L2, EWC |
+| the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation and save | SFA, WiSE-FT, EMA |
 
 A method is a frozen dataclass of plain parameters: equal parameters, equal method, usable in any number of runs. What a run needs to remember
 (anchors, counters) lives in the `ActiveMethod` that `start` returns, so no state leaks from one run to the next.
@@ -21,11 +21,13 @@ command line can list the methods quickly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from datasets import Dataset
 
@@ -36,6 +38,51 @@ NamedParams = Mapping[str, "torch.Tensor"]
 
 PrepareData = Callable[[str], "Dataset"]
 """Loads a data file or hub id and tokenises it exactly as the training data is: columns `input_ids`, `labels`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFigures:
+    """Means over the trained tokens of one optimiser step, before the step was taken, in nats per token."""
+
+    ce: float
+    """Cross-entropy."""
+    kl: float | None
+    """KL to the start by the token loss's own terms (direction, temperature, tokens); None without a token loss."""
+
+
+class Host(Protocol):
+    """What a run offers to methods that have to look at the model or at other data; the trainer is one."""
+
+    def method(self, name: str) -> ActiveMethod | None:
+        """The active form of the run's method of that name, None where the run has none."""
+
+    def rows(self, data: str) -> Dataset:
+        """A data file or hub id, loaded and tokenised as held-out or replay data is: `input_ids` and `labels`, not packed, cut to the window."""
+
+    def mean_loss(self, rows: Dataset) -> StepFigures:
+        """Means over the trained tokens of rows, without dropout, over all ranks; all ranks have to call it."""
+
+    def sample_gradients(self, rows: Dataset, *, sampled: bool, seed: int) -> Iterator[tuple[int, NamedParams]]:
+        """One row after the other: its number of trained tokens, and the gradients of the SUM of its tokens' negative log-likelihoods by parameter,
+        float32 or the parameter's dtype, valid until the next row. Rows are dealt out over the ranks. Nothing is left in `p.grad`.
+
+        Args:
+            rows: as of `rows`.
+            sampled: labels drawn from the model's own distribution at each trained place, instead of the rows'.
+            seed: of the draws, which depend on it and on the row's place in `rows`, not on the ranks.
+        """
+
+    def sum_(self, tensors: NamedParams) -> None:
+        """Sums tensors over all ranks, in place; all ranks have to call it."""
+
+    def say(self, text: str) -> None:
+        """One line for the user, on the first process."""
+
+    def folder(self) -> Path | None:
+        """The run's folder, where a method may keep what it computed; None where there is none."""
+
+    def first(self) -> bool:
+        """Whether this is the process that writes files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +97,10 @@ class StepInfo:
     """Factor on all gradients at this moment (fp16 loss scaling); an added gradient has to carry it too."""
     reset_optimizer: Callable[[], None] | None = None
     """Clears the optimiser's state (moments); None where the host cannot."""
+    learning_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """By parameter: the rate that the optimiser step uses (in `add_gradient`) or has used (in `after_step`)."""
+    figures: StepFigures | None = None
+    """In `after_step`: what the step's tokens gave, over accumulation and ranks; only for methods whose active form has `wants_figures`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +134,14 @@ class TokenLoss:
 class ActiveMethod(Protocol):
     """What a method holds during one run. Every hook is optional in effect: the defaults of `Passive` do nothing."""
 
+    strength: float | None
+    """The coefficient in force, which `budget` adapts during the run; None: there is nothing to adapt."""
+    wants_figures: bool
+    """Whether `after_step` is to get the step's figures."""
+
+    def prepare(self, host: Host) -> None:
+        """Called once, when the trainer is complete and before a checkpoint is loaded or the first step is taken; the model is the start still."""
+
     def add_gradient(self, named: NamedParams, step: StepInfo) -> None:
         """Adds to `p.grad` in place; called once an optimiser step with all gradients accumulated and reduced, before clipping."""
 
@@ -101,6 +160,11 @@ class ActiveMethod(Protocol):
 
 class Passive:
     """An `ActiveMethod` that does nothing; a base for those that use one hook."""
+
+    strength: float | None = None
+    wants_figures = False
+
+    def prepare(self, host: Host) -> None: ...
 
     def add_gradient(self, named: NamedParams, step: StepInfo) -> None: ...
 
@@ -127,6 +191,8 @@ class RetentionMethod:
     """One line for `--help` and reports."""
     source: ClassVar[str]
     """Paper and section."""
+    place: ClassVar[str]
+    """Where memory is kept: "data", "loss", "gradient" or "weights"."""
     repeatable: ClassVar[bool] = False
     """Whether a run may hold the method twice."""
 

@@ -20,13 +20,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.retention.averaging import SequentialAveraging
+from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import RetentionMethod
-from holdfast.retention.replay import Replay
+from holdfast.retention.replay import Multitask, Replay
 
-METHODS: dict[str, type[RetentionMethod]] = {cls.name: cls for cls in (LabelAnnealing, L2, SequentialAveraging, Replay)}
+METHODS: dict[str, type[RetentionMethod]] = {
+    cls.name: cls for cls in (LabelAnnealing, L2, SequentialAveraging, WiseFT, ExponentialAverage, Replay, Multitask)
+}
 
 NONE = ("none", "direct", "")
 

@@ -8,6 +8,8 @@ Replay data is loaded and tokenised like the training data, but by its own forma
 pairs is trained on every token, whatever the first training sample looks like.
 
 Cost: none per token; the run is longer by the replayed tokens.
+
+Multitask training is the upper line that sequential methods are compared with (paper 002): all tasks' data at once, as far as it can be had.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
     """The methods with the fractions of several replays set so that each ends at ITS share of the whole mixture.
 
     Data is mixed one replay after the other, and each later one thins the earlier ones out: replay i of fractions f needs
-    `f_i / (1 - sum of the later f)` of the mixture that stands when it is added.
+    `f_i / (1 - sum of the later f)` of the mixture that stands when it is added. Other methods of the data come first for the same reason.
     """
+    methods = [m for m in methods if not isinstance(m, Replay)] + [m for m in methods if isinstance(m, Replay)]
     later = 0.0
     found: list[RetentionMethod] = []
     for method in reversed(methods):
@@ -49,6 +52,7 @@ class Replay(RetentionMethod):
     """
 
     name: ClassVar[str] = "replay"
+    place: ClassVar[str] = "data"
     summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
     repeatable: ClassVar[bool] = True
@@ -75,4 +79,39 @@ class Replay(RetentionMethod):
         from holdfast.data.mixing import mix_replay
 
         mixed, info = mix_replay(train, prepare(self.data), fraction=self.fraction, seed=seed, unit=cast(Any, self.unit))
+        return mixed, dataclasses.asdict(info)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multitask(RetentionMethod):
+    """Trains on another task's data too, all of it unless told otherwise; memory kept in the data.
+
+    References: paper 002, section 5 (multitask, the upper line); Caruana 1997, Multitask learning.
+    """
+
+    name: ClassVar[str] = "multitask"
+    place: ClassVar[str] = "data"
+    summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
+    source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
+    repeatable: ClassVar[bool] = True
+
+    data: str = field(default="", metadata={"help": "file, folder or hub id of another task's data (required)"})
+    share: float = field(default=1.0, metadata={"help": "share of its examples that is used, in [0, 1]; 0 is direct fine-tuning"})
+
+    @property
+    def off(self) -> bool:
+        return self.share == 0
+
+    def problems(self) -> list[str]:
+        found = []
+        if not self.data:
+            found.append("multitask.data: expected a file, folder or hub id of another task's data, got nothing")
+        if not 0 <= self.share <= 1:
+            found.append(f"multitask.share: expected a share in [0, 1], got {self.share}")
+        return found + data_problems("multitask.data", self.data)
+
+    def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
+        from holdfast.data.mixing import mix_tasks
+
+        mixed, info = mix_tasks(train, prepare(self.data), share=self.share, seed=seed)
         return mixed, dataclasses.asdict(info)

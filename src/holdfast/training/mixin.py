@@ -7,7 +7,8 @@ trainer = MyTrainer(model=model, args=args, train_dataset=rows, retain=[LabelAnn
 
 What acts when (one optimiser step, G micro-batches):
 
-0. once, before the first step: a cached teacher's states are found, checked, and computed where they are missing (`prepare_teacher`);
+0. once, before the first step: a cached teacher's states are found, checked, and computed where they are missing (`prepare_teacher`); then
+   `prepare` of each method, with the trainer as its `Host`;
 1. every micro-batch: teacher's hidden states, then backbone, head and loss inside the wrapped module's forward (so that DDP and FSDP hooks fire);
    cross-entropy and KL are sums over tokens divided by the token count of the WHOLE step, over accumulation and ranks;
 2. after the last micro-batch's backward, with gradients reduced and before clipping: `add_gradient` of each method;
@@ -38,11 +39,12 @@ from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.results import write_json
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.method import ActiveMethod, RetentionMethod, StepInfo, TokenLoss
+from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.environment import loads_on_one_process_only
 from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
+from holdfast.training.host import TrainerHost
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.whole_checkpoints import WholeCheckpoints
 
@@ -82,6 +84,9 @@ class RetentionMixin(WholeCheckpoints):
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None
+        self._step_sums: Tensor | None = None
+        self._rates: dict[str, float] = {}
+        self._prepared = False
         self._named: dict[str, Tensor] | None = None
         self._last_batch: dict[str, Any] | None = None
 
@@ -167,8 +172,25 @@ class RetentionMixin(WholeCheckpoints):
         self._teacher.shard(mesh)
         self.teacher_info["sharded"] = True
 
+    def prepare_methods(self, say: Callable[[str], None] = logger.info) -> None:
+        """Gets the methods ready that have to look at the start model or at other data. `train` calls it; nothing to do a second time.
+
+        Args:
+            say: told what is done, on the first process.
+
+        Raises:
+            HoldfastError: see the methods.
+        """
+        if self._prepared:
+            return
+        self._prepared = True
+        host = TrainerHost(self, say)
+        for method in self.active:
+            method.prepare(host)
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         self.prepare_teacher()  # before a checkpoint is loaded: the teacher is the start model
+        self.prepare_methods()
         self._begun = True
         return super().train(*args, **kwargs)
 
@@ -239,13 +261,18 @@ class RetentionMixin(WholeCheckpoints):
         return LossRequest(
             labels_BT=labels,
             ce_scale=1.0 / ce_items,
-            kl_scale=self._token_loss.weight / kl_items,
+            kl_scale=self._strength() / kl_items,
             kl_mask_BS=mask,
             teacher_hidden_BTK=hidden,
             teacher_head=head,
             token_loss=self._token_loss,
             router_scale=router_scale,
         )
+
+    def _strength(self) -> float:
+        """The KL term's weight in force."""
+        active = next(a for m, a in zip(self.retain, self.active, strict=True) if m.token_loss() is not None)
+        return float(active.strength or 0.0)
 
     def _router_coefficient(self) -> float:
         """Weight of the experts' load-balancing loss: TRL's setting where the host has one, else the model's own."""
@@ -278,6 +305,7 @@ class RetentionMixin(WholeCheckpoints):
         if self.loss_backend is None:
             self._note_backend()
         if self.accelerator.sync_gradients and self.active:
+            self._rates = self._learning_rates()
             step = self._step_info(self.state.global_step + 1)
             for method in self.active:
                 method.add_gradient(self.named_trainable(), step)
@@ -308,14 +336,21 @@ class RetentionMixin(WholeCheckpoints):
             self._named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return self._named
 
-    def _step_info(self, step: int) -> StepInfo:
+    def _step_info(self, step: int, figures: StepFigures | None = None) -> StepInfo:
         scaler = self.accelerator.scaler
         return StepInfo(
             step=step,
             total_steps=self.state.max_steps,
             grad_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
             reset_optimizer=self._reset_optimizer,
+            learning_rates=self._rates,
+            figures=figures,
         )
+
+    def _learning_rates(self) -> dict[str, float]:
+        groups = () if self.optimizer is None else self.optimizer.param_groups
+        rates = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
+        return {name: rates.get(id(p), 0.0) for name, p in self.named_trainable().items()}
 
     def _reset_optimizer(self) -> None:
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
@@ -323,9 +358,21 @@ class RetentionMixin(WholeCheckpoints):
 
     def after_optimizer_step(self) -> None:
         """Runs the methods' `after_step`; called by the first `on_step_end` callback."""
-        step = self._step_info(self.state.global_step)
+        if not self.active:
+            return
+        step = self._step_info(self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None)
         for method in self.active:
             method.after_step(self.named_trainable(), step)
+
+    def _step_figures(self) -> StepFigures | None:
+        """Means over the tokens since the last call, over all ranks."""
+        sums, self._step_sums = self._step_sums, None
+        return None if sums is None else self.figures_of(sums)
+
+    def figures_of(self, sums: Tensor) -> StepFigures:
+        """Means over all ranks from this rank's sums, as `_add_sums` forms them."""
+        ce_sum, kl_sum, ce_count, kl_count, *_ = self.accelerator.reduce(sums, "sum").tolist()
+        return StepFigures(ce=ce_sum / max(ce_count, 1), kl=kl_sum / max(kl_count, 1) if self._token_loss is not None else None)
 
     # --------------------------------------------------------------------------------------------------- the figures
 
@@ -335,6 +382,8 @@ class RetentionMixin(WholeCheckpoints):
         values = [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count, result.correct, tokens.to(device), result.entropy_sum]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
+        if mode == "train" and any(a.wants_figures for a in self.active):
+            self._step_sums = row if self._step_sums is None else self._step_sums + row
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the last log and all ranks), token accuracy and the
@@ -367,14 +416,14 @@ class RetentionMixin(WholeCheckpoints):
     def _save_retention_state(self, folder: Path) -> None:
         # Sums since the last log, over all ranks, so that figures logged after a resume cover the steps before it too.
         pending = self.accelerator.reduce(self._sums["train"].clone(), "sum").tolist() if "train" in self._sums else None
+        states = [{k: _whole(v) for k, v in active.state_dict().items()} for active in self.active]  # sharded tensors are gathered by all ranks
         if not self.is_world_process_zero():
             return
         plain: list[dict[str, Any]] = []
         tensors: dict[str, Tensor] = {}
-        for index, (method, active) in enumerate(zip(self.retain, self.active, strict=True)):
-            state = active.state_dict()
+        for index, (method, state) in enumerate(zip(self.retain, states, strict=True)):
             held = {k: v for k, v in state.items() if isinstance(v, Tensor)}
-            tensors.update({f"{index}.{k}": v.detach().cpu().contiguous() for k, v in held.items()})
+            tensors.update({f"{index}.{k}": v for k, v in held.items()})
             plain.append({"method": method.identity(), "state": {k: v for k, v in state.items() if k not in held}, "tensors": sorted(held)})
         if tensors:
             from safetensors.torch import save_file
@@ -424,7 +473,7 @@ class RetentionMixin(WholeCheckpoints):
 
     def _refuse_unsupported(self) -> None:
         problems = []
-        if self.is_deepspeed_enabled and any(type(m).start is not RetentionMethod.start for m in self.retain):
+        if self.is_deepspeed_enabled and any(m.place in ("gradient", "weights") for m in self.retain):
             problems.append("retention: methods that change gradients or weights are not supported under DeepSpeed; use DDP.")
         if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
             problems.append(
@@ -445,7 +494,7 @@ class RetentionMixin(WholeCheckpoints):
         """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process around."""
         term = self._token_loss
         own_base = term is not None and term.teacher in ("auto", "adapter_off") and hasattr(self.model, "disable_adapter")
-        return (term is not None and not own_base) or any(type(m).start is not RetentionMethod.start for m in self.retain)
+        return (term is not None and not own_base) or any(m.place in ("gradient", "weights") for m in self.retain)
 
     def _check_first_batch(self, inputs: dict[str, Any]) -> None:
         ids = inputs.get("input_ids")
@@ -467,6 +516,14 @@ class RetentionMixin(WholeCheckpoints):
             rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the batch.
         """
         return describe_samples(inputs, rows, data=self.train_dataset, tokenizer=self.processing_class, limit=limit)
+
+
+def _whole(value: Any) -> Any:
+    """A state's tensor as it is stored; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach()
+    return (value.full_tensor() if hasattr(value, "full_tensor") else value).cpu().contiguous()
 
 
 class _AfterStep(TrainerCallback):

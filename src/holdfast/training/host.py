@@ -1,0 +1,191 @@
+"""The trainer as a `retention.method.Host`: what methods may ask of a run beside its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.data.mixing import token_lengths
+from holdfast.errors import ConfigError
+from holdfast.ops.annealing import IGNORE
+from holdfast.retention.method import ActiveMethod, StepFigures
+from holdfast.training.forward import LossRequest, Sealed
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from holdfast.training.mixin import RetentionMixin
+
+EVALUATED = {"cpu": 4096, "cuda": 32768}
+"""Tokens of one batch of held-out rows, padding included, by kind of device."""
+
+
+class TrainerHost:
+    """See `retention.method.Host`.
+
+    Args:
+        trainer: complete; its model is the start model.
+        say: told one line at a time, on the first process.
+    """
+
+    def __init__(self, trainer: RetentionMixin, say: Callable[[str], None]) -> None:
+        self._trainer, self._say = trainer, say
+
+    def method(self, name: str) -> ActiveMethod | None:
+        return next((a for m, a in zip(self._trainer.retain, self._trainer.active, strict=True) if m.name == name), None)
+
+    def say(self, text: str) -> None:
+        if self._trainer.is_world_process_zero():
+            self._say(text)
+
+    def folder(self) -> Path | None:
+        return Path(self._trainer.args.output_dir) if self._trainer.args.output_dir else None
+
+    def first(self) -> bool:
+        return bool(self._trainer.is_world_process_zero())
+
+    def rows(self, data: str) -> Dataset:
+        """See `Host.rows`.
+
+        Raises:
+            ConfigError: the trainer takes tokenised data only and cannot read any.
+            DataError: the data cannot be read, or holds no rows.
+        """
+        prepare = getattr(self._trainer, "_prepare_other", None)
+        if prepare is None:
+            raise ConfigError(f"{data}: {type(self._trainer).__name__} takes tokenised data only and cannot read it. Use SFTRetentionTrainer.")
+        rows, window = prepare(data, self._trainer.processing_class, self._trainer.args), self._window()
+        if int(token_lengths(rows).max(initial=0)) <= window:
+            return rows
+        return rows.map(lambda row: {name: row[name][:window] for name in ("input_ids", "labels")})
+
+    @torch.no_grad()
+    def mean_loss(self, rows: Dataset) -> StepFigures:
+        trainer = self._trainer
+        trainer._prepare_more(rows)
+        model, total = trainer.model, torch.zeros(7, dtype=torch.float64, device=trainer.args.device)
+        training = model.training
+        model.eval()
+        try:
+            for inputs in self._batches(rows):
+                labels = inputs.pop("labels")
+                with trainer.accelerator.autocast():
+                    outputs = model(**inputs, use_cache=False, holdfast=Sealed(trainer._request(inputs, labels, None)))
+                result = outputs["result"].value
+                total[:4] += torch.stack([result.ce_sum, result.kl_sum, result.ce_count, result.kl_count]).double()
+        finally:
+            model.train(training)
+            _reshard(model)
+        return trainer.figures_of(total)
+
+    def sample_gradients(self, rows: Dataset, *, sampled: bool, seed: int) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+        """See `Host.sample_gradients`.
+
+        Raises:
+            ConfigError: the model is to be sharded, so that no process can hold it whole.
+        """
+        trainer = self._trainer
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            raise ConfigError("Gradients of single samples need the whole model in one process, and this run shards it. Compute them beforehand.")
+        yield from sample_gradients(trainer.model, self._single_rows(rows), sampled=sampled, seed=seed)
+
+    def sum_(self, tensors: Mapping[str, Tensor]) -> None:
+        """Sums tensors over all ranks, in place; all ranks have to call it."""
+        if self._trainer.args.world_size > 1:
+            for tensor in tensors.values():
+                tensor.copy_(self._trainer.accelerator.reduce(tensor, "sum"))
+
+    def _single_rows(self, rows: Dataset) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        args = self._trainer.args
+        for index in range(args.process_index, len(rows), args.world_size):
+            yield index, padded([rows[index]], self._window(), args.device)
+
+    def _batches(self, rows: Dataset) -> Iterator[dict[str, Tensor]]:
+        """The same number on every rank: a forward of a sharded model takes part in collectives. A rank without rows left gets one without labels."""
+        args = self._trainer.args
+        window = self._window()
+        longest = max(min(len(row["input_ids"]), window) for row in rows)
+        size = max(1, EVALUATED.get(args.device.type, 32768) // max(longest, 1))
+        for start in range(0, len(rows), size * args.world_size):
+            mine = list(range(start + args.process_index, min(start + size * args.world_size, len(rows)), args.world_size))
+            batch = padded([rows[i] for i in mine or [0]], window, args.device)
+            if not mine:
+                batch["labels"].fill_(IGNORE)
+            yield batch
+
+    def _window(self) -> int:
+        return int(getattr(self._trainer.args, "max_length", None) or 1 << 30)
+
+
+def padded(rows: list[dict[str, Any]], window: int, device: torch.device) -> dict[str, Tensor]:
+    """Tokenised rows as a batch `[B, T]` of `input_ids`, `attention_mask` and `labels`, padded on the right and cut to `window` tokens."""
+    width = max(min(len(row["input_ids"]), window) for row in rows)
+    ids, labels = (torch.full((len(rows), width), fill, dtype=torch.long) for fill in (0, IGNORE))
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for number, row in enumerate(rows):
+        length = min(len(row["input_ids"]), window)
+        ids[number, :length] = torch.as_tensor(row["input_ids"][:length])
+        labels[number, :length] = torch.as_tensor(row["labels"][:length])
+        mask[number, :length] = 1
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device), "labels": labels.to(device)}
+
+
+def sample_gradients(
+    model: nn.Module, batches: Iterator[tuple[int, dict[str, Tensor]]], *, sampled: bool, seed: int
+) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+    """Gradients of the summed negative log-likelihood of one sample after the other, without dropout.
+
+    Args:
+        model: a causal language model with `install_forward`, whole, outside any parallel wrapper.
+        batches: each row's number, and the batch that `padded` makes of it.
+        sampled: labels drawn from the model's own distribution at each trained place, instead of the given ones.
+        seed: of the draws, together with the row's number, so that they do not depend on how rows are dealt out.
+
+    Yields:
+        The row's number of trained tokens, and the gradients of the trainable parameters by name; valid until the next row, gone from `p.grad` after.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    held = {name: p.grad for name, p in named.items()}
+    training, generator = model.training, torch.Generator()
+    model.eval()
+    try:
+        for number, inputs in batches:
+            labels = inputs.pop("labels")
+            if sampled:
+                generator.manual_seed(Random(f"{seed} {number}").getrandbits(63))
+                labels = _drawn(model, inputs, labels, generator)
+            for parameter in named.values():
+                parameter.grad = None
+            with torch.enable_grad():
+                outputs = model(**inputs, use_cache=False, holdfast=Sealed(LossRequest(labels_BT=labels, ce_scale=1.0)))
+                result = outputs["result"].value
+                result.loss.backward()
+            yield int(result.ce_count), {name: p.grad for name, p in named.items() if p.grad is not None}
+    finally:
+        for name, parameter in named.items():
+            parameter.grad = held[name]
+        model.train(training)
+
+
+@torch.no_grad()
+def _drawn(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Labels from the model's own distribution, at the places that have one."""
+    logits = model(**inputs, use_cache=False).logits[:, :-1]
+    places = labels[:, 1:] != IGNORE
+    drawn = labels.clone()
+    probabilities = logits[places].float().softmax(-1).cpu()
+    if len(probabilities):
+        drawn[:, 1:][places] = torch.multinomial(probabilities, 1, generator=generator)[:, 0].to(labels.device)
+    return drawn
+
+
+def _reshard(model: nn.Module) -> None:
+    """A forward without a backward leaves gathered copies in the place of FSDP2's shards; changes to those would be lost."""
+    for module in model.modules():
+        if any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
+            module.reshard()  # type: ignore[operator]
