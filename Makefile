@@ -48,6 +48,8 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/annealing_op.py --check
 	$(BIN)/python benchmarks/train_step.py --check
 	$(BIN)/python benchmarks/merge.py --check
+	$(BIN)/python benchmarks/methods.py --check
+	$(BIN)/python benchmarks/budget.py --check
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -230,8 +230,9 @@ def test_a_command_is_sound(content, desk, capsys):
 
 
 def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.cli import quickstart, report
+    from holdfast.cli import fisher, quickstart, report
     from holdfast.cli.main import COMMANDS, main
+    from holdfast.cli.request import Request
 
     program, *rest = words
     if program == "make":
@@ -250,6 +251,10 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "report":
             RunFolder(options[0]).write(RunRecord(name="run"))
             assert report.find_run(Path(options[0])).exists() and len(options) == 1
+        elif name == "fisher":
+            request = Request(fisher.build_parser(), options)
+            fisher.read_request(request)
+            assert request.problems == []
         elif name in ("merge", "residual", "distance", "perturb", "inspect"):
             check_checkpoint_command(name, options, capsys)
         else:
@@ -273,19 +278,23 @@ def check_checkpoint_command(name: str, options: list[str], capsys: pytest.Captu
     for option in ("models", "model", "checkpoints", "folder", "base", "old_base", "instruct", "adapter_base", "fisher", "residual"):
         value = given.get(option, [])
         for folder in [value] if isinstance(value, str) else value:
-            put_checkpoint(Path(folder), residual=option == "residual")
+            put_checkpoint(Path(folder), option)
     dry = [] if name in ("distance", "inspect") else ["--dry_run", "--overwrite"]
     assert main([name, *options, *dry]) == 0, capsys.readouterr().err
 
 
-def put_checkpoint(folder: Path, *, residual: bool) -> None:
-    """A tiny model in a folder that is not there yet, or a residual of it."""
+def put_checkpoint(folder: Path, option: str) -> None:
+    """A tiny model in a folder that is not there yet, or what else the option names: a residual, or a Fisher diagonal, which is not negative."""
     from tiny import build_model
 
     if not folder.exists():
-        build_model().save_pretrained(folder)
-        if residual:
-            (folder / "model.safetensors").rename(folder / "residual.safetensors")
+        model = build_model()
+        if option == "fisher":
+            for parameter in model.parameters():
+                parameter.data.square_()
+        model.save_pretrained(folder)
+        if option in ("residual", "fisher"):
+            (folder / "model.safetensors").rename(folder / f"{option}.safetensors")
 
 
 def test_commands_within_the_text_name_what_exists():
@@ -316,7 +325,7 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
         config = train_config(least, output_dir=f"runs/{name}", retention=methods, evaluation=suites, max_length=64, save_strategy="no")
         train(config, console=Console(quiet=True))
     for name in ("base-model", "math-model", "code-model"):
-        put_checkpoint(Path(name), residual=False)
+        put_checkpoint(Path(name), "model")
     rows = [{"input_ids": ids, "labels": ids} for ids in (tokenizer(s)["input_ids"] for s in SENTENCES)]
     return {
         "model": AutoModelForCausalLM.from_pretrained(model_folder),

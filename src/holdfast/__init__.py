@@ -47,11 +47,14 @@ if TYPE_CHECKING:
     from holdfast.reports.run_report import write_run_report
     from holdfast.results import RunFolder
     from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
+    from holdfast.retention.budget import Budget
+    from holdfast.retention.ewc import EWC
     from holdfast.retention.l2 import L2
     from holdfast.retention.label_annealing import LabelAnnealing
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.retention.replay import Multitask, Replay
     from holdfast.training.config import TrainConfig, load_train_config, train_config
+    from holdfast.training.fisher import compute_fisher
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
@@ -86,11 +89,14 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "reports.run_report": ("write_run_report",),
     "results": ("RunFolder",),
     "retention.averaging": ("ExponentialAverage", "SequentialAveraging", "WiseFT"),
+    "retention.budget": ("Budget",),
+    "retention.ewc": ("EWC",),
     "retention.l2": ("L2",),
     "retention.label_annealing": ("LabelAnnealing",),
     "retention.registry": ("retention_methods",),
     "retention.replay": ("Multitask", "Replay"),
     "training.config": ("TrainConfig", "load_train_config", "train_config"),
+    "training.fisher": ("compute_fisher",),
     "training.fresh_init": ("init_stds",),
     "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
@@ -107,7 +113,9 @@ _NAMED_THERE = {
 """Public names that differ from the one at home: `holdfast.retention` is the subpackage already, and some say more away from home."""
 
 __all__ = [
+    "EWC",
     "L2",
+    "Budget",
     "CheckpointReader",
     "ConfigError",
     "DataError",
@@ -137,6 +145,7 @@ __all__ = [
     "checkpoint_distance",
     "compare_runs",
     "compare_samples",
+    "compute_fisher",
     "describe_head",
     "evaluate",
     "extract_residual",

@@ -134,6 +134,44 @@ def test_results_are_reduced_in_the_order_of_blocks(small_units: int) -> None:
         assert sum(done) == 4 * sum(job.size for job in jobs)
 
 
+def test_a_thread_left_aside_does_not_let_results_pile_up(small_units: int) -> None:
+    """While the first block is not done the others go on for a few blocks and then wait; memory stays that of a few results."""
+    import time
+
+    jobs = [Job("t", DTYPES["F32"], (64_000,), 64_000, "file", (True,))]
+    done: list[int] = []
+    ahead: list[int] = []
+
+    def work(job: Job, start: int, stop: int, scratch: Any) -> int:
+        if start == 0:
+            seen = -1
+            while seen != len(done):  # until nothing moves any more
+                seen = len(done)
+                time.sleep(0.1)
+            ahead.append(seen)
+        else:
+            done.append(start)
+        return start
+
+    order: list[int] = []
+    map_blocks(jobs, work, sources=1, workers=3, reduce=lambda job, value: order.append(value))
+    assert 2 <= ahead[0] <= 3 * engine.AHEAD + 3  # those that wait, and the blocks that were being worked on
+    assert order == list(range(0, 64_000, 64))
+
+
+def test_a_failure_frees_those_that_wait(small_units: int) -> None:
+    import time
+
+    def work(job: Job, start: int, stop: int, scratch: Any) -> int:
+        if start == 0:
+            time.sleep(0.2)
+            raise ModelError("the block that all wait for")
+        return start
+
+    with pytest.raises(ModelError, match="all wait for"):
+        map_blocks([Job("t", DTYPES["F32"], (64_000,), 64_000, "file", (True,))], work, sources=1, workers=3)
+
+
 def test_the_first_error_of_a_thread_stops_all_and_is_raised(small_units: int) -> None:
     jobs = [Job("t", DTYPES["F32"], (100_000,), 100_000, "file", (True,))]
     calls: list[int] = []

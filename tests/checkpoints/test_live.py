@@ -506,6 +506,7 @@ def test_two_ranks_equal_one(dtype, operation, layout, two_ranks):
     assert [rank["layouts"][dtype][operation][layout] for rank in two_ranks] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("what", ["noise", "logits", "counts add up", "undo", "logits after", "lerp_"])
 def test_a_model_under_fsdp2_equals_one_process(what, two_ranks):

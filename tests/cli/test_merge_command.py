@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from textwrap import dedent
 
@@ -97,9 +97,10 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path: Path) -> None:
     assert done.stdout.endswith("[]\n")
     times = []
     for _ in range(4):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "holdfast", "merge", "--help"], check=True, capture_output=True, env=environment)
-        times.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)  # the machine may be busy elsewhere
     assert min(times) < 0.5, times
 
 

@@ -124,6 +124,7 @@ def test_answers_outside_the_choices_are_no_silent_zeros(tiny_tokenizer, tmp_pat
         check_task(tiny_tokenizer, an_entry("piqa", data=write_rows(tmp_path / "p.jsonl", rows)))
 
 
+@pytest.mark.slow
 def test_unknown_task_names_the_nearest(tiny_tokenizer):
     with pytest.raises(ConfigError, match=r"'arc_esy' is no task.*arc_easy"):
         check_task(tiny_tokenizer, an_entry("arc_esy"))

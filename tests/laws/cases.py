@@ -5,6 +5,7 @@ A method that is registered without a case here fails `test_every_method_has_a_c
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,16 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "cached": {"weight": 2.0, "teacher": "cached", "cache_dir": CACHE},
     },
     "l2": {"default": {"coefficient": 0.5}, "decoupled, disk": {"coefficient": 5.0, "decoupled": True, "keep": "disk"}},
+    "ewc": {
+        "data": {"coefficient": 3.0, "data": REPLAY},
+        "sampled, decoupled, disk": {"coefficient": 3.0, "data": REPLAY, "estimator": "sampled", "decoupled": True, "keep": "disk"},
+    },
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
     "wise_ft": {"alpha=0.7": {"alpha": 0.7}},
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
     "multitask": {"half": {"data": REPLAY, "share": 0.5}},
+    "budget": {"kl": {"kl": 0.01}, "held out": {"kl": 0.01, "data": REPLAY, "every": 2}},
 }
 """Active configurations: each must change the weights of a short run."""
 
@@ -39,10 +45,22 @@ OFF: dict[str, dict[str, Any]] = {
     "ema": {"decay": 0.0},
     "replay": {"data": REPLAY, "fraction": 0.0},
     "multitask": {"data": REPLAY, "share": 0.0},
+    "ewc": {"coefficient": 0.0, "data": REPLAY},
+    "budget": {"kl": math.inf},
 }
 """The configuration that is direct fine-tuning."""
 
+BESIDE: dict[str, dict[str, dict[str, Any]]] = {"budget": {"label_annealing": {"weight": 1.0}}}
+"""What a method needs beside it to do anything."""
+
 ALL = [(name, label) for name, cases in CASES.items() for label in cases]
+FIRST = [(name, next(iter(cases))) for name, cases in CASES.items()]
+"""One case a method, for what costs much; the slow tests do the same with `ALL`."""
+
+
+def spec(name: str, label: str) -> dict[str, dict[str, Any]]:
+    """A case as a config's `retention:`, with what it needs."""
+    return {**BESIDE.get(name, {}), name: CASES[name][label]}
 
 
 def rows() -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cases import ALL, CASES, make_trainer, weights
+from cases import ALL, FIRST, make_trainer, spec, weights
 from safetensors.torch import save_file
 
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
@@ -17,12 +17,12 @@ BATCH = 8
 ACCUMULATION = (1, 4)
 
 
-def main(out: Path) -> None:
-    for name, label in [("direct", ""), *ALL]:
-        spec = {} if name == "direct" else {name: CASES[name][label]}
-        for accumulation in ACCUMULATION:
+def main(out: Path, everything: bool) -> None:
+    for name, label in [("direct", ""), *(ALL if everything else FIRST)]:
+        wanted = {} if name == "direct" else spec(name, label)
+        for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
-                out / "work", spec, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
+                out / "work", wanted, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
             )
             assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"
             trainer.train()
@@ -32,4 +32,4 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] == ["all"])

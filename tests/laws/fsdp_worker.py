@@ -288,22 +288,25 @@ def adapter_off() -> dict[str, float]:
     }
 
 
-def through_the_trainer(out: Path) -> None:
+def through_the_trainer(out: Path, everything: bool) -> None:
     """The whole path: accelerate shards, the trainer steps. accelerate refuses FSDP without accelerators, so it is told late that it has some."""
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-    from cases import ALL, CASES, make_trainer
+    from cases import ALL, FIRST, make_trainer, spec
     from ddp_worker import ACCUMULATION, BATCH, SETTINGS
     from safetensors.torch import save_file
 
-    for name, label in [("direct", ""), *ALL, ("label_annealing", SHARDED)]:
-        spec = {} if name == "direct" else {name: {"teacher": "online", "teacher_sharded": True} if label == SHARDED else CASES[name][label]}
-        for accumulation in ACCUMULATION:
+    for name, label in [("direct", ""), *(ALL if everything else FIRST), ("label_annealing", SHARDED)]:
+        online = {name: {"teacher": "online", "teacher_sharded": True}}
+        wanted = {} if name == "direct" else online if label == SHARDED else spec(name, label)
+        for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
-                out / "work", spec, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
+                out / "work", wanted, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
             )
             if label != SHARDED:
                 trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before
+            if name in ("ewc", "budget"):
+                trainer.prepare_methods()  # the same with the Fisher information; reading data makes accelerate look at its state anew, and see none
             state = AcceleratorState._shared_state
             state["distributed_type"] = DistributedType.FSDP
             state["fsdp_plugin"] = FullyShardedDataParallelPlugin(
@@ -361,9 +364,13 @@ def mixed_precision(layout: str) -> dict[str, str]:
     return {**seen, "gradient": str(gradient.dtype), "loss": str(out["result"].value.loss.dtype), "error": error}
 
 
-def main(out: Path) -> None:
+def main(out: Path, everything: bool) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    if everything:  # the rest is the quick run's
+        through_the_trainer(out, True)
+        dist.destroy_process_group()
+        return
     report: dict[str, Any] = {"layouts": {}, "teachers": {}, "gathers": {}, "hand": {}, "mixed": {}}
     for layout in LAYOUTS:
         report["layouts"][f"{layout} | 1"] = compare(layout)
@@ -383,9 +390,9 @@ def main(out: Path) -> None:
     if dist.get_rank() == 0:
         (out / "report.json").write_text(json.dumps(report))
     dist.barrier()
-    through_the_trainer(out)
+    through_the_trainer(out, False)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] == ["all"])

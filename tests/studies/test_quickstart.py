@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
+from holdfast.errors import ConfigError
 from holdfast.results import RunFolder
-from holdfast.studies.quickstart import SOURCE, TARGET, arms
+from holdfast.studies.quickstart import SOURCE, TARGET, arms, quickstart
+
+ARMS = ("direct", "label-annealing-1", "replay")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """One quick quickstart by its command, with a cache of its own."""
+def run(out, *words):
     import os
 
-    out = tmp_path_factory.mktemp("quickstart")
     environment = {**os.environ, "HOLDFAST_CACHE": str(out / "cache")}
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(out / "run")],
+        [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(out / "run"), *words],
         capture_output=True, text=True, timeout=280, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
@@ -27,8 +27,18 @@ def root(tmp_path_factory):
     return out
 
 
-def test_every_arm_is_a_finished_run(root):
-    for arm in arms("replay.jsonl"):
+def chosen():
+    return [arm for arm in arms("replay.jsonl") if arm.name in ARMS]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A quick quickstart of three arms by its command, with a cache of its own."""
+    return run(tmp_path_factory.mktemp("quickstart"), *(word for arm in ARMS for word in ("--only", arm)))
+
+
+def finished(root, wanted):
+    for arm in wanted:
         folder = RunFolder(root / "run" / arm.name)
         record = folder.read()
         assert record.status == "finished", arm.name
@@ -37,10 +47,27 @@ def test_every_arm_is_a_finished_run(root):
         assert folder.report_file.is_file()
 
 
+def test_every_arm_is_a_finished_run(root):
+    finished(root, chosen())
+    assert sorted(p.name for p in (root / "run").iterdir() if (p / "run.json").is_file()) == sorted(ARMS)
+
+
+@pytest.mark.slow
+def test_all_seven_arms(tmp_path):
+    run(tmp_path)
+    finished(tmp_path, arms("replay.jsonl"))
+
+
+def test_an_unknown_arm_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"--only: expected names of arms \(.*\), got drect\. Did you mean 'direct'\?"):
+        quickstart(output_dir=tmp_path / "out", only=["drect"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_all_arms_share_one_start(root):
-    starts = {RunFolder(root / "run" / arm.name).read().model["hash"] for arm in arms("")}
+    starts = {RunFolder(root / "run" / arm.name).read().model["hash"] for arm in chosen()}
     assert len(starts) == 1
-    values = {RunFolder(root / "run" / arm.name).find_evaluation("start", *SOURCE).metrics["nats_per_token"].value for arm in arms("")}
+    values = {RunFolder(root / "run" / arm.name).find_evaluation("start", *SOURCE).metrics["nats_per_token"].value for arm in chosen()}
     assert len(values) == 1
 
 
@@ -51,7 +78,7 @@ def test_page_and_terminal_tell_the_same(root):
     after = next(c.after for c in direct.comparisons() if c.suite == "target" and c.metric == "nats_per_token")
     assert f"{after:.3f}" in shown
     assert f"{after:.3f}" in page
-    for arm in arms(""):
+    for arm in chosen():
         assert arm.label in page
     assert "holdfast train --model_name_or_path" in shown
 
@@ -60,9 +87,10 @@ def test_the_base_is_cached_and_a_second_call_computes_nothing(root, monkeypatch
     from holdfast.cli.main import main
 
     stamps = {path: path.stat().st_mtime_ns for path in (root / "run").glob("*/model.safetensors")}
-    assert len(stamps) == 7
+    assert len(stamps) == 3
     monkeypatch.setenv("HOLDFAST_CACHE", str(root / "cache"))
-    assert main(["quickstart", "--quick", "--output_dir", str(root / "run")]) == 0
+    words = [word for arm in ARMS for word in ("--only", arm)]
+    assert main(["quickstart", "--quick", "--output_dir", str(root / "run"), *words]) == 0
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert "Pre-training" not in capsys.readouterr().out
 

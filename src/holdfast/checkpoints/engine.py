@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 OPEN_FILES = 4
 """Output files in work at a time."""
+AHEAD = 2
+"""Results of later blocks that may wait for an earlier one, for each thread."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,10 @@ class Scratch:
     """One thread's memory: a buffer for each source, one for the output, all reused from block to block."""
 
     def __init__(self, sources: int) -> None:
-        import numpy as np
+        from holdfast.checkpoints.memory import pages
 
-        # not touched until used: a narrow dtype leaves most of its pages to the system
-        self.buffers = [np.empty(UNIT * 8, np.uint8) for _ in range(sources)]
-        self.output, self.spare = np.empty(UNIT * 8, np.uint8), np.empty(UNIT, np.uint8)
+        self.buffers = [pages(UNIT * 8) for _ in range(sources)]
+        self.output, self.spare = pages(UNIT * 8), pages(UNIT)
 
     def out(self, dtype: DType, count: int) -> Operand:
         """Memory for `count` elements of the output."""
@@ -108,7 +109,9 @@ def map_blocks(
         advance: is told the output bytes done so far, block by block.
     """
     blocks = enumerate(_in_order(jobs))
+    count = max(1, workers or workers_here())
     lock, stop_all = threading.Lock(), threading.Event()
+    room = threading.Condition(lock)
     pending: dict[int, tuple[Job, Any]] = {}
     failures: list[BaseException] = []
     expected = 0
@@ -122,6 +125,7 @@ def map_blocks(
                 if reduce is not None and result is not None:
                     reduce(held, result)
                 expected += 1
+            room.notify_all()
             if advance is not None:
                 advance(nbytes)
 
@@ -129,7 +133,9 @@ def map_blocks(
         try:
             scratch = Scratch(sources)
             while not stop_all.is_set():
-                with lock:
+                with room:
+                    # results wait for those before them: a thread that the system leaves aside must not let the others' pile up
+                    room.wait_for(lambda: len(pending) < AHEAD * count or stop_all.is_set())
                     following = next(blocks, None)
                 if following is None:
                     return
@@ -138,8 +144,10 @@ def map_blocks(
         except BaseException as error:
             failures.append(error)
             stop_all.set()
+            with room:
+                room.notify_all()
 
-    threads = [threading.Thread(target=work, name=f"checkpoints-{i}", daemon=True) for i in range(max(1, workers or workers_here()))]
+    threads = [threading.Thread(target=work, name=f"checkpoints-{i}", daemon=True) for i in range(count)]
     with _one_blas_thread():
         try:
             for thread in threads:
@@ -148,6 +156,8 @@ def map_blocks(
                 thread.join()
         except BaseException:  # Ctrl-C arrives here: the threads end with the blocks they are at, and a second one does not leave them behind
             stop_all.set()
+            with contextlib.suppress(KeyboardInterrupt), room:
+                room.notify_all()
             for thread in threads:
                 while thread.is_alive():
                     with contextlib.suppress(KeyboardInterrupt):

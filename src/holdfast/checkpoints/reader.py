@@ -4,8 +4,8 @@ Opening a folder reads headers only, and checks them against the files: truncate
 Tensors are then read in stretches by position (`read`, what the engine uses: no page is mapped, so memory stays flat and a file that shrinks
 meanwhile is an error instead of a crash), or memory-mapped (`mapped`, and `tensor` for PyTorch). Pickle files are refused.
 
-Three kinds of folder are known: models (`model.safetensors`), adapters (`adapter_model.safetensors`) and residuals (`residual.safetensors`); models
-and residuals may be sharded, with an index.
+Four kinds of folder are known: models (`model.safetensors`), adapters (`adapter_model.safetensors`), residuals (`residual.safetensors`) and diagonals
+of the Fisher information (`fisher.safetensors`); models and residuals may be sharded, with an index.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoints.dtypes import Operand
 
-STEMS = ("model", "adapter_model", "residual")
+STEMS = ("model", "adapter_model", "residual", "fisher")
 """Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors` with `<stem>.safetensors.index.json`."""
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _LARGEST_HEADER = 100_000_000
@@ -43,7 +43,7 @@ class CheckpointReader:
     """The tensors of one checkpoint folder by name; a `Source`. Several threads may read at once.
 
     Args:
-        folder: a folder with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an adapter or a residual.
+        folder: with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an adapter, a residual or a Fisher diagonal.
 
     Raises:
         ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged, an index that does not fit the shards.

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
     "distance": ("holdfast.cli.distance", "how far the weights of one checkpoint are from another's"),
     "perturb": ("holdfast.cli.perturb", "Gaussian noise on the weights, reproducible"),
+    "fisher": ("holdfast.cli.fisher", "which weights the old data needs: the diagonal Fisher information, for EWC and merging"),
     "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
 }
 """Name: the module with its `run(argv) -> exit code`, and one line of help."""

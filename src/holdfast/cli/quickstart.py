@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
 
     from holdfast.studies.quickstart import quickstart
 
-    quickstart(output_dir=options.output_dir, seed=options.seed, workers=options.workers, quick=options.quick, console=console())
+    quickstart(output_dir=options.output_dir, seed=options.seed, workers=options.workers, quick=options.quick, only=options.only, console=console())
     return 0
 
 
@@ -40,6 +40,7 @@ def _parser() -> OptionParser:
     workers = default_workers()
     parser.add_argument("--workers", type=_at_least_one, default=workers, metavar="N", help=f"fine-tuning runs at the same time ({workers} here)")
     parser.add_argument("--quick", action="store_true", help="a check of half a minute; its figures mean little")
+    parser.add_argument("--only", action="append", default=[], metavar="ARM", help="one way of fine-tuning, such as direct or sfa; repeatable (all)")
     return parser
 
 

@@ -122,7 +122,8 @@ def plan(config: TrainConfig, *, command: list[str] | None = None) -> str:
     rows_each, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
     batch = f"{rows_each * accumulated * config.processes} sequences a step = {rows_each} x {accumulated} accumulated x {_count(config.processes)}"
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "no autocast"
-    how = f"LoRA r={model.lora_r} alpha={model.lora_alpha}" if model.use_peft else "all weights"
+    adapter = "OSF" if config.adapter.peft_method == "osf" else f"LoRA r={model.lora_r} alpha={model.lora_alpha}"
+    how = adapter if model.use_peft else "all weights"
     length = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     rows = [
         ("model", f"{model.model_name_or_path} ({how}, weights in {model.dtype}, {precision})"),

@@ -259,6 +259,7 @@ METHOD_NAMES = {
     "ema": "exponential moving average",
     "replay": "replay of source data",
     "multitask": "multitask mixing",
+    "budget": "budget for forgetting",
 }
 """Method keys as prose; others are shown with their underscores as spaces."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.reports.budget_figures import budget_charts, without_budget
 from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, forest, layer_chart, training_charts
 from holdfast.reports.figures import (
     GROUPS,
@@ -179,7 +180,7 @@ def _changes(page: Page, run: RunFigures) -> None:
 
 
 def _training(page: Page, run: RunFigures) -> None:
-    charts = training_charts(run.metrics)
+    charts = training_charts(without_budget(run.metrics)) + budget_charts(run.metrics)
     if not charts:
         page.section("Training", tag("p", "No training step was logged, so there are no curves to show.", cls="note"))
         return

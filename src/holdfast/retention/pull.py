@@ -59,10 +59,12 @@ class Pull(Passive):
             return
         for name, weight, _, others in self._each(named):
             share = self.strength * step.learning_rates[name]
+            moved = _single(weight)
+            anchor = others[0].to(moved.dtype)
             if len(others) == 1:
-                weight.copy_(_single(weight).lerp_(_single(others[0]), min(1.0, share)))
+                weight.copy_(moved.lerp(anchor, min(1.0, share)))
             else:
-                weight.copy_(_single(weight).lerp_(_single(others[0]), (_single(others[1]) * share).clamp_(max=1.0)))
+                weight.copy_(moved.lerp(anchor, (others[1].to(moved.dtype) * share).clamp_(max=1.0)))
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         pieces = self._each(named)

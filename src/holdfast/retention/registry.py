@@ -21,13 +21,15 @@ from typing import Any
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
+from holdfast.retention.budget import Budget, combination_problems
+from holdfast.retention.ewc import EWC
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.replay import Multitask, Replay
 
 METHODS: dict[str, type[RetentionMethod]] = {
-    cls.name: cls for cls in (LabelAnnealing, L2, SequentialAveraging, WiseFT, ExponentialAverage, Replay, Multitask)
+    cls.name: cls for cls in (LabelAnnealing, L2, EWC, SequentialAveraging, WiseFT, ExponentialAverage, Replay, Multitask, Budget)
 }
 
 NONE = ("none", "direct", "")
@@ -153,4 +155,4 @@ def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     share = sum(m.fraction for m in methods if isinstance(m, Replay))
     if share >= 1:
         problems.append(f"retention: the replay fractions add up to {share:g}; expected less than 1, so that some new data is left.")
-    return problems
+    return problems + combination_problems(methods)

@@ -14,11 +14,12 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import HoldfastError, Interrupted
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, did_you_mean
 from holdfast.results import RunFolder, read_json, write_json, write_jsonl
 from holdfast.studies.pretrain import BaseRecipe, cached_base
 
@@ -59,7 +60,13 @@ def arms(replay_file: str) -> list[QuickArm]:
 
 
 def quickstart(
-    *, output_dir: str | os.PathLike[str] = "holdfast-quickstart", seed: int = 0, workers: int = 2, quick: bool = False, console: Any = None
+    *,
+    output_dir: str | os.PathLike[str] = "holdfast-quickstart",
+    seed: int = 0,
+    workers: int = 2,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    console: Any = None,
 ) -> Path:
     """Runs the quickstart, or continues it where it was interrupted.
 
@@ -68,12 +75,14 @@ def quickstart(
         seed: of the base and of every fine-tuning.
         workers: processes that fine-tune side by side, each with its share of the cores.
         quick: a run of seconds that only shows that everything works; its figures mean little.
+        only: names of the arms that are wanted; empty: all seven.
         console: a `rich.console.Console`.
 
     Returns:
         The path of the report.
 
     Raises:
+        ConfigError: `only` names an arm that there is not.
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: a fine-tuning failed; the message of the first one.
     """
@@ -84,6 +93,10 @@ def quickstart(
     from holdfast.reports.terminal import print_tradeoff
     from holdfast.reports.tradeoff_report import write_tradeoff_report
 
+    known = [arm.name for arm in arms("")]
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise ConfigError(f"--only: expected names of arms ({', '.join(known)}), got {', '.join(unknown)}.{did_you_mean(unknown[0], known)}")
     console = console or Console()
     began = time.monotonic()
     root = Path(output_dir)
@@ -98,7 +111,7 @@ def quickstart(
     )
     base = cached_base(base_texts(corpus), recipe, console=console)
 
-    chosen = arms(str(files["prose_train"]))
+    chosen = [arm for arm in arms(str(files["prose_train"])) if not only or arm.name in only]
     jobs = [_settings(arm, root, base, files, seed, quick) for arm in chosen]
     console.print(f"2. It is fine-tuned on Python source in {len(jobs)} ways, {workers} at a time.", highlight=False)
     _run_all(jobs, chosen, root, workers, console)
@@ -110,8 +123,8 @@ def quickstart(
         compared,
         title="What fine-tuning on code does to prose",
         intro=(
-            f"A base of {_parameters(root / 'direct'):,} parameters, pre-trained on English reference prose, was fine-tuned on Python source in "
-            f"{len(chosen)} ways. Source: held-out prose, what it knew. Target: held-out code, what it learns. "
+            f"A base of {_parameters(root / chosen[0].name):,} parameters, pre-trained on English reference prose, was fine-tuned on Python source "
+            f"in {len(chosen)} ways. Source: held-out prose, what it knew. Target: held-out code, what it learns. "
             "One seed; the intervals are over documents."
         ),
         source=SOURCE,

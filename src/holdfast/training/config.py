@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.data.formats import Templates
     from holdfast.evaluation.suite import EvaluationPlan
     from holdfast.retention.method import RetentionMethod
+    from holdfast.training.adapters import AdapterArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,8 @@ class TrainConfig:
     """TRL's training arguments, a `transformers.TrainingArguments`."""
     model: ModelConfig
     """TRL's model arguments: name, revision, dtype, LoRA, quantisation."""
+    adapter: AdapterArguments
+    """Which PEFT method `use_peft` means, and OSF's settings."""
     mixture: DatasetMixtureConfig
     """TRL's `datasets:` list; empty where `dataset_name` is used."""
     retention: list[RetentionMethod]
@@ -124,6 +127,8 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
 def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainConfig:
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
 
+    from holdfast.training.adapters import AdapterArguments
+
     known = known_settings()
     problems = [*from_file.problems, *from_line.problems]
     raw = {**from_file.values, **from_line.values}
@@ -171,9 +176,12 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
         sound["use_cpu"] = True  # without it transformers starts no process group on CPUs, and every rank would train alone
     _decide_precision(sound, given=values, notes=notes)
     parts: dict[str, Any] = {}
+    own_keys = {f.name for f in dataclasses.fields(AdapterArguments)}
     for group, cls in (("script", ScriptArguments), ("training", SFTConfig), ("model", ModelConfig), ("mixture", DatasetMixtureConfig)):
-        mine = {k: v for k, v in sound.items() if known[k].group == group}
+        mine = {k: v for k, v in sound.items() if known[k].group == group and k not in own_keys}
         parts[group] = _construct(cls, mine, problems, notes, raw=raw, known=known)
+
+    parts["adapter"] = AdapterArguments(**{k: v for k, v in sound.items() if k in own_keys})
 
     if parts["training"] is not None and "dataloader_pin_memory" not in raw and not has_accelerator():
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise

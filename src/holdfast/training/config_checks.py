@@ -184,6 +184,9 @@ def check_ranges(values: Mapping[str, Any]) -> list[str]:
         value = values.get(key)
         if isinstance(value, (int, float)) and not 0 <= value < 1:
             problems.append(f"{key}: expected a number from 0 to below 1, got {value}.")
+    kept = values.get("osf_effective_rank")
+    if isinstance(kept, (int, float)) and (kept <= 0 or (isinstance(kept, float) and kept >= 1)):
+        problems.append(f"osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got {kept}.")
     return problems
 
 
@@ -193,6 +196,7 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
     for key in ("load_in_4bit", "load_in_8bit"):
         if values.get(key) and not values.get("use_peft"):
             problems.append(f"{key}: quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top of them) or leave {key} out.")
+    problems += _check_adapter(values)
     if values.get("load_in_4bit") and values.get("load_in_8bit"):
         problems.append("load_in_4bit and load_in_8bit: choose one of the two.")
     if values.get("bf16") and values.get("fp16"):
@@ -212,6 +216,23 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
             problems.append(f"output_dir: expected a folder, but {output} is a file.")
         elif isinstance(model, str) and path.is_dir() and path.resolve() == Path(model).expanduser().resolve():
             problems.append(f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose another folder.")
+    return problems
+
+
+def _check_adapter(values: Mapping[str, Any]) -> list[str]:
+    """Keys of one PEFT method beside another."""
+    osf = values.get("peft_method") == "osf"
+    if not osf:
+        given = [key for key in ("osf_effective_rank", "osf_target_modules") if values.get(key) is not None]
+        return [f"{key}: belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and 'peft_method: osf', or leave it out." for key in given]
+    problems = [] if values.get("use_peft") else ["peft_method: osf takes effect with 'use_peft: true' only; add it, or leave peft_method out."]
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if values.get(key):
+            problems.append(f"{key}: osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: lora.")
+    for key, value in values.items():
+        is_set = value if key in ("use_rslora", "use_dora") else key.startswith("lora_") and key != "lora_task_type" and value is not None
+        if is_set:
+            problems.append(f"{key}: is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. Leave it out.")
     return problems
 
 

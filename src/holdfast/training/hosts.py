@@ -1,10 +1,10 @@
 """The trainers that host retention methods.
 
 `SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks, assistant masks, packing) and nothing else of it:
-the loss, the step and the checkpoints are the mixin's. `RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
+the loss (but `loss_type: dft`), the step and the checkpoints are the mixin's. `RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
 
-All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss` attribute, and
-the model card hook.
+All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss` attribute, the head that `dft` is
+computed with, and the model card hook.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from torch import Tensor, nn
 from transformers import Trainer
 from trl import SFTTrainer
 
 from holdfast.data.mixing import token_lengths
 from holdfast.errors import DataError
+from holdfast.ops.heads import backbone_of
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.replay import stacked
+from holdfast.training.adapters import complete_osf
 from holdfast.training.loading import other_rows
 from holdfast.training.mixin import RetentionMixin
 
@@ -49,7 +52,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         self._data_methods: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         self.data_info: dict[str, Any] = {}
         self.data_notes: list[str] = []
+        arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
+        if getattr(arguments, "loss_type", "nll") == "dft":
+            self.token_ce = dynamic_fine_tuning
         super().__init__(*args, retain=retain, **kwargs)
+        complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str) -> Any:
         if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
@@ -105,6 +112,32 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         """Sent only when the user has turned it on by HF_HUB_DISABLE_TELEMETRY=0."""
         if os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1").lower() in ("0", "false"):
             super()._send_telemetry()
+
+
+def dynamic_fine_tuning(
+    lm: nn.Module, forward: Callable[..., Any], labels_BT: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """TRL's `loss_type: dft` (Wu et al. 2025, arXiv:2508.05629): each token's cross-entropy times its own probability, held constant.
+
+    The log-probabilities come from the head that TRL adds to the model's forward; the backbone's output is taken on its way there, so that a KL term
+    needs no second pass.
+
+    Args:
+        lm: the causal LM.
+        forward: its forward as TRL has left it.
+        labels_BT: `[B, T]`, -100 for tokens that are not trained.
+        args, kwargs: the model's inputs.
+
+    Returns:
+        Hidden states `[B, T, H]`, the loss summed over the trained tokens (nats), and the router's load-balancing loss of a mixture of experts.
+    """
+    held: list[Tensor] = []
+    hook = backbone_of(lm).register_forward_hook(lambda module, inputs, output: held.append(output.last_hidden_state))
+    try:
+        outputs = forward(*args, **kwargs, labels=labels_BT, fused_lm_head=True)
+    finally:
+        hook.remove()
+    return held[-1], -(outputs.log_probs * outputs.log_probs.exp().detach()).sum(), outputs.aux_loss
 
 
 def trained_tokens(tokenised: Dataset) -> int:

@@ -43,7 +43,7 @@ from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.environment import loads_on_one_process_only
-from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
+from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.whole_checkpoints import WholeCheckpoints
@@ -69,6 +69,8 @@ class RetentionMixin(WholeCheckpoints):
     loss_is_scaled_for_ga = True
     prepares_data = False
     """Whether the host runs the methods' `transform_data` on its training data."""
+    token_ce: TokenCE | None = None
+    """The host's own loss in the place of the cross-entropy; set on the instance before `__init__`."""
 
     def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
@@ -248,7 +250,7 @@ class RetentionMixin(WholeCheckpoints):
         if router_scale and num_items is not None:
             router_scale /= self.current_gradient_accumulation_steps
         if self._token_loss is None:
-            return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items, router_scale=router_scale)
+            return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items, token_ce=self.token_ce, router_scale=router_scale)
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = ce_items if self._token_loss.tokens == "trained" else self._kl_items
         if num_items is None or kl_items is None:
@@ -266,6 +268,7 @@ class RetentionMixin(WholeCheckpoints):
             teacher_hidden_BTK=hidden,
             teacher_head=head,
             token_loss=self._token_loss,
+            token_ce=self.token_ce,
             router_scale=router_scale,
         )
 
@@ -481,8 +484,10 @@ class RetentionMixin(WholeCheckpoints):
                 "of each machine would have them. holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
             )
-        if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
-            problems.append(f"loss_type: expected nll, got {self.args.loss_type!r}; holdfast computes the loss itself.")
+        if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll") and self.token_ce is None:
+            problems.append(
+                f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast computes the loss itself."
+            )
         if self.args.label_smoothing_factor:
             problems.append(
                 f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label_annealing is smoothing that remembers."

@@ -205,8 +205,7 @@ class _Run:
         )
 
     def fit(self) -> None:
-        from trl import get_peft_config
-
+        from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
         from holdfast.training.checkpoint_folders import last_checkpoint
         from holdfast.training.hosts import SFTRetentionTrainer
@@ -225,7 +224,7 @@ class _Run:
                     train_dataset=self.rows,
                     eval_dataset=self.eval_rows,
                     processing_class=self.tokenizer,
-                    peft_config=get_peft_config(config.model),
+                    peft_config=adapter_config(config.model, config.adapter),
                     retain=config.retention,
                     load_rows=other_rows(self.tokenizer),
                     callbacks=[MetricsFile(self.folder.metrics_file)],
@@ -248,6 +247,7 @@ class _Run:
         self.record.training = {**self.record.training, "sessions": sessions}
         self.write()
         self.trainer.prepare_teacher(say=lambda text: say(self.console, text))  # here, where Ctrl-C stops at once and keeps what was computed
+        self.trainer.prepare_methods(say=lambda text: say(self.console, text))
         if self.trainer.teacher_info:
             self.record.training["teacher"] = self.trainer.teacher_info
             self.write()
@@ -419,13 +419,13 @@ class _Run:
             )
 
     def _distances(self) -> list[LayerDistance]:
-        """How far each layer moved: stored start weights against the result, tensor by tensor; LoRA by its merged delta."""
+        """How far each layer moved: stored start weights against the result, tensor by tensor; adapters by their merged delta."""
         if hasattr(self.model, "peft_config"):
             pairs = []
             for name, module in self.model.named_modules():
                 weight = getattr(getattr(module, "base_layer", None), "weight", None)
                 if weight is not None and hasattr(module, "get_delta_weight") and weight.is_floating_point():
-                    for adapter in module.lora_A:
+                    for adapter in module.active_adapters:
                         pairs.append((f"{name}.weight", weight, weight + module.get_delta_weight(adapter).to(weight)))
             return layer_distances(pairs) if pairs else []
         if self.start_folder is None:

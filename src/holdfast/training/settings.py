@@ -117,8 +117,13 @@ def known_settings() -> dict[str, Setting]:
     """All keys of `trl sft` and of `accelerate launch` by name. Imports TRL (seconds); the result is kept."""
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
 
+    from holdfast.training.adapters import AdapterArguments
+
     table: dict[str, Setting] = {}
-    for group, cls in (("script", ScriptArguments), ("training", SFTConfig), ("model", ModelConfig), ("mixture", DatasetMixtureConfig)):
+    sources = (
+        ("script", ScriptArguments), ("training", SFTConfig), ("model", ModelConfig), ("model", AdapterArguments), ("mixture", DatasetMixtureConfig)
+    )  # fmt: skip
+    for group, cls in sources:
         for setting in settings_of(cls, group):
             table.setdefault(setting.name, setting)
     for setting in _launch_settings():

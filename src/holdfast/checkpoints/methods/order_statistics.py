@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from holdfast.checkpoints.kernels import delta_histogram
+from holdfast.checkpoints.memory import zeros
 from holdfast.checkpoints.methods.protocol import Block, pieces
 
 UPPER = 1 << 16
@@ -59,7 +60,7 @@ def measure(block: Block, state: Search | Found | None, ranks: Ranks, *, by_tens
         return _selected(block, ranks)
     assert block.base is not None
     wanted = 1 if state is None else max(len(p) for p in state.prefixes)
-    counts = np.zeros((len(block.models), wanted, UPPER if state is None else LOWER), dtype=np.int64)
+    counts = zeros((len(block.models), wanted, UPPER if state is None else LOWER), np.int64)
     for i, model in enumerate(block.models):
         if not block.has_own(i):
             continue

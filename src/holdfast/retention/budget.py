@@ -1,0 +1,286 @@
+"""A budget for forgetting: the user states how much is acceptable, and the strength of label annealing (or L2, or EWC) is found during the run.
+
+    minimise CE  subject to  c <= b at the END of the run          c: KL to the start, or the rise of a held-out text's cross-entropy
+
+The multiplier of the constraint is the method's own coefficient s: label annealing's loss CE + s KL is the Lagrangian of `kl` itself. Plain
+dual ascent, log s <- log s + rate (c - b) / b, does not work here. At the start c is 0, far below b, so s would fall by orders of magnitude, and c
+would overshoot before s came back. What is done instead (see `_Controller`):
+
+1. The constraint follows a path to the budget instead of the budget itself: b min(1, sqrt(t / (RISE T))) after step t of T, about the path that it
+   takes by itself where the strength is right from the start.
+2. A proportional term beside the integral one, which is what damps the swing of multiplier and constraint (Stooke et al., section 4), and the
+   error is log(c / path), clipped, because c is nearly a power of s and noise then has the same size at every budget.
+3. The strength keeps within bounds in which it does something, so that the way back is short.
+
+The gains go by share of the run and do not follow the learning rate: with the integral slowed down as the rate decays, seven tiny runs ended 2 to
+18 % below the budget, and within 7 % without it. What the optimiser's noise adds to KL goes away in the last third, and the strength has to follow.
+
+What is measured: with `kl` alone, the mean over the step's own trained tokens before the step, which costs nothing; it is noisy, so a short
+average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its direction, temperature and tokens); with its
+defaults it is KL(start || current) in nats per token. `perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`.
+
+What it does not do: make the run spend a budget that direct fine-tuning stays below (the strength then falls to its lower bound), or look ahead at
+averages (`sfa`, `wise_ft`) that act after the last step.
+
+Cost: none with the training tokens; one forward pass over the held-out rows (and the teacher's) every `every` steps otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.errors import ConfigError
+from holdfast.retention.method import ActiveMethod, Host, NamedParams, Passive, RetentionMethod, StepFigures, StepInfo
+from holdfast.retention.paths import data_problems
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from holdfast.retention.anchor import Anchors
+
+ADAPTABLE = ("label_annealing", "l2", "ewc")
+"""Methods with a strength; label annealing goes first, and of the others exactly one has to be there."""
+
+RISE = 0.3
+"""Share of the run over which the path climbs to the budget."""
+PROPORTIONAL = 3.0
+INTEGRAL = 40.0
+"""e-folds of the strength over a whole run at an error of 1."""
+WINDOW = 0.02
+"""Share of the run over which the training tokens' KL is averaged (the time constant of an exponential mean)."""
+LOWEST, HIGHEST = -1.5, 2.0
+"""Of the error. Far below the path there is time; far above it, where a run begins with too small a strength, there is none."""
+BOUNDS = {"label_annealing": (0.05, 100.0)}
+"""Of the strength, inclusive: below the first direct fine-tuning is hardly changed, above the second hardly anything is learnt, and the way back from
+further out would take too long."""
+RANGE = 1e3
+"""Of a strength in other units (L2, EWC): the factor within which it stays of where it began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(RetentionMethod):
+    """Adapts the strength of another method so that the run ends within a budget for forgetting; memory kept where that method keeps it.
+
+    References: Stooke, Achiam and Abbeel 2020, Responsive safety in reinforcement learning by PID Lagrangian methods (arXiv:2007.03964), section 4;
+    Platt and Barr 1988, Constrained differential optimization.
+    """
+
+    name: ClassVar[str] = "budget"
+    place: ClassVar[str] = "loss"
+    summary: ClassVar[str] = "state how much forgetting is acceptable; the strength of label annealing (or L2, EWC) is found during the run"
+    source: ClassVar[str] = "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential optimization"
+
+    kl: float | None = field(default=None, metadata={"help": "largest KL to the start at the end, nats per token; inf: no constraint"})
+    perplexity_increase: str | float | None = field(
+        default=None, metadata={"help": "largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint"}
+    )
+    data: str = field(
+        default="", metadata={"help": "held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of each step"}
+    )
+    every: int = field(default=10, metadata={"help": "optimiser steps between measurements of `data`"})
+    rate: float = field(default=1.0, metadata={"help": "factor on the speed at which the strength is adapted"})
+
+    @property
+    def off(self) -> bool:
+        return math.inf in (self.kl, _share(self.perplexity_increase))
+
+    def problems(self) -> list[str]:
+        found = []
+        if (self.kl is None) == (self.perplexity_increase is None):
+            found.append(
+                f"budget: expected one of kl and perplexity_increase, got kl={self.kl} and perplexity_increase={self.perplexity_increase}; "
+                "write for example budget: {kl: 0.02}"
+            )
+        if self.kl is not None and not self.kl > 0:
+            found.append(f"budget.kl: expected more than 0 nats per token, got {self.kl}; a model that must not change need not be trained")
+        if self.perplexity_increase is not None:
+            share = _share(self.perplexity_increase)
+            if share is None or not share > 0:
+                found.append(
+                    f"budget.perplexity_increase: expected a share above 0 such as 2% or 0.02, got {self.perplexity_increase!r}; "
+                    "a constraint of 0 would be met by noise only"
+                )
+            if not self.data:
+                found.append("budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, folder or hub id")
+        if self.every < 1:
+            found.append(f"budget.every: expected 1 step or more, got {self.every}")
+        if not 0 < self.rate < math.inf:
+            found.append(f"budget.rate: expected more than 0, got {self.rate}")
+        return found + data_problems("budget.data", self.data)
+
+    def check_run(self, *, total_steps: int | None) -> list[str]:
+        if self.data and total_steps is not None and self.every > total_steps:
+            return [f"budget.every: expected at most the run's {total_steps} steps, got {self.every}"]
+        return []
+
+    @property
+    def limit(self) -> float:
+        """The budget in nats per token: of KL, or of held-out cross-entropy."""
+        return self.kl if self.kl is not None else math.log1p(_share(self.perplexity_increase) or 0.0)
+
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        return _Active(self)
+
+
+def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Which method's strength a budget adapts, and sentences about what stands in the way.
+
+    Args:
+        budget: of the run.
+        methods: names of the run's methods, those that are off left out.
+    """
+    found = [name for name in ADAPTABLE if name in methods]
+    if budget.kl is not None and "label_annealing" not in found:
+        return None, ["budget.kl: expected label_annealing beside it, which measures the KL and whose weight is adapted. Add label_annealing."]
+    if not found:
+        return None, [f"budget: expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got none above 0. Add label_annealing."]
+    if found[0] != "label_annealing" and len(found) > 1:
+        return None, [f"budget: expected one method to adapt, got {' and '.join(found)}. Leave one out, or add label_annealing, which goes first."]
+    return found[0], []
+
+
+def combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
+    """Sentences about a run's methods that leave a budget nothing to adapt; empty without a budget."""
+    names = [m.name for m in methods if not m.off]
+    return [problem for m in methods if isinstance(m, Budget) and not m.off for problem in adapted(m, names)[1]]
+
+
+def _share(value: str | float | None) -> float | None:
+    """ "2%" and 0.02 as 0.02; None where that is no number."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    text = value.strip()
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return None
+
+
+class _Controller:
+    """Strength from measurements: proportional and integral action on log(c / path), in log strength.
+
+        e     = clip(log(c / path), LOWEST, HIGHEST)            path = limit min(1, sqrt(t / (RISE T)))
+        I    <- I + rate INTEGRAL e (steps since the last / T)
+        log s = log s_0 + I + PROPORTIONAL e                    I, and s itself, within the bounds
+
+    All plain floats: equal measurements give equal strengths on every rank and after a resume.
+
+    Args:
+        limit: the budget.
+        start: s_0, above 0.
+        bounds: of s, inclusive; s_0 may lie outside.
+        rate: factor on the integral's speed.
+    """
+
+    def __init__(self, *, limit: float, start: float, bounds: tuple[float, float], rate: float = 1.0) -> None:
+        self.limit, self.start, self.bounds, self.rate = limit, start, bounds, rate
+        self.integral = 0.0
+        self.last = 0
+
+    def strength(self, constraint: float, *, step: int, total: int) -> float:
+        """The strength for the steps to come, after `step` of `total` (from 1) was taken."""
+        path = self.limit * min(1.0, math.sqrt(step / (RISE * total)))
+        smallest = path * math.exp(LOWEST)  # also what a constraint of 0 or less counts as: held-out text may get better
+        error = min(HIGHEST, math.log(max(constraint, smallest) / path))
+        moved = self.integral + self.rate * INTEGRAL * error * (step - self.last) / total
+        lowest, highest = self.bounds
+        self.integral = min(math.log(highest / self.start), max(math.log(lowest / self.start), moved))
+        self.last = step
+        return min(highest, max(lowest, self.start * math.exp(self.integral + PROPORTIONAL * error)))
+
+
+class _Active(Passive):
+    """What a budget holds during a run.
+
+    Raises:
+        ConfigError: on `prepare`, when the run has nothing that could be adapted.
+    """
+
+    def __init__(self, method: Budget) -> None:
+        self.method = method
+        self.wants_figures = method.kl is not None and not method.data
+        self._host: Host | None = None
+        self._rows: Dataset | None = None
+        self._adapted: ActiveMethod | None = None
+        self._controller: _Controller | None = None
+        self._start_ce = 0.0
+        self._mean = self._weight = 0.0
+        self._constraint: float | None = None
+
+    def prepare(self, host: Host) -> None:
+        name, problems = adapted(self.method, [n for n in ADAPTABLE if _strength(host.method(n)) > 0])
+        if name is None:
+            raise ConfigError(problems)
+        self._host, self._adapted = host, host.method(name)
+        start = _strength(self._adapted)
+        bounds = BOUNDS.get(name, (start / RANGE, start * RANGE))
+        self._controller = _Controller(limit=self.method.limit, start=start, bounds=bounds, rate=self.method.rate)
+        if self.method.data:
+            self._rows = host.rows(self.method.data)
+            # Of the start, and with a cached teacher the pass that computes its states of these rows.
+            self._start_ce = host.mean_loss(self._rows).ce
+        what = (
+            f"KL to the start {self.method.limit:g} nats per token"
+            if self.method.kl is not None
+            else f"perplexity +{self.method.perplexity_increase}"
+        )
+        host.say(
+            f"budget: {what}, on {self.method.data or 'the training tokens'}; the strength of {name} is adapted from {self._controller.start:g}."
+        )
+
+    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+        assert self._controller is not None and self._adapted is not None and self._host is not None  # prepared
+        last = step.step == step.total_steps
+        if self._rows is None:
+            if step.figures is None or step.figures.kl is None:
+                return
+            self._average(step.figures.kl, 1 / max(1.0, WINDOW * step.total_steps))
+        elif last or step.step % self.method.every == 0:
+            self._constraint = self._of_rows(self._host.mean_loss(self._rows))
+        else:
+            return
+        assert self._constraint is not None
+        if last:
+            where = "held out" if self._rows is not None else "on the training tokens"
+            self._host.say(
+                f"budget: ended at {self._constraint:.4g} of {self.method.limit:.4g} nats per token ({where}), strength {self._strength():.4g}."
+            )
+            return
+        self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps)
+
+    def metrics(self, named: NamedParams) -> dict[str, float]:
+        figures = {"budget_limit": self.method.limit, "budget_strength": self._strength()}
+        return figures if self._constraint is None else {"budget_constraint": self._constraint, **figures}
+
+    def state_dict(self) -> dict[str, Any]:
+        c = self._controller
+        held = {} if c is None else {"start": c.start, "integral": c.integral, "last": c.last}
+        return {**held, "start_ce": self._start_ce, "mean": self._mean, "weight": self._weight, "constraint": self._constraint}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert self._controller is not None  # prepared before a checkpoint is loaded
+        c = self._controller
+        c.start, c.integral, c.last = state["start"], state["integral"], state["last"]
+        self._start_ce, self._mean, self._weight, self._constraint = (state[k] for k in ("start_ce", "mean", "weight", "constraint"))
+
+    def _strength(self) -> float:
+        return _strength(self._adapted)
+
+    def _of_rows(self, figures: StepFigures) -> float:
+        if self.method.kl is None:
+            return figures.ce - self._start_ce
+        assert figures.kl is not None  # label annealing is there
+        return figures.kl
+
+    def _average(self, value: float, share: float) -> None:
+        """An exponential mean without the bias towards its beginning at 0."""
+        self._mean += share * (value - self._mean)
+        self._weight += share * (1 - self._weight)
+        self._constraint = self._mean / self._weight
+
+
+def _strength(active: ActiveMethod | None) -> float:
+    return 0.0 if active is None or active.strength is None else active.strength

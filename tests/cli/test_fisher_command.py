@@ -1,0 +1,125 @@
+"""`holdfast fisher` and `compute_fisher`: what is written, that a run takes it, that merging takes it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError
+from holdfast.retention.fisher import SavedFisher
+from holdfast.training.fisher import compute_fisher, default_folder
+
+LEAST = ["fisher", "base", "--data", "old.jsonl", "--device", "cpu"]
+
+
+@pytest.fixture
+def desk(desk: Path) -> Path:
+    rows = [{"prompt": f"Question {i}?", "completion": f" The answer is {i}, again and again."} for i in range(9)]
+    (desk / "old.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return desk
+
+
+def contents(folder: str | Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(Path(folder).iterdir())}
+
+
+def test_help_teaches(capsys):
+    assert main(["fisher", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("--data", "--samples", "--estimator", "examples", "ewc:fisher=", "--method fisher"))
+
+
+def test_writes_beside_the_model_and_leaves_it_alone(desk, capsys):
+    before = contents("base")
+    assert main([*LEAST, "--samples", "6"]) == 0
+    assert contents("base") == before
+    found = SavedFisher("base-fisher")
+    model = CheckpointReader("base")
+    assert {n: e.shape for n, e in found.reader.entries.items()} == {n: e.shape for n, e in model.entries.items()}
+    assert all(float(found.reader.tensor(n).min()) >= 0 for n in found.reader.names())
+    assert max(float(found.reader.tensor(n).max()) for n in found.reader.names()) > 0
+    assert (found.record["samples"], found.record["estimator"], found.record["data"]["name"]) == (6, "empirical", "old.jsonl")
+    assert found.record["tokens"] > 6
+    assert "base-fisher" in capsys.readouterr().out
+    written = (Path("base-fisher") / "fisher.safetensors").stat().st_mtime_ns
+    assert main([*LEAST, "--samples", "6"]) == 0
+    assert "Nothing to do" in capsys.readouterr().out
+    assert (Path("base-fisher") / "fisher.safetensors").stat().st_mtime_ns == written
+
+
+def test_another_request_replaces_only_when_told(desk, capsys):
+    assert main(LEAST) == 0
+    assert main([*LEAST, "--estimator", "sampled"]) == 2
+    said = capsys.readouterr().err
+    assert "base on 9 samples of old.jsonl, empirical" in said
+    assert "--overwrite" in said
+    assert main([*LEAST, "--estimator", "sampled", "--overwrite"]) == 0
+    assert SavedFisher("base-fisher").record["estimator"] == "sampled"
+    assert [p.name for p in desk.iterdir() if p.name.startswith(".")] == []
+
+
+def test_the_command_is_the_function_and_a_run_takes_it(desk):
+    """The folder is what a run would compute on the same data itself, bit for bit."""
+    from cases import largest_difference, make_trainer, weights
+    from transformers import AutoModelForCausalLM
+
+    from holdfast.retention.ewc import EWC
+
+    assert main([*LEAST, "--samples", "5", "--output_dir", "one", "--max_length", "64"]) == 0
+    compute_fisher("base", "old.jsonl", samples=5, output_dir="two", max_length=64, device="cpu")
+    assert contents("one") == contents("two")
+
+    ends = []
+    for folder, method in (("a", EWC(coefficient=30.0, fisher="one")), ("b", EWC(coefficient=30.0, data="old.jsonl", samples=5))):
+        plain = make_trainer(Path(folder), {})
+        trainer = type(plain)(
+            model=AutoModelForCausalLM.from_pretrained("base"), args=plain.args, train_dataset=plain.train_dataset,
+            processing_class=plain.processing_class, retain=[method], load_rows=plain._load_rows,
+        )  # fmt: skip
+        trainer.train()
+        ends.append(weights(trainer))
+    assert largest_difference(*ends) == 0.0
+
+
+def test_merging_takes_the_folders(desk):
+    for name in ("math", "code"):
+        assert main(["fisher", name, "--data", "old.jsonl", "--device", "cpu", "--samples", "4"]) == 0
+    assert main(["merge", "math", "code", "--method", "fisher", "--fisher", "math-fisher", "code-fisher", "--output_dir", "both"]) == 0
+    name = "model.layers.0.mlp.down_proj.weight"
+    a, b, fa, fb = (CheckpointReader(folder).tensor(name).double() for folder in ("math", "code", "math-fisher", "code-fisher"))
+    torch.testing.assert_close(CheckpointReader("both").tensor(name).double(), (fa * a + fb * b) / (fa + fb), rtol=1e-6, atol=1e-7)
+
+
+def test_all_mistakes_show_at_once(desk, capsys):
+    assert main(["fisher", "nowhere/at/all", "--samples", "0", "--estimator", "exact", "--max_length", "1", "--dtype", "int8"]) == 2
+    said = capsys.readouterr().err
+    for word in ("--data is missing", "nowhere/at/all", "--samples: expected a whole number of at least 1", "--estimator: expected one of empirical",
+                 "--max_length", "--dtype"):  # fmt: skip
+        assert word in said, word
+    with pytest.raises(ConfigError) as caught:
+        compute_fisher("./nowhere", "gone.jsonl", samples=0, estimator="exact", dtype="int8", device="tpu")
+    assert len(caught.value.problems) == 6
+    assert main(["fisher", "base", "--data", "gone.jsonl"]) == 2
+    assert "no such file or folder: gone.jsonl" in capsys.readouterr().err
+    assert main(["fisher", "adapter", "--data", "old.jsonl"]) == 2
+    assert "is a LoRA adapter, not a model" in capsys.readouterr().err
+
+
+def test_a_folder_with_other_files_is_left_alone(desk, capsys):
+    before = contents("code")
+    assert main([*LEAST, "--output_dir", "code", "--overwrite"]) == 2
+    assert "holds no Fisher diagonal" in capsys.readouterr().err
+    assert contents("code") == before
+    assert main([*LEAST, "--output_dir", "old.jsonl"]) == 2
+    assert "found a file" in capsys.readouterr().err
+
+
+def test_the_default_folder(desk):
+    assert default_folder("base") == (desk / "base-fisher").resolve()
+    assert default_folder("base/") == (desk / "base-fisher").resolve()
+    assert default_folder("owner/some-model") == Path("some-model-fisher")

@@ -1,0 +1,246 @@
+"""The budget: its controller on a plant with lag, what it refuses, and runs that end where they should."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from holdfast.errors import ConfigError
+from holdfast.retention.budget import Budget, _Controller, adapted, combination_problems
+from holdfast.retention.l2 import L2
+from holdfast.retention.label_annealing import LabelAnnealing
+from tiny import SENTENCES, build_model, build_tokenizer
+
+# ------------------------------------------------------------------------------------------------------------ the controller
+
+
+def shape(name: str, x: float) -> float:
+    return {"constant": 1.0, "linear": 1 - x, "cosine": 0.5 + 0.5 * math.cos(math.pi * x)}[name]
+
+
+def plant(limit: float, start: float, schedule: str, *, total: int = 300, speed: float = 20.0, noise: float = 0.0) -> tuple[float, list[float]]:
+    """KL that relaxes towards 1 / (1 + s)^2 by the learning rate's share: the minimiser of CE + s KL near the start, reached with delay."""
+    controller, generator = _Controller(limit=limit, start=start, bounds=(0.05, 100.0)), torch.Generator().manual_seed(0)
+    kl, s, path = 0.0, start, []
+    for step in range(1, total + 1):
+        rate = shape(schedule, (step - 1) / total)
+        kl += speed / total * rate * (1 / (1 + s) ** 2 - kl)
+        measured = kl * math.exp(noise * float(torch.randn((), generator=generator)))
+        s = controller.strength(measured, step=step, total=total)
+        path.append(kl)
+    return kl, path
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("start", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("limit", [0.01, 0.05, 0.2])
+def test_controller_lands_on_the_budget(limit, start, schedule, noise):
+    reached, path = plant(limit, start, schedule, noise=noise)
+    assert reached == pytest.approx(limit, rel=0.1)
+    assert max(path[len(path) // 2 :]) < 1.5 * limit  # however wrong the beginning was
+
+
+def test_controller_lets_go_where_the_budget_is_not_needed():
+    """Direct fine-tuning of this plant ends at 1: a budget of 3 asks for nothing, and the strength falls."""
+    controller = _Controller(limit=3.0, start=1.0, bounds=(0.05, 100.0))
+    strengths = [controller.strength(0.5, step=t, total=100) for t in range(1, 101)]
+    assert strengths[-1] == 0.05
+
+
+def test_a_constraint_below_zero_counts_as_nearly_nothing():
+    """Held-out text may get better; the logarithm must not see that."""
+    better, none = _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0)), _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0))
+    assert better.strength(-0.3, step=1, total=10) == none.strength(0.0, step=1, total=10)
+
+
+def test_the_way_back_from_a_bound_is_short():
+    """However long the constraint was far away, the integral is no further out than the bound."""
+    controller = _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0))
+    for step in range(1, 91):
+        controller.strength(1e-6, step=step, total=100)
+    assert controller.start * math.exp(controller.integral) == pytest.approx(0.05)
+    for step in range(91, 96):
+        held = controller.strength(0.15, step=step, total=100)
+    assert held > 0.2
+
+
+# ---------------------------------------------------------------------------------------------------------------- parameters
+
+
+@pytest.mark.parametrize(("given", "share"), [("2%", 0.02), ("2 %", 0.02), ("0.02", 0.02), (0.02, 0.02)])
+def test_perplexity_is_a_share(given, share, tmp_path):
+    (tmp_path / "h.jsonl").write_text('{"text": "x"}\n')
+    method = Budget(perplexity_increase=given, data=str(tmp_path / "h.jsonl"))
+    assert method.problems() == []
+    assert method.limit == pytest.approx(math.log(1 + share))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({}, "expected one of kl and perplexity_increase"),
+        ({"kl": 0.1, "perplexity_increase": "2%"}, "expected one of kl and perplexity_increase"),
+        ({"kl": 0.0}, "budget.kl: expected more than 0"),
+        ({"kl": -1.0}, "budget.kl: expected more than 0"),
+        ({"kl": math.nan}, "budget.kl: expected more than 0"),
+        ({"perplexity_increase": "two"}, "expected a share above 0 such as 2% or 0.02, got 'two'"),
+        ({"perplexity_increase": "0%"}, "expected a share above 0"),
+        ({"perplexity_increase": "2%"}, "budget.data: expected the held-out text"),
+        ({"kl": 0.1, "data": "./nowhere.jsonl"}, "budget.data: no such file or folder"),
+        ({"kl": 0.1, "every": 0}, "budget.every"),
+        ({"kl": 0.1, "rate": 0.0}, "budget.rate"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    assert any(message in problem for problem in Budget(**parameters).problems())
+
+
+@pytest.mark.parametrize("parameters", [{"kl": math.inf}, {"perplexity_increase": "inf", "data": "x"}, {"perplexity_increase": math.inf}])
+def test_no_constraint_is_off(parameters):
+    assert Budget(**parameters).off
+    assert not Budget(kl=0.1).off
+
+
+def test_a_period_longer_than_the_run_is_refused():
+    assert Budget(kl=0.1, data="x", every=7).check_run(total_steps=6) == ["budget.every: expected at most the run's 6 steps, got 7"]
+    assert Budget(kl=0.1, every=7).check_run(total_steps=6) == []  # nothing held out, no period
+
+
+def test_what_is_adapted():
+    kl, perplexity = Budget(kl=0.1), Budget(perplexity_increase="2%", data="x")
+    assert adapted(kl, ["l2", "label_annealing"]) == ("label_annealing", [])
+    assert adapted(perplexity, ["l2"]) == ("l2", [])
+    assert "Add label_annealing" in adapted(kl, ["l2"])[1][0]  # no teacher, no KL
+    assert "Add label_annealing" in adapted(perplexity, ["sfa"])[1][0]
+    assert "got l2 and ewc" in adapted(perplexity, ["ewc", "l2"])[1][0]
+    assert combination_problems([kl, LabelAnnealing(weight=0.0)])
+    assert combination_problems([kl, LabelAnnealing()]) == []
+    assert combination_problems([Budget(kl=math.inf), L2()]) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------- runs
+
+
+def make_trainer(folder, retain, **settings):
+    from datasets import Dataset, disable_progress_bars
+    from trl import SFTConfig
+
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    disable_progress_bars()
+    defaults = dict(
+        output_dir=str(folder), max_steps=6, per_device_train_batch_size=8, learning_rate=3e-3, lr_scheduler_type="cosine", bf16=False, use_cpu=True,
+        report_to="none", save_strategy="no", logging_steps=1, gradient_checkpointing=False, disable_tqdm=True, max_length=64, seed=3,
+    )  # fmt: skip
+    rows = [{"text": f"{number}. {sentence}"} for number in range(16) for sentence in SENTENCES]
+    return SFTRetentionTrainer(
+        model=build_model(), args=SFTConfig(**{**defaults, **settings}), train_dataset=Dataset.from_list(rows), processing_class=build_tokenizer(),
+        retain=retain,
+    )  # fmt: skip
+
+
+def weights(trainer):
+    return {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+
+
+def logged(trainer, key):
+    return [r[key] for r in trainer.state.log_history if key in r]
+
+
+def held_out(folder):
+    path = folder / "held out.jsonl"
+    path.write_text("".join(json.dumps({"text": f"Old knowledge number {i} is a list of names."}) + "\n" for i in range(12)))
+    return str(path)
+
+
+@pytest.mark.parametrize("start", [0.1, 10.0])
+def test_run_ends_at_the_budget_wherever_the_strength_began(start, tmp_path):
+    from holdfast.training.host import TrainerHost
+
+    trainer = make_trainer(tmp_path, [LabelAnnealing(weight=start), Budget(kl=0.05)], max_steps=100)
+    trainer.train()
+    reached = TrainerHost(trainer, print).mean_loss(trainer.train_dataset).kl
+    assert reached == pytest.approx(0.05, rel=0.15)
+    assert logged(trainer, "budget_limit")[-1] == 0.05
+    assert logged(trainer, "budget_constraint")[-1] == pytest.approx(0.05, rel=0.15)
+    assert logged(trainer, "budget_strength")[-1] == trainer.active[0].strength != start
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl, held out", "perplexity"])
+def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
+    budget = {
+        "kl": Budget(kl=0.01),
+        "kl, held out": Budget(kl=0.01, data=held_out(tmp_path), every=2),
+        "perplexity": Budget(perplexity_increase="1%", data=held_out(tmp_path), every=2),
+    }[kind]
+    settings = {"save_strategy": "steps", "save_steps": 3}
+    whole = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], **settings)
+    whole.train()
+    again = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    assert again.active[0].strength == whole.active[0].strength != 3.0
+    assert again.active[1].state_dict() == whole.active[1].state_dict()
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(again)[name]), name
+
+
+def test_measuring_held_out_text_leaves_the_run_alone(tmp_path, monkeypatch):
+    """With a strength that stays as it is, the run is the one without a budget, bit for bit."""
+    plain = make_trainer(tmp_path, [LabelAnnealing(weight=1.0)])
+    plain.train()
+    monkeypatch.setattr(_Controller, "strength", lambda self, constraint, **_: self.start)
+    measured = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.01, data=held_out(tmp_path), every=1)])
+    measured.train()
+    assert len([v for v in logged(measured, "budget_constraint") if v > 0]) == 6
+    for name, tensor in weights(plain).items():
+        assert torch.equal(tensor, weights(measured)[name]), name
+
+
+def test_l2_is_adapted_to_a_perplexity(tmp_path):
+    """The start knows nothing of this text, so training makes it no worse, and L2 is let go."""
+    trainer = make_trainer(tmp_path, [L2(coefficient=0.5), Budget(perplexity_increase="50%", data=held_out(tmp_path), every=1)], max_steps=10)
+    trainer.train()
+    assert trainer.active[0].strength < 0.5
+    first = logged(trainer, "budget_constraint")[0]
+    assert first < math.log(1.5)
+
+
+@pytest.mark.parametrize("retain", [[Budget(kl=0.1)], [Budget(kl=0.1), L2()], [Budget(kl=0.1), LabelAnnealing(weight=0.0)]])
+def test_run_without_anything_to_adapt_is_refused(retain, tmp_path):
+    trainer = make_trainer(tmp_path, retain)
+    with pytest.raises(ConfigError, match="Add label_annealing"):
+        trainer.train()
+
+
+def test_off_is_the_run_without_it(tmp_path):
+    plain = make_trainer(tmp_path, [LabelAnnealing(weight=1.0)])
+    off = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=math.inf)])
+    plain.train()
+    off.train()
+    assert all(torch.equal(tensor, weights(off)[name]) for name, tensor in weights(plain).items())
+
+
+def test_the_user_is_told_what_is_aimed_at_and_what_was_reached(tmp_path):
+    trainer = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.02)])
+    told: list[str] = []
+    trainer.prepare_methods(told.append)
+    trainer.train()
+    assert "KL to the start 0.02 nats per token, on the training tokens" in told[0]
+    assert "of 0.02 nats per token" in told[-1]
+
+
+def test_charts_of_the_trajectories(tmp_path):
+    from holdfast.reports.budget_figures import BUDGET_KEYS, budget_charts, without_budget
+
+    trainer = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.02)])
+    trainer.train()
+    rows = [r for r in trainer.state.log_history if "loss" in r]
+    assert rows[-1].keys() >= BUDGET_KEYS
+    first, second = budget_charts(rows)
+    assert [d["name"] for d in first.figure["data"]] == ["measured", "budget"]
+    assert second.figure["data"][0]["y"][-1] == trainer.active[0].strength
+    assert budget_charts(without_budget(rows)) == []

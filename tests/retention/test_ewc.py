@@ -1,0 +1,545 @@
+"""EWC and the Fisher information it rests on: against references in float64, its identities with averaging, resuming, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from cases import largest_difference, make_trainer, weights
+
+from holdfast.errors import DataError, ModelError
+from holdfast.retention import fisher as fisher_module
+from holdfast.retention.anchor import Anchors
+from holdfast.retention.ewc import EWC
+from holdfast.retention.fisher import SavedFisher, choose_rows, diagonal_fisher, fingerprints, save_fisher
+from holdfast.retention.method import RetentionMethod, StepInfo
+from holdfast.retention.pull import Pull
+from holdfast.training import host as host_module
+from holdfast.training.host import TrainerHost
+from tiny import build_model
+
+SGD = dict(optim="sgd", max_grad_norm=0.0)
+OLD = [{"prompt": f"Old question {i}?", "completion": f" Old answer {i} is {i * i}, as ever."} for i in range(12)]
+
+
+@pytest.fixture
+def old(tmp_path) -> str:
+    """The old task: completions are trained, prompts are not."""
+    path = tmp_path / "old.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in OLD))
+    return str(path)
+
+
+def trainer_with(folder: Path, *retain: RetentionMethod, peft: bool = False, **settings):
+    """The laws' trainer with methods given as values."""
+    plain = make_trainer(folder, {}, **settings)
+    from peft import LoraConfig
+
+    adapter = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1) if peft else None
+    return type(plain)(
+        model=build_model(), args=plain.args, train_dataset=rows_of(), processing_class=plain.processing_class, retain=list(retain),
+        load_rows=plain._load_rows, peft_config=adapter,
+    )  # fmt: skip
+
+
+def rows_of():
+    from cases import rows
+    from datasets import Dataset
+
+    return Dataset.from_list(rows())
+
+
+def host_of(trainer) -> TrainerHost:
+    return TrainerHost(trainer, lambda text: None)
+
+
+def parameters(trainer) -> dict[str, torch.Tensor]:
+    return {n: p for n, p in trainer.model.named_parameters() if p.requires_grad}
+
+
+def reference(model, rows, labels=None) -> dict[str, torch.Tensor]:
+    """The definition, sample by sample, in float64."""
+    state, model = model.state_dict(), build_model()
+    model.load_state_dict(state)
+    model = model.double().eval()
+    named = dict(model.named_parameters())
+    sums, tokens = {n: torch.zeros_like(p) for n, p in named.items()}, 0
+    for number, row in enumerate(rows):
+        targets = torch.tensor(row["labels"] if labels is None else labels[number])[1:]
+        logits = model(input_ids=torch.tensor([row["input_ids"]])).logits[0, :-1]
+        places = targets != -100
+        likelihood = logits.log_softmax(-1)[places, targets[places]].sum()
+        for total, gradient in zip(sums.values(), torch.autograd.grad(likelihood, list(named.values())), strict=True):
+            total += gradient**2
+        tokens += int(places.sum())
+    return {n: total / tokens for n, total in sums.items()}
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 2e-5) -> None:
+    """Elementwise, relative to each tensor's largest value."""
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert float((value - expected[name]).abs().max()) <= tolerance * float(expected[name].max()), name
+
+
+def random_fisher(folder: Path, model, *, seed: int = 0) -> tuple[str, dict[str, torch.Tensor]]:
+    """A saved Fisher diagonal of a model, with values of any kind."""
+    generator = torch.Generator().manual_seed(seed)
+    named = dict(model.named_parameters())
+    values = {n: torch.rand(p.shape, generator=generator) for n, p in named.items()}
+    save_fisher(folder, values, {"samples": 1, "tokens": 1, "data": {"name": "x"}, "model": {"name": "m", "weights": fingerprints(named)}})
+    return str(folder), values
+
+
+# ------------------------------------------------------------------------------------------------------------ the Fisher
+
+
+def test_empirical_fisher_is_its_definition(tmp_path, old):
+    trainer = trainer_with(tmp_path)
+    host = host_of(trainer)
+    rows = host.rows(old)
+    assert any(label == -100 for label in rows[0]["labels"]), "prompts are to be left out of the likelihood"
+    before = weights(trainer)
+    found = diagonal_fisher(host, parameters(trainer), rows, sampled=False, seed=0)
+    assert_same(found.values, reference(trainer.model, rows))
+    assert found.samples == len(OLD)
+    assert found.tokens == sum(label != -100 for row in rows for label in row["labels"][1:])
+    assert largest_difference(before, weights(trainer)) == 0.0
+    assert all(p.grad is None for p in trainer.model.parameters())
+    assert trainer.model.training
+
+
+def test_it_is_not_the_square_of_the_mean_gradient(tmp_path, old):
+    """The mistake to avoid: squares of a batch's gradient are another thing."""
+    trainer = trainer_with(tmp_path)
+    rows = host_of(trainer).rows(old)
+    found = diagonal_fisher(host_of(trainer), parameters(trainer), rows, sampled=False, seed=0)
+    batches = [{n: t.clone() for n, t in gradients.items()} for _, gradients in host_of(trainer).sample_gradients(rows, sampled=False, seed=0)]
+    wrong = {n: sum(g[n] for g in batches).square() / found.tokens for n in found.values}
+    assert any(float((wrong[n] - v).abs().max()) > 0.5 * float(v.max()) for n, v in found.values.items())
+
+
+def test_sampled_fisher_is_its_definition_for_the_labels_drawn(tmp_path, old, monkeypatch):
+    drawn = []
+    draw = host_module._drawn
+
+    def note(*args):
+        drawn.append(draw(*args))
+        return drawn[-1]
+
+    monkeypatch.setattr(host_module, "_drawn", note)
+    trainer = trainer_with(tmp_path)
+    rows = host_of(trainer).rows(old)
+    found = diagonal_fisher(host_of(trainer), parameters(trainer), rows, sampled=True, seed=5)
+    labels = [d[0].tolist() for d in drawn]
+    assert any(a != b["labels"] for a, b in zip(labels, rows, strict=True))
+    assert all((a == -100) == (b == -100) for one, row in zip(labels, rows, strict=True) for a, b in zip(one[1:], row["labels"][1:], strict=True))
+    assert_same(found.values, reference(trainer.model, rows, labels))
+    again = diagonal_fisher(host_of(trainer), parameters(trainer), rows, sampled=True, seed=5)
+    assert largest_difference(found.values, again.values) == 0.0
+    other = diagonal_fisher(host_of(trainer), parameters(trainer), rows, sampled=True, seed=6)
+    assert largest_difference(found.values, other.values) > 0.0
+
+
+def test_draws_depend_on_the_row_and_not_on_how_rows_are_dealt_out(tmp_path, old):
+    trainer = trainer_with(tmp_path)
+    host = host_of(trainer)
+    rows = host.rows(old)
+    whole = diagonal_fisher(host, parameters(trainer), rows, sampled=True, seed=1)
+    parts = []
+    for rank in range(2):
+        dealt = ((i, host_module.padded([rows[i]], 64, torch.device("cpu"))) for i in range(rank, len(rows), 2))
+        parts += [{n: g.square() for n, g in gradients.items()} for _, gradients in host_module.sample_gradients(
+            trainer.model, dealt, sampled=True, seed=1)]  # fmt: skip
+    assert_same({n: sum(p[n] for p in parts) / whole.tokens for n in whole.values}, whole.values, 1e-6)
+
+
+def test_sampled_fisher_approaches_the_exact_one(tmp_path):
+    """Over many draws, whole sequences: the expectation of the squared score under the model's own distribution, token by token."""
+    from datasets import Dataset
+
+    from holdfast.training.forward import install_forward
+
+    torch.manual_seed(1)
+    model = build_model(12, layers=1, width=8).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8)  # far from uniform predictions
+    ids = [3, 7, 1, 9, 4, 11]
+    named = dict(model.named_parameters())
+    exact = {n: torch.zeros_like(p) for n, p in named.items()}
+    logs = model(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    for place in range(len(ids) - 1):
+        for token in range(12):
+            gradients = torch.autograd.grad(logs[place, token], list(named.values()), retain_graph=True)
+            for total, gradient in zip(exact.values(), gradients, strict=True):
+                total += logs[place, token].exp().detach() * gradient**2 / (len(ids) - 1)
+
+    install_forward(model)
+
+    class Alone:
+        def first(self):
+            return True
+
+        def sum_(self, tensors):
+            pass
+
+        def sample_gradients(self, rows, *, sampled, seed):
+            batches = ((i, host_module.padded([rows[i]], 64, torch.device("cpu"))) for i in range(len(rows)))
+            return host_module.sample_gradients(model, batches, sampled=sampled, seed=seed)
+
+    rows = Dataset.from_list([{"input_ids": ids, "labels": ids}] * 500)
+    found = diagonal_fisher(Alone(), named, rows, sampled=True, seed=0).values
+    empirical = diagonal_fisher(Alone(), named, rows.select([0]), sampled=False, seed=0).values
+    apart = {n: float((v - exact[n]).abs().sum() / exact[n].sum()) for n, v in found.items()}
+    assert max(apart.values()) < 0.2, apart
+    biased = {n: float((v - exact[n]).abs().sum() / exact[n].sum()) for n, v in empirical.items()}
+    assert min(biased.values()) > 0.3, "the labels' own gradients are another quantity here"
+
+
+def test_only_rows_with_something_to_predict_are_chosen():
+    from datasets import Dataset
+
+    empty, only_first, good = [-100, -100, -100], [5, -100, -100], [-100, 6, 7]
+    rows = Dataset.from_list([{"input_ids": [5, 6, 7], "labels": labels} for labels in (empty, good, only_first, good, good)])
+    assert [row["labels"] for row in choose_rows(rows, 9, seed=0, label="x")] == [good] * 3
+    assert len(choose_rows(rows, 2, seed=0, label="x")) == 2
+    with pytest.raises(DataError, match=r"trained tokens in x, found none in 1"):
+        choose_rows(rows.select([2]), 1, seed=0, label="x")
+
+
+def test_the_same_weights_in_bfloat16_are_the_same_model(tmp_path):
+    model = build_model()
+    short = copy.deepcopy(model).to(torch.bfloat16)
+    assert fingerprints(dict(model.named_parameters())) == fingerprints(dict(short.named_parameters()))
+    other = fingerprints(dict(build_model(seed=1).named_parameters()))
+    assert all(digest != other[name] for name, digest in fingerprints(dict(model.named_parameters())).items() if "norm" not in name)
+
+
+def test_a_saved_fisher_comes_back_and_is_whole_or_absent(tmp_path, monkeypatch):
+    model = build_model()
+    folder, values = random_fisher(tmp_path / "f", model)
+    named = dict(model.named_parameters())
+    for where in ("device", "cpu", "disk"):
+        kept = SavedFisher(folder).kept(named, where)
+        assert largest_difference({n: kept[n] if isinstance(kept, dict) else kept.tensor(n) for n in named}, values) == 0.0
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fisher_module, "write_json", full)
+    with pytest.raises(Exception, match="No space left"):
+        random_fisher(tmp_path / "f", model, seed=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f"]
+    assert torch.equal(SavedFisher(folder).kept(named, "cpu")["model.norm.weight"], values["model.norm.weight"])
+
+
+# ---------------------------------------------------------------------------------------------------------------- the pull
+
+
+def test_the_gradient_is_the_penaltys(tmp_path):
+    model = build_model()
+    folder, values = random_fisher(tmp_path / "f", model)
+    named = dict(model.named_parameters())
+    active = EWC(coefficient=0.7, fisher=folder).start(Anchors(named))
+    start = {n: p.detach().clone() for n, p in named.items()}
+    with torch.no_grad():
+        for p in named.values():
+            p.add_(torch.randn_like(p), alpha=0.1)
+    penalty = 0.35 * sum((values[n] * (p - start[n]).square()).sum() for n, p in named.items())
+    expected = dict(zip(named, torch.autograd.grad(penalty, list(named.values())), strict=True))
+    for p in named.values():
+        p.grad = torch.ones_like(p)
+    active.add_gradient(named, StepInfo(step=1, total_steps=2, grad_scale=8.0))
+    for n, p in named.items():
+        torch.testing.assert_close(p.grad, 1 + 8 * expected[n])
+    logged = active.metrics(named)
+    assert logged["ewc_penalty"] == pytest.approx(float(penalty.detach()), rel=1e-5)
+    assert logged["ewc_distance"] == pytest.approx(math.sqrt(sum(float((p - start[n]).detach().square().sum()) for n, p in named.items())), rel=1e-5)
+
+
+def test_one_step_is_an_elementwise_average_of_a_faster_step():
+    """Paper 002, section 4, with a weight for each parameter: the EWC gradient under SGD with rate eta is a step with rate eta / (1 - b), then an
+    average with the anchor of weight b = eta * lambda * F."""
+    torch.manual_seed(0)
+    theta, anchor, gradient = (torch.randn(40, dtype=torch.float64) for _ in range(3))
+    importance, eta, strength = torch.rand(40, dtype=torch.float64), 0.05, 4.0
+    weight = eta * strength * importance
+    parameter = torch.nn.Parameter(theta.clone())
+    parameter.grad = gradient.clone()
+    pull = Pull({"w": anchor}, importance={"w": importance}, strength=strength, prefix="ewc")
+    pull.add_gradient({"w": parameter}, StepInfo(step=1, total_steps=1))
+    stepped = theta - eta * parameter.grad
+    averaged = torch.lerp(theta - eta / (1 - weight) * gradient, anchor, weight)
+    assert float((stepped - averaged).abs().max()) < 1e-14
+    assert float((stepped - (theta - eta * gradient)).abs().max()) > 0.01
+
+
+def test_decoupled_is_the_gradient_form_to_first_order():
+    """Their distance after a step is eta^2 * lambda * F * |gradient|: a quarter at half the rate."""
+    torch.manual_seed(0)
+    theta, anchor, gradient = (torch.randn(40, dtype=torch.float64) for _ in range(3))
+    importance, apart = torch.rand(40, dtype=torch.float64), []
+    for eta in (0.02, 0.01):
+        ends = []
+        for decoupled in (False, True):
+            parameter = torch.nn.Parameter(theta.clone())
+            parameter.grad = gradient.clone()
+            pull = Pull({"w": anchor}, importance={"w": importance}, strength=3.0, decoupled=decoupled, prefix="ewc")
+            step = StepInfo(step=1, total_steps=1, learning_rates={"w": eta})
+            pull.add_gradient({"w": parameter}, step)
+            with torch.no_grad():
+                parameter.sub_(eta * parameter.grad)
+            pull.after_step({"w": parameter}, step)
+            ends.append(parameter.detach())
+        torch.testing.assert_close(ends[1] - ends[0], eta**2 * 3.0 * importance * gradient, rtol=1e-9, atol=1e-15)
+        apart.append(float((ends[1] - ends[0]).norm()))
+    assert apart[0] / apart[1] == pytest.approx(4.0, rel=1e-6)
+
+
+class Averaged(RetentionMethod):
+    """An SGD step, then an elementwise average with the start: what decoupled EWC has to be."""
+
+    name, place, summary, source = "averaged", "weights", "", ""
+
+    def __init__(self, weight: dict[str, torch.Tensor]) -> None:
+        object.__setattr__(self, "weight", weight)
+
+    def start(self, anchors):
+        from holdfast.retention.method import Passive
+
+        held, weight = anchors.get(), self.weight
+
+        class Active(Passive):
+            @torch.no_grad()
+            def after_step(self, named, step):
+                for n, p in named.items():
+                    p.copy_((1 - weight[n]) * p + weight[n] * held[n])
+
+        return Active()
+
+
+def test_decoupled_in_a_run_under_sgd_is_averaging_with_a_weight_for_each_parameter(tmp_path):
+    eta, strength = 0.05, 4.0
+    folder, values = random_fisher(tmp_path / "f", build_model())
+    ewc = trainer_with(tmp_path, EWC(coefficient=strength, fisher=folder, decoupled=True), learning_rate=eta, **SGD)
+    ewc.train()
+    averaged = trainer_with(tmp_path, Averaged({n: eta * strength * v for n, v in values.items()}), learning_rate=eta, **SGD)
+    averaged.train()
+    assert largest_difference(weights(ewc), weights(averaged)) < 1e-6
+    direct = trainer_with(tmp_path, learning_rate=eta, **SGD)
+    direct.train()
+    assert largest_difference(weights(ewc), weights(direct)) > 1e-3
+
+
+# ---------------------------------------------------------------------------------------------------------------- in a run
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_where_things_are_kept_changes_no_bit(tmp_path, old, decoupled):
+    results = []
+    for keep in ("device", "cpu", "disk"):
+        trainer = trainer_with(tmp_path / keep, EWC(coefficient=30.0, data=old, keep=keep, decoupled=decoupled))
+        trainer.train()
+        results.append(weights(trainer))
+        assert isinstance(trainer.active[0]._held[1], dict) != (keep == "disk")
+    assert largest_difference(results[0], results[1]) == 0.0
+    assert largest_difference(results[0], results[2]) == 0.0
+
+
+def test_computed_in_the_run_is_computed_beforehand(tmp_path, old):
+    """The run's own folder holds the Fisher information, which another run from the same start takes as it is."""
+    first = trainer_with(tmp_path / "a", EWC(coefficient=30.0, data=old, samples=7))
+    first.train()
+    saved = SavedFisher(tmp_path / "a" / "run" / "fisher")
+    assert saved.record["samples"] == 7
+    assert saved.record["data"]["name"] == "old.jsonl"
+    second = trainer_with(tmp_path / "b", EWC(coefficient=30.0, fisher=str(saved.folder)))
+    second.train()
+    assert largest_difference(weights(first), weights(second)) == 0.0
+
+
+@pytest.mark.parametrize("peft", [False, True])
+def test_a_resumed_run_does_not_compute_again(tmp_path, old, peft, monkeypatch):
+    settings = dict(save_strategy="steps", save_steps=2)
+    method = EWC(coefficient=30.0, data=old, estimator="sampled")
+    whole = trainer_with(tmp_path, method, peft=peft, **settings)
+    whole.train()
+
+    def never(*args, **kwargs):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("holdfast.retention.ewc.diagonal_fisher", never)
+    again = trainer_with(tmp_path, method, peft=peft, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+    assert largest_difference(weights(whole), weights(again)) == 0.0
+    with pytest.raises(AssertionError, match="computed again"):
+        trainer_with(tmp_path, EWC(coefficient=30.0, data=old, estimator="sampled", seed=1), peft=peft).train()
+
+
+def test_a_run_does_not_go_on_with_another_fisher(tmp_path):
+    settings = dict(save_strategy="steps", save_steps=2)
+    folder, _ = random_fisher(tmp_path / "f", build_model())
+    trainer_with(tmp_path, EWC(fisher=folder), **settings).train()
+    random_fisher(tmp_path / "f", build_model(), seed=1)
+    with pytest.raises(ModelError, match="not the one it began with"):
+        trainer_with(tmp_path, EWC(fisher=folder), **settings).train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+
+
+def test_batches_and_accumulation_change_nothing_but_rounding(tmp_path, old):
+    results = []
+    for batch, accumulation in ((4, 1), (1, 4), (2, 2)):
+        settings = dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, learning_rate=0.1, optim="sgd")
+        trainer = trainer_with(tmp_path / str(batch), EWC(coefficient=3.0, data=old), **settings)
+        trainer.train()
+        results.append(weights(trainer))
+    assert largest_difference(results[0], results[1]) < 2e-6
+    assert largest_difference(results[0], results[2]) < 2e-6
+
+
+def test_online_adds_the_newest_task_to_the_earlier_ones(tmp_path, old):
+    earlier, values = random_fisher(tmp_path / "earlier", build_model(seed=3))  # of another model: that of the task before
+    plain = trainer_with(tmp_path / "plain", EWC(data=old))
+    plain.prepare_methods()
+    online = trainer_with(tmp_path / "online", EWC(fisher=earlier, data=old, decay=0.25))
+    online.prepare_methods()
+    newest, together = (t.active[0]._held[1] for t in (plain, online))
+    assert largest_difference(together, {n: newest[n] + 0.25 * values[n] for n in newest}) < 1e-6
+    assert SavedFisher(tmp_path / "online" / "run" / "fisher").record["earlier"]["decay"] == 0.25
+    forgetful = trainer_with(tmp_path / "forgetful", EWC(fisher=earlier, data=old, decay=0.0))
+    forgetful.prepare_methods()
+    assert largest_difference(forgetful.active[0]._held[1], newest) == 0.0
+
+
+def test_lora_holds_b_and_leaves_a_alone_at_the_start(tmp_path, old):
+    """With B = 0 the gradient of A is 0, so its Fisher information is: what the method's page says."""
+    trainer = trainer_with(tmp_path, EWC(coefficient=30.0, data=old), peft=True)
+    trainer.prepare_methods()
+    importance = trainer.active[0]._held[1]
+    assert all(float(v.max()) == 0.0 for n, v in importance.items() if "lora_A" in n)
+    assert all(float(v.max()) > 0.0 for n, v in importance.items() if "lora_B" in n)
+    trainer.train()
+
+
+def test_old_data_is_forgotten_less_at_the_same_new_loss(tmp_path, old):
+    """Two runs that learn the new task equally well: the one held by EWC knows more of the old one."""
+    learnt = trainer_with(tmp_path / "old", max_steps=1)
+    host = host_of(learnt)
+    rows = host.rows(old)
+    taught = torch.optim.AdamW(learnt.model.parameters(), lr=3e-3)
+    for _ in range(60):
+        batch = host_module.padded([rows[i] for i in range(len(rows))], 64, torch.device("cpu"))
+        taught.zero_grad()
+        learnt.model(**batch).loss.backward()
+        taught.step()
+    start = {n: p.detach().clone() for n, p in learnt.model.named_parameters()}
+
+    def run(folder: str, *retain: RetentionMethod) -> list[tuple[float, float]]:
+        """(new loss, old loss) every two steps."""
+        trainer = trainer_with(tmp_path / folder, *retain, max_steps=40, learning_rate=3e-3)
+        with torch.no_grad():
+            for n, p in trainer.model.named_parameters():
+                p.copy_(start[n])
+        trainer.active = [m.start(Anchors(parameters(trainer))) for m in retain]
+        seen: list[tuple[float, float]] = []
+        from transformers import TrainerCallback
+
+        new, before = trainer.train_dataset, rows
+
+        class Look(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if state.global_step % 2 == 0:
+                    held = host_of(trainer)
+                    seen.append((held.mean_loss(new).ce, held.mean_loss(before).ce))
+
+        trainer.add_callback(Look())
+        trainer.train()
+        return seen
+
+    direct, held = run("direct"), run("ewc", EWC(coefficient=20.0, data=old))
+    reached = held[-1][0]
+    assert reached < direct[0][0] - 0.5, "EWC learnt nothing"
+    at_the_same = min(direct, key=lambda pair: abs(pair[0] - reached))
+    assert held[-1][1] < at_the_same[1] - 0.05, (held[-1], at_the_same)
+
+
+# ------------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_all_mistakes_show_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    method = EWC(coefficient=-1.0, samples=0, estimator="exact", decay=1.5, anchor="nowhere", keep="moon", fisher="empty", data="old.jsonl")
+    text = "\n".join(method.problems())
+    for said in ("coefficient: expected 0 or more, got -1", "found no fisher.safetensors and no fisher.json", "ewc.samples", "ewc.estimator",
+                 "ewc.decay: expected a share in [0, 1], got 1.5", "ewc.data: no such file", "ewc.anchor: no such folder", "ewc.keep"):  # fmt: skip
+        assert said in text, said
+    assert EWC().problems() == ["ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"]
+    assert "no such folder: gone" in EWC(fisher="gone").problems()[0]
+    assert "ewc.decay: says something only" in EWC(fisher="", data="name/of-hub", decay=0.5).problems()[0]
+    assert "ewc.coefficient" in EWC(coefficient=math.nan, data="name/of-hub").problems()[0]
+    assert EWC(data="name/of-hub").problems() == []
+
+
+def test_a_fisher_of_another_architecture_and_an_anchor_too_are_refused_together(tmp_path):
+    folder, _ = random_fisher(tmp_path / "f", build_model(width=16))
+    build_model(width=16).save_pretrained(tmp_path / "narrow")
+    named = dict(build_model().named_parameters())
+    with pytest.raises(ModelError) as caught:
+        EWC(fisher=folder, anchor=str(tmp_path / "narrow")).start(Anchors(named))
+    text = str(caught.value)
+    assert "The Fisher information" in text
+    assert "The anchor" in text
+    assert text.count("expected (320, 32), the checkpoint has (320, 16)") == 2
+
+
+def test_a_fisher_of_another_model_is_refused_and_of_the_anchor_taken(tmp_path):
+    build_model(seed=4).save_pretrained(tmp_path / "earlier")
+    folder, _ = random_fisher(tmp_path / "f", build_model(seed=4))
+    named = dict(build_model().named_parameters())
+    with pytest.raises(ModelError, match=r"is of another model \(m\): the values of \d+ of \d+ parameters differ"):
+        EWC(fisher=folder).start(Anchors(named))
+    for keep in ("device", "cpu", "disk"):
+        EWC(fisher=folder, anchor=str(tmp_path / "earlier"), keep=keep).start(Anchors(named))
+    EWC(fisher=folder, data="name/of-hub").start(Anchors(named))  # of an earlier task, by intent
+
+
+def test_damaged_folders_are_refused(tmp_path):
+    model = build_model()
+    named = dict(model.named_parameters())
+    folder, _ = random_fisher(tmp_path / "f", model)
+    record = json.loads((tmp_path / "f" / "fisher.json").read_text())
+    del record["model"]["weights"]["model.norm.weight"]
+    (tmp_path / "f" / "fisher.json").write_text(json.dumps(record))
+    with pytest.raises(ModelError, match=r"do not belong together; 1 tensors are in one of them only: model\.norm\.weight"):
+        EWC(fisher=folder).start(Anchors(named))
+    (tmp_path / "f" / "fisher.json").write_text("{}")
+    with pytest.raises(ModelError, match="does not describe a Fisher diagonal"):
+        EWC(fisher=folder).start(Anchors(named))
+    random_fisher(tmp_path / "f", model)
+    content = (tmp_path / "f" / "fisher.safetensors").read_bytes()
+    (tmp_path / "f" / "fisher.safetensors").write_bytes(content[:-8])
+    with pytest.raises(ModelError, match="whole safetensors file"):
+        EWC(fisher=folder).start(Anchors(named))
+
+
+def test_a_run_that_shards_its_model_is_told_to_compute_beforehand(tmp_path, old, monkeypatch):
+    from holdfast.errors import ConfigError
+
+    trainer = trainer_with(tmp_path, EWC(data=old))
+    monkeypatch.setattr(trainer, "is_fsdp_enabled", True)
+    with pytest.raises(ConfigError, match="Compute them beforehand"):
+        trainer.prepare_methods()
+
+
+def test_gradients_that_are_not_finite_are_refused(tmp_path, old):
+    trainer = trainer_with(tmp_path, EWC(data=old))
+    with torch.no_grad():
+        trainer.model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(ModelError, match="logits are not finite"):
+        trainer.prepare_methods()
+    assert not (tmp_path / "run" / "fisher").exists()

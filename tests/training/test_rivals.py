@@ -1,0 +1,329 @@
+"""What other libraries offer against forgetting, run by their code: PEFT's OSF and LoRA with every method, TRL's `dft` with and without a KL term."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES, OFF, largest_difference, make_trainer, methods, rows, spec, weights
+from safetensors.torch import load_file
+
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError
+from holdfast.results import RunFolder
+from holdfast.training.config import train_config
+from tiny import SENTENCES, build_model, build_tokenizer
+
+OSF = {"use_peft": True, "peft_method": "osf"}
+
+
+def osf_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, rank: float | int | None = 0.5, dtype: Any = None, **settings: Any) -> Any:
+    """As `cases.make_trainer`, under OSF."""
+    from datasets import Dataset
+    from trl import ModelConfig, SFTConfig
+
+    from holdfast.training.adapters import AdapterArguments, adapter_config
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    defaults = dict(
+        output_dir=str(folder / "run"), max_steps=4, per_device_train_batch_size=4, learning_rate=1e-2, lr_scheduler_type="constant", bf16=False,
+        use_cpu=True, report_to="none", save_strategy="no", gradient_checkpointing=False, disable_tqdm=True, max_length=64, seed=3,
+    )  # fmt: skip
+    return SFTRetentionTrainer(
+        model=build_model().to(dtype or torch.float32),
+        args=SFTConfig(**{**defaults, **settings}),
+        train_dataset=Dataset.from_list(rows()),
+        processing_class=build_tokenizer(),
+        peft_config=adapter_config(ModelConfig(use_peft=True), AdapterArguments(peft_method="osf", osf_effective_rank=rank)),
+        retain=methods(spec, folder),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- orthogonal subspaces
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_osf_leaves_the_large_directions_alone(dtype, tmp_path):
+    """Under SGD, whose steps are the projected gradients: the change of every matrix is orthogonal to the kept directions on both sides. PEFT loses the
+    projections where it makes float32 factors of a bfloat16 base."""
+    trainer = osf_trainer(tmp_path, {}, dtype=dtype, optim="sgd", learning_rate=0.3)
+    trainer.train()
+    moved = 0
+    for module in trainer.model.modules():
+        if not hasattr(module, "osf_svd_params"):
+            continue
+        weight = module.base_layer.weight.detach().float()
+        change = module.get_delta_weight("default").detach().float()
+        u, _, vt = torch.linalg.svd(weight, full_matrices=False)
+        kept = module.effective_rank["default"]
+        assert kept == min(weight.shape) // 2
+        size = change.norm()
+        if size > 1e-5:
+            moved += 1
+            assert (u[:, :kept].T @ change).norm() < 0.02 * size
+            assert (change @ vt[:kept].T).norm() < 0.02 * size
+    assert moved == 14  # 7 matrices in 2 layers
+
+
+def test_half_precision_would_lose_the_projections_in_peft_alone(tmp_path, monkeypatch):
+    """The reason for hanging them up anew. When this fails PEFT has been repaired, and `complete_osf` need not do it."""
+    from holdfast.training import hosts
+
+    monkeypatch.setattr(hosts, "complete_osf", lambda model, sharded: None)
+    with pytest.raises(AssertionError):
+        test_osf_leaves_the_large_directions_alone(torch.bfloat16, tmp_path)
+
+
+def test_osf_resumes_to_the_weights_of_no_interruption(tmp_path):
+    spec = {"label_annealing": {"weight": 2.0}, "l2": {"coefficient": 0.5}, "sfa": {"every": 3, "beta": 0.3}}
+    whole = osf_trainer(tmp_path / "a", spec, save_strategy="steps", save_steps=2)
+    whole.train()
+    resumed = osf_trainer(tmp_path / "b", spec, save_strategy="steps", save_steps=2)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "run" / "checkpoint-2"))
+    assert largest_difference(weights(whole), weights(resumed)) == 0.0
+
+
+def test_osf_says_what_it_cannot_train(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="osf_effective_rank keeps every direction"):
+        osf_trainer(tmp_path, {}, rank=32)
+    from holdfast.training.adapters import complete_osf
+
+    with pytest.raises(ConfigError, match="cannot be sharded"):
+        complete_osf(osf_trainer(tmp_path, {}).model, sharded=True)
+    complete_osf(make_trainer(tmp_path, {}, peft=True).model, sharded=True)  # LoRA is none of its business
+
+
+def trained(folder: Path, how: str, methods: dict[str, dict[str, Any]]) -> dict[str, torch.Tensor]:
+    trainer = osf_trainer(folder, methods) if how == "osf" else make_trainer(folder, methods, peft=True, max_steps=4)
+    trainer.train()
+    return weights(trainer)
+
+
+@functools.cache
+def direct(how: str) -> dict[str, torch.Tensor]:
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(Path(folder), how, {})
+
+
+@pytest.mark.parametrize("how", ["lora", "osf"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_method_acts_under_adapters(how, name, tmp_path):
+    held = trained(tmp_path, how, spec(name, next(iter(CASES[name]))))
+    assert largest_difference(direct(how), held) > 1e-6
+    assert all(bool(torch.isfinite(t).all()) for t in held.values())
+
+
+def test_all_methods_off_are_direct_under_osf_bit_for_bit(tmp_path):
+    assert largest_difference(direct("osf"), trained(tmp_path, "osf", OFF)) == 0.0
+
+
+# ------------------------------------------------------------------------------------------------------------ whole runs
+
+
+@pytest.fixture
+def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, training text and held-out text."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model_folder, tmp_path / "tiny")
+    for file, said in (("train.jsonl", "{n}. {s}"), ("prose.jsonl", "{s} So it is said, {n} times.")):
+        Path(file).write_text("".join(json.dumps({"text": said.format(n=n, s=s)}) + "\n" for n in range(4) for s in SENTENCES))
+    return tmp_path
+
+
+def run(out: str, *more: str) -> Any:
+    words = ["train", "--model_name_or_path", "tiny", "--dataset_name", "train.jsonl", "--output_dir", out, "--max_steps", "4", "--save_steps", "2"]
+    words += ["--per_device_train_batch_size", "4", "--learning_rate", "1e-2", "--max_length", "64", "--source", "prose.jsonl", *more]
+    assert main(words) == 0
+    return RunFolder(out).read()
+
+
+def test_osf_from_the_command_line_to_a_measured_adapter(place):
+    from transformers import AutoModelForCausalLM
+
+    record = run("out", "--use_peft", "--peft_method", "osf", "--osf_effective_rank", "0.75", "--retention", "label_annealing:weight=0.5")
+    assert record.status == "finished"
+    assert record.training["teacher"]["name"] == "adapter_off"
+    assert 0 < record.model["trainable"] < 0.6 * record.model["parameters"]
+    assert record.config["peft_method"] == "osf" and record.config["osf_effective_rank"] == 0.75
+    assert [d.layer for d in record.distance][:2] == ["0", "1"] and all(d.l2 > 0 for d in record.distance)
+    settings = json.loads(Path("out/adapter_config.json").read_text())
+    assert settings["peft_type"] == "OSF" and settings["effective_rank"] == 0.75
+    assert load_file("out/adapter_model.safetensors")
+
+    # What was measured is what the saved folder gives to whoever loads it, and what merging it into the base gives.
+    folder = RunFolder("out")
+    after = next(c.after for c in folder.comparisons() if c.metric == "nats_per_token")
+    before = next(c.before for c in folder.comparisons() if c.metric == "nats_per_token")
+    assert after != before
+    from peft import PeftModel
+
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("tiny"), "out").eval()
+    ids = torch.arange(3, 40).unsqueeze(0)
+    with torch.no_grad():
+        told = adapted(ids).logits
+        assert (told - AutoModelForCausalLM.from_pretrained("tiny")(ids).logits).abs().max() > 1e-3
+        assert torch.allclose(adapted.merge_and_unload()(ids).logits, told, atol=1e-4)
+
+
+def test_osf_continues_what_it_has_trained(place):
+    """The evaluation of a result whose training an earlier session finished loads the adapter over the base."""
+    more = ("--use_peft", "--peft_method", "osf")
+    first = run("out", *more)
+    (value,) = [c.after for c in RunFolder("out").comparisons() if c.metric == "nats_per_token"]
+    shutil.rmtree("out/evaluations")
+    record = json.loads(Path("out/run.json").read_text())
+    record["status"], record["stage"], record["comparisons"] = "interrupted", "evaluate result", []
+    Path("out/run.json").write_text(json.dumps(record))
+    second = run("out", *more)
+    assert second.training["sessions"] == first.training["sessions"]
+    (again,) = [c.after for c in RunFolder("out").comparisons() if c.metric == "nats_per_token"]
+    assert again == pytest.approx(value, abs=1e-5)
+
+
+# -------------------------------------------------------------------------------------------------------------- settings
+
+
+def found_wrong(**settings: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        train_config(model_name_or_path="tiny", dataset_name="train.jsonl", **settings)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"peft_method": "osf"}, "peft_method: osf takes effect with 'use_peft: true' only"),
+        ({"use_peft": True, "peft_method": "ofs"}, "peft_method: expected one of lora, osf, got 'ofs' (text). Did you mean 'osf'?"),
+        ({"use_peft": True, "osf_effective_rank": 0.5}, "osf_effective_rank: belongs to orthogonal subspace fine-tuning"),
+        ({"use_peft": True, "osf_target_modules": ["q_proj"]}, "osf_target_modules: belongs to orthogonal subspace fine-tuning"),
+        ({**OSF, "lora_r": 8}, "lora_r: is LoRA's, and peft_method is osf"),
+        ({**OSF, "use_dora": True}, "use_dora: is LoRA's"),
+        ({**OSF, "load_in_4bit": True}, "load_in_4bit: osf takes whole weights apart"),
+        ({**OSF, "osf_effective_rank": 0}, "osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got 0."),
+        ({**OSF, "osf_effective_rank": 1.0}, "below 1, got 1.0."),
+        ({**OSF, "osf_effective_rank": "half"}, "osf_effective_rank: expected a number or a whole number, got 'half' (text)."),
+    ],
+)
+def test_mistakes_are_said_once(settings, said, place):
+    (problem,) = found_wrong(**settings)
+    assert said in problem
+
+
+def test_osf_settings_reach_peft(place):
+    from holdfast.training.adapters import adapter_config
+
+    def peft_of(**more: Any) -> Any:
+        config = train_config(model_name_or_path="tiny", dataset_name="train.jsonl", **more)
+        return adapter_config(config.model, config.adapter)
+
+    given = peft_of(**OSF, osf_effective_rank="12", osf_target_modules="all-linear")
+    assert (given.effective_rank, given.target_modules, given.task_type) == (12, "all-linear", "CAUSAL_LM")
+    named = peft_of(**OSF, osf_target_modules=["q_proj", "v_proj"])
+    assert named.effective_rank is None and set(named.target_modules) == {"q_proj", "v_proj"}
+    lora = peft_of(use_peft=True, lora_r=7)
+    assert type(lora).__name__ == "LoraConfig" and lora.r == 7
+    assert peft_of() is None
+
+
+def test_the_method_and_its_rank_decide_a_run(place):
+    base: dict[str, Any] = {"model_name_or_path": "tiny", "dataset_name": "train.jsonl", "use_peft": True}
+    keys = [train_config(base, **more).key for more in ({}, {"peft_method": "osf"}, {"peft_method": "osf", "osf_effective_rank": 0.9})]
+    assert len(set(keys)) == 3
+    assert train_config(base, peft_method="lora").key == keys[0]
+
+
+# --------------------------------------------------------------------------------------------------- dynamic fine-tuning
+
+
+def test_dft_is_trls_own(tmp_path):
+    """Three steps of AdamW with accumulation and padding end with the weights of TRL's own trainer."""
+    from datasets import Dataset
+    from trl import SFTTrainer
+
+    settings = dict(loss_type="dft", max_steps=3, gradient_accumulation_steps=2)
+    ours = make_trainer(tmp_path / "ours", {}, **settings)
+    theirs = SFTTrainer(
+        model=build_model(), args=make_trainer(tmp_path / "theirs", {}, **settings).args, train_dataset=Dataset.from_list(rows()),
+        processing_class=build_tokenizer(),
+    )  # fmt: skip
+    nll = make_trainer(tmp_path / "nll", {}, **{**settings, "loss_type": "nll"})
+    for trainer in (ours, theirs, nll):
+        trainer.train()
+    assert largest_difference(weights(ours), weights(theirs)) < 1e-6
+    assert largest_difference(weights(ours), weights(nll)) > 1e-3
+
+
+def test_dft_with_a_kl_term_is_the_sum(tmp_path):
+    """The gradient in one step, away from the start, is that of whole logits and autograd."""
+    trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 0.7}}, loss_type="dft")
+    start = build_model()
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    batch = next(iter(trainer.get_train_dataloader()))
+    loss = trainer.compute_loss(trainer.model, batch)
+    loss.backward()
+    found = {n: p.grad.clone() for n, p in trainer.model.named_parameters()}
+
+    trainer.model.zero_grad()
+    inputs = {k: batch[k] for k in ("input_ids", "attention_mask") if k in batch}
+    log_q = trainer.model(**inputs).logits[:, :-1].log_softmax(-1)
+    log_p = start(**inputs).logits[:, :-1].log_softmax(-1).detach()
+    labels = batch["labels"][:, 1:]
+    trained = labels != -100
+    chosen = log_q.gather(-1, labels.clamp(min=0).unsqueeze(-1))[..., 0]
+    kl = (log_p.exp() * (log_p - log_q)).sum(-1)
+    expected = ((-chosen * chosen.exp().detach() + 0.7 * kl) * trained).sum() / trained.sum()
+    expected.backward()
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.allclose(found[name], parameter.grad, rtol=1e-4, atol=1e-6), name
+    assert float(trainer._sums["train"][0]) == pytest.approx(float(-(chosen * trained).sum().detach()), rel=1e-5)  # logged: the cross-entropy
+
+
+def test_dft_runs_from_the_command_line(place):
+    record = run("out", "--loss_type", "dft", "--retention", "sfa:p=0.5")
+    assert record.status == "finished"
+    final = record.training["final"]
+    assert 0 < final["loss"] < final["ce"]  # every token's share is below 1
+
+
+# ------------------------------------------------------------------------------------------------------------ the script
+
+
+@pytest.mark.slow
+def test_the_script_runs_rivals_beside_our_methods(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    bench = __import__("rivals")
+    words = ["--quick", "--only", "osf + KL", "l2", "no such", "--folder", str(tmp_path / "runs"), "--save", str(tmp_path / "rivals.json")]
+    absent = bench.Rival("no such arm", [{"no_such": {}}])
+    monkeypatch.setattr(bench, "RIVALS", (*bench.RIVALS, absent))
+    assert bench.main(words) == 0
+    printed = capsys.readouterr().out
+    saved = json.loads((tmp_path / "rivals.json").read_text())
+    figures = {f["arm"]: f for f in saved["figures"]}
+    assert list(figures) == ["direct", "l2", "osf + KL"]
+    assert saved["absent"] == {"no such arm": "no method no_such in this version"} and "left out: no method no_such" in printed
+    assert figures["direct"]["kept"] == figures["direct"]["lost"] == figures["direct"]["time_ratio"] == 1.0
+    assert figures["osf + KL"]["trained"] != figures["direct"]["trained"]
+    assert len({f["source_before"] for f in figures.values()}) == 1
+    assert all(f["target_after"] < f["target_before"] for f in figures.values())
+    assert f"{figures['l2']['target_after']:.3f}" in printed
+    assert RunFolder(tmp_path / "runs" / "osf---KL.0").read().config["peft_method"] == "osf"
+    assert str(tmp_path) not in json.dumps(saved)
+
+    def unneeded(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("finished arms are not trained again")
+
+    from holdfast.training import hosts
+
+    monkeypatch.setattr(hosts.SFTRetentionTrainer, "train", unneeded)
+    assert bench.main(words) == 0
+    assert json.loads((tmp_path / "rivals.json").read_text())["figures"] == saved["figures"]
