@@ -513,6 +513,7 @@ def test_a_model_under_fsdp2_equals_one_process(what, two_ranks):
     assert [rank["fsdp"][what] for rank in two_ranks] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_placements_that_are_no_part_of_the_weights_are_refused(two_ranks):
     assert "w: expected a DTensor placed by Shard and Replicate, got (Partial(sum),)" in two_ranks[0]["refused"]

@@ -31,10 +31,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
 def test_quickstart_defaults_and_options(started: list[dict]) -> None:
     assert main(["quickstart"]) == 0
-    assert main(["quickstart", "--output-dir", "here", "--seed=3", "--workers", "1", "--quick"]) == 0
+    assert main(["quickstart", "--output-dir", "here", "--seed=3", "--workers", "1", "--quick", "--only", "sfa"]) == 0
     assert [{k: v for k, v in call.items() if k != "console"} for call in started] == [
-        {"output_dir": Path("holdfast-quickstart"), "seed": 0, "workers": default_workers(), "quick": False},
-        {"output_dir": Path("here"), "seed": 3, "workers": 1, "quick": True},
+        {"output_dir": Path("holdfast-quickstart"), "seed": 0, "workers": default_workers(), "quick": False, "only": []},
+        {"output_dir": Path("here"), "seed": 3, "workers": 1, "quick": True, "only": ["sfa"]},
     ]
 
 

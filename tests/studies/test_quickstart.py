@@ -83,6 +83,7 @@ def test_page_and_terminal_tell_the_same(root):
     assert "holdfast train --model_name_or_path" in shown
 
 
+@pytest.mark.slow
 def test_the_base_is_cached_and_a_second_call_computes_nothing(root, monkeypatch, capsys):
     from holdfast.cli.main import main
 

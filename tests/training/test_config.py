@@ -454,6 +454,7 @@ def test_a_checkpoint_inside_is_named() -> None:
     assert "its folder 'checkpoint-10' has: use run/checkpoint-10." in problems(model("run"))[0]
 
 
+@pytest.mark.slow
 def test_the_pickle_conversion_really_works(model_folder: Path) -> None:
     import subprocess
     import sys
