@@ -72,12 +72,13 @@ class TrainerHost:
         training = model.training
         model.eval()
         try:
-            for inputs in self._batches(rows):
+            for inputs, counts in self._batches(rows):
                 labels = inputs.pop("labels")
                 with trainer.accelerator.autocast():
                     outputs = model(**inputs, use_cache=False, holdfast=Sealed(trainer._request(inputs, labels, None)))
                 result = outputs["result"].value
-                total[:4] += torch.stack([result.ce_sum, result.kl_sum, result.ce_count, result.kl_count]).double()
+                if counts:
+                    total[:4] += torch.stack([result.ce_sum, result.kl_sum, result.ce_count, result.kl_count]).double()
         finally:
             model.train(training)
             _reshard(model)
@@ -105,18 +106,16 @@ class TrainerHost:
         for index in range(args.process_index, len(rows), args.world_size):
             yield index, padded([rows[index]], self._window(), args.device)
 
-    def _batches(self, rows: Dataset) -> Iterator[dict[str, Tensor]]:
-        """The same number on every rank: a forward of a sharded model takes part in collectives. A rank without rows left gets one without labels."""
+    def _batches(self, rows: Dataset) -> Iterator[tuple[dict[str, Tensor], bool]]:
+        """Batches, and whether they count. The same number on every rank: a forward of a sharded model takes part in collectives, so a rank without
+        rows left gets one that does not count."""
         args = self._trainer.args
         window = self._window()
-        longest = max(min(len(row["input_ids"]), window) for row in rows)
+        longest = min(int(token_lengths(rows).max(initial=1)), window)
         size = max(1, EVALUATED.get(args.device.type, 32768) // max(longest, 1))
         for start in range(0, len(rows), size * args.world_size):
             mine = list(range(start + args.process_index, min(start + size * args.world_size, len(rows)), args.world_size))
-            batch = padded([rows[i] for i in mine or [0]], window, args.device)
-            if not mine:
-                batch["labels"].fill_(IGNORE)
-            yield batch
+            yield padded([rows[i] for i in mine or [0]], window, args.device), bool(mine)
 
     def _window(self) -> int:
         return int(getattr(self._trainer.args, "max_length", None) or 1 << 30)
