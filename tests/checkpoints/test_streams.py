@@ -121,6 +121,15 @@ def test_tensors_that_a_model_lacks_and_those_that_are_copied(streams: list[int]
         streams.clear()
 
 
+@pytest.mark.parametrize("count", [32, 33, 40])
+def test_more_models_than_one_call_takes(count: int, streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A soup of 32 models has 63 operands, which is what a call takes; larger ones go the ordinary way."""
+    models = [random_model(i, "BF16", {"w": (70, 131)}) for i in range(count)]
+    folders = [write_folder(tmp_path / f"in{i}", m) for i, m in enumerate(models)]
+    streamed, ordinary = both_ways(lambda: prepare_merge("linear", folders), tmp_path, monkeypatch)
+    assert streamed == ordinary and len(streams) == (2 if count == 32 else 0)
+
+
 @pytest.mark.parametrize("storage", ["BF16", "F16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_residuals_are_the_same_both_ways(dtype: str, storage: str, streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

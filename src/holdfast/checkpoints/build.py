@@ -358,16 +358,19 @@ class _Work:
 
         from holdfast.checkpoints import native
 
-        library, formula = native.load(), self._sum(job)
-        if library is None or formula is None or stop - start < STREAMED:
+        library = native.load()
+        formula = self._sum(job) if library is not None and stop - start >= STREAMED and job.dtype.name in native.TYPES else None
+        if library is None or formula is None:
             return None
         indices = [formula.anchor, *(index for _, plus, minus in formula.terms for index in (plus, minus))]
+        if len(indices) > native.MOST_OPERANDS:
+            return None
         held = sorted({index for index in indices if index is not None})
         inputs = []
         for index in held:
             source = self.plan.sources[index]
             dtype = source.entries[job.name].dtype.name
-            if not isinstance(source, CheckpointReader) or dtype not in native.TYPES or job.dtype.name not in native.TYPES:
+            if not isinstance(source, CheckpointReader) or dtype not in native.TYPES:
                 return None
             inputs.append(native.Place(*source.place(job.name, start), dtype, scratch.buffers[index]))
         remainder = hasattr(self.recipe, "remainder") and job.action == "combine"

@@ -216,14 +216,10 @@ class _Fit(NamedTuple):
         return native.load() if self.plain else None
 
 
-_MOST_OPERANDS = 63
-"""Bits of the mask that C fills."""
-
-
 def _check(kernel: str, *operands: Operand | None) -> _Fit:
     """Lengths, types and layout; what C relies on."""
     shape = None
-    double, plain = False, len(operands) <= _MOST_OPERANDS
+    double, plain = False, len(operands) <= native.MOST_OPERANDS
     for operand in operands:
         if operand is None:
             continue

@@ -108,7 +108,7 @@ class CheckpointWriter:
             self._lock = _locked(self.staging, self.folder)
             try:
                 _remove_stale(self.folder, keep=self.staging)
-                _restore(self.folder)
+                restore_replaced(self.folder)
                 check_destination(self.folder, overwrite=overwrite)
                 self._open()
             except BaseException:
@@ -172,15 +172,15 @@ class CheckpointWriter:
             if self.sync:
                 for path in self.staging.rglob("*"):
                     if path.is_dir() or path.suffix != ".safetensors":
-                        _fsync(path)
-                _fsync(self.staging)
+                        fsync_path(path)
+                fsync_path(self.staging)
             _put_in_place(self.staging, self.folder, overwrite=self._overwrite)
             self.placed = True
             # not earlier: without it another process would take the folder for one that was left behind
             (self.folder / ".lock").unlink()
             shutil.rmtree(self.staging, ignore_errors=True)  # what was replaced
             if self.sync:
-                _fsync(self.folder.parent)
+                fsync_path(self.folder.parent)
         self._release()
 
     def abandon(self, *, keep_finished: bool) -> bool:
@@ -357,7 +357,7 @@ def _replaced(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.replaced"
 
 
-def _restore(folder: Path) -> None:
+def restore_replaced(folder: Path) -> None:
     """Undoes a replacement that was cut short between its two renames."""
     if _replaced(folder).is_dir():
         if folder.exists():
@@ -375,7 +375,13 @@ def _put_in_place(staging: Path, folder: Path, *, overwrite: bool) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise RunFolderError(f"{folder} has come into being meanwhile and is left as it is. Choose another folder.") from None
-    elif not folder.exists():
+    else:
+        replace_folder(staging, folder)
+
+
+def replace_folder(staging: Path, folder: Path) -> None:
+    """Gives `staging` the name `folder`; what had it is in `staging` afterwards, or removed where the system cannot swap two names in one step."""
+    if not folder.exists():
         os.rename(staging, folder)
     elif not _exchange(staging, folder):
         os.rename(folder, _replaced(folder))
@@ -390,7 +396,8 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
-def _fsync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
+    """Waits until a file, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

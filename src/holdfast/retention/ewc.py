@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ModelError
-from holdfast.results import fingerprint
 from holdfast.retention.anchor import KEEP_HELP, START, Anchors, keep_problems
 from holdfast.retention.fisher import (
     ESTIMATORS,
@@ -39,7 +38,7 @@ from holdfast.retention.fisher import (
     diagonal_fisher,
     fingerprints,
     fisher_folder_problems,
-    rows_hash,
+    made_of,
     save_fisher,
 )
 from holdfast.retention.method import ActiveMethod, RetentionMethod
@@ -167,15 +166,9 @@ class _Elastic(Pull):
         rows = choose_rows(host.rows(method.data), method.samples, seed=method.seed, label=method.data)
         weights = fingerprints(self._named)
         earlier = None if self._saved is None or method.decay == 0 else {"fisher": self._saved.identity, "decay": method.decay}
-        made_of = {
-            "estimator": method.estimator,
-            "seed": method.seed,
-            "samples": len(rows),
-            "data": {"name": method.data.rstrip("/").rpartition("/")[2], "hash": rows_hash(rows)},
-            "model": {"weights": weights},
-            "earlier": earlier,
-        }
-        origin = fingerprint(made_of, length=16)
+        name = method.data.rstrip("/").rpartition("/")[2]
+        record = made_of(rows, weights, estimator=method.estimator, seed=method.seed, data=name, model={}, earlier=earlier)
+        origin = record["made_of"]
         place = host.folder()
         folder = None if place is None else place / FOLDER
         found = self._in_run(folder, origin)
@@ -188,7 +181,7 @@ class _Elastic(Pull):
         if self._saved is not None and earlier is not None:
             self._saved.add_to(diagonal.values, method.decay)
         if folder is not None and host.first():
-            save_fisher(folder, diagonal.values, {**made_of, "made_of": origin, "tokens": diagonal.tokens, "versions": _versions()})
+            save_fisher(folder, diagonal.values, {**record, "tokens": diagonal.tokens, "versions": _versions()})
         all_ranks(host, self._named, True)  # the others wait for the file
         self._take(self._placed(diagonal, self._in_run(folder, origin)), origin)
 

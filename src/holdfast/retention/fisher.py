@@ -117,6 +117,38 @@ def diagonal_fisher(host: Host, named: NamedParams, rows: Dataset, *, sampled: b
     return Diagonal(sums, samples, tokens)
 
 
+def made_of(
+    rows: Dataset,
+    weights: Mapping[str, str],
+    *,
+    estimator: str,
+    seed: int,
+    data: str,
+    model: Mapping[str, str],
+    earlier: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a Fisher diagonal is computed of, as its record says it; "made_of" in it is a hash of the rest.
+
+    Args:
+        rows: the chosen ones, tokenised.
+        weights: `fingerprints` of the model.
+        estimator: one of `ESTIMATORS`.
+        seed: of the choice and of the draws.
+        data: what to call the data.
+        model: what else to say of the model.
+        earlier: what the diagonal of earlier tasks is, and the share of it that is kept.
+    """
+    said = {
+        "estimator": estimator,
+        "seed": seed,
+        "samples": len(rows),
+        "data": {"name": data, "hash": rows_hash(rows)},
+        "model": {**model, "weights": dict(weights)},
+        "earlier": None if earlier is None else dict(earlier),
+    }
+    return {**said, "made_of": fingerprint(said, length=16)}
+
+
 def all_ranks(host: Host, named: NamedParams, yes: bool) -> bool:
     """Whether it is so on every rank; all ranks have to ask, and none goes on before all have."""
     import torch
@@ -302,30 +334,26 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
     from safetensors.torch import save_file
 
     from holdfast.checkpoints.live_tensors import checkpoint_names
-    from holdfast.checkpoints.writer import disk_errors
+    from holdfast.checkpoints.writer import disk_errors, fsync_path, replace_folder, restore_replaced
 
     folder = Path(folder).expanduser()
-    staging, old = folder.with_name(f".{folder.name}.staging"), folder.with_name(f".{folder.name}.replaced")
+    staging = folder.with_name(f".{folder.name}.staging")
     with disk_errors(folder):
-        for path in (staging, old):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
+        restore_replaced(folder)
         try:
             stored = {checkpoint_names(name)[0]: tensor.detach().float().cpu().contiguous() for name, tensor in values.items()}
             try:
                 save_file(stored, str(staging / FILE), metadata={"format": "pt"})
             except SafetensorError as error:  # what the system said, as text
                 raise StorageError(f"Could not write {folder} ({error}). Free some space or choose another folder.") from error
-            _sync(staging / FILE)
+            fsync_path(staging / FILE)
             write_json(staging / RECORD, {"kind": KIND, **record, "values": {name: _digest(tensor) for name, tensor in stored.items()}})
-            if folder.exists():
-                os.rename(folder, old)
-            os.rename(staging, folder)
-            _sync(folder.parent)
+            replace_folder(staging, folder)
+            fsync_path(folder.parent)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-            if folder.exists():
-                shutil.rmtree(old, ignore_errors=True)
 
 
 def fisher_folder_problems(folder: str) -> list[str]:
@@ -341,11 +369,3 @@ def fisher_folder_problems(folder: str) -> list[str]:
     inside = path / "fisher"
     hint = f" There is one in {inside}." if (inside / RECORD).is_file() else " Compute it with 'holdfast fisher MODEL --data FILE'."
     return [f"Expected a Fisher diagonal ({FILE} and {RECORD}) in {folder}, found no {' and no '.join(missing)}.{hint}"]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, RunFolderError
-from holdfast.results import fingerprint
 from holdfast.retention.fisher import (
     ESTIMATORS,
     FILE,
@@ -26,7 +25,7 @@ from holdfast.retention.fisher import (
     choose_rows,
     diagonal_fisher,
     fingerprints,
-    rows_hash,
+    made_of,
     save_fisher,
 )
 from holdfast.training.environment import quiet_datasets, quiet_libraries, shown_name, versions
@@ -90,23 +89,16 @@ def compute_fisher(
         config = _config(name, data, work, max_length=max_length, dtype=dtype, device=device)
         host, parameters = _host(config, say)
         rows = choose_rows(host.rows(data), samples, seed=seed, label=data)
-        made_of = {
-            "estimator": estimator,
-            "seed": seed,
-            "samples": len(rows),
-            "data": {"name": shown_name(data), "hash": rows_hash(rows)},
-            "model": {"name": shown_name(name), "dtype": dtype, "weights": fingerprints(parameters)},
-            "earlier": None,
-        }
-        origin = fingerprint(made_of, length=16)
-        if (folder / RECORD).is_file() and _made_of(folder) == origin:
+        said = {"name": shown_name(name), "dtype": dtype}
+        record = made_of(rows, fingerprints(parameters), estimator=estimator, seed=seed, data=shown_name(data), model=said)
+        if (folder / RECORD).is_file() and _made_of(folder) == record["made_of"]:
             say(f"{folder} holds it already. Nothing to do.")
             return SavedFisher(folder)
         refuse_folder(folder, overwrite=overwrite)
         say(f"Fisher information of {name} on {len(rows)} samples of {data} ({estimator})")
         diagonal = diagonal_fisher(host, parameters, rows, sampled=estimator == "sampled", seed=seed, label=shown_name(data))
         if host.first():
-            save_fisher(folder, diagonal.values, {**made_of, "made_of": origin, "tokens": diagonal.tokens, "versions": versions()})
+            save_fisher(folder, diagonal.values, {**record, "tokens": diagonal.tokens, "versions": versions()})
         all_ranks(host, parameters, True)  # the others wait for the files
     return SavedFisher(folder)
 

@@ -27,6 +27,8 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
 TYPES = {"F32": 0, "BF16": 1, "F16": 2, "F8_E4M3": 3, "F8_E5M2": 4}
+MOST_OPERANDS = 63
+"""Operands that one call takes: the bits of its mask."""
 _ABSENT = (0, -1)
 
 

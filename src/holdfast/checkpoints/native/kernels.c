@@ -985,7 +985,7 @@ static int64_t different(const operand *a, const operand *b, int64_t n)
 void holdfast_stream(int64_t n, int64_t piece, int64_t inputs, const place *in, int64_t terms, const int64_t *indices, const float *weights,
                      const place *out, const int64_t *check, char *spare, uint8_t *digests, int64_t *results)
 {
-    enum { MOST = 65 };
+    enum { MOST = 64 }; /* the caller's MOST_OPERANDS, and the result */
     uint64_t states[MOST][8];
     operand sources[MOST], operands[MOST], target = {out->memory, out->type};
     memset(results, 0, 5 * sizeof *results);
