@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +20,7 @@ from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ConfigError, ModelError
 from tiny import build_model
+from two_processes import launch
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn]
 NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.float8_e4m3fn: "F8_E4M3"}
@@ -488,12 +486,7 @@ def test_nothing_is_done_at_scale_0():
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     out = tmp_path_factory.mktemp("live")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(Path(__file__).with_name("live_worker.py")), str(out)],
-        capture_output=True, text=True, timeout=200, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    launch(Path(__file__).with_name("live_worker.py"), out, timeout=200)
     return json.loads((out / "report.json").read_text())
 
 

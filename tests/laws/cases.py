@@ -33,7 +33,11 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
     "multitask": {"half": {"data": REPLAY, "share": 0.5}},
-    "budget": {"kl": {"kl": 0.01}, "held out": {"kl": 0.01, "data": REPLAY, "every": 2}},
+    "budget": {
+        "kl": {"kl": 0.01},
+        "held out": {"kl": 0.01, "data": REPLAY, "every": 2},
+        "metric": {"metric_drop": "1 point", "task": "words", "every": 2},
+    },
 }
 """Active configurations: each must change the weights of a short run."""
 
@@ -81,6 +85,15 @@ def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     return retention([{name: {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}} for name, values in spec.items()])
 
 
+def words(model: Any) -> list[float]:
+    """A task for methods that measure one: the probability of the next token of old sentences, token by token."""
+    import torch
+
+    ids = torch.tensor(build_tokenizer()([f"Old knowledge number {i} stays where it is." for i in range(10, 14)])["input_ids"])
+    log_probabilities = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
+    return [float(v) for v in log_probabilities.gather(-1, ids[:, 1:, None]).flatten().exp()]
+
+
 def make_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = False, model_seed: int = 0, **settings: Any):
     """A trainer over the tiny model and a handful of sentences; 6 steps of 4 samples unless told otherwise."""
     from datasets import Dataset, disable_progress_bars
@@ -117,6 +130,7 @@ def make_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = 
         peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1) if peft else None,
         retain=methods(spec, folder),
         load_rows=other_rows(tokenizer),
+        scorers={"words": words},
     )
 
 

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cases import ALL, FIRST, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 
+from two_processes import launch
+
+WORKER = Path(__file__).with_name("ddp_worker.py")
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
-
-
-def launch(out: Path, *words: str) -> Path:
-    worker = Path(__file__).parent / "ddp_worker.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(worker), str(out), *words],
-        capture_output=True, text=True, timeout=400, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return out
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    return launch(tmp_path_factory.mktemp("ddp"))
+    return launch(WORKER, tmp_path_factory.mktemp("ddp"))
 
 
 @pytest.fixture(scope="module")
 def two_ranks_all(tmp_path_factory):
-    return launch(tmp_path_factory.mktemp("ddp-all"), "all")
+    return launch(WORKER, tmp_path_factory.mktemp("ddp-all"), "all")
 
 
 def compare(name, label, folder, tmp_path, accumulations):

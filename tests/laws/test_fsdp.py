@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,31 +10,23 @@ from cases import ALL, FIRST, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
 
+from two_processes import launch
+
+WORKER = Path(__file__).with_name("fsdp_worker.py")
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
 
 EXACT = 1e-11
 """Relative, in float64: what is left is the order of additions."""
 
 
-def launch(folder: Path, *words: str) -> Path:
-    worker = Path(__file__).parent / "fsdp_worker.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(worker), str(folder), *words],
-        capture_output=True, text=True, timeout=400, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
-
-
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    return launch(tmp_path_factory.mktemp("fsdp"))
+    return launch(WORKER, tmp_path_factory.mktemp("fsdp"))
 
 
 @pytest.fixture(scope="module")
 def out_all(tmp_path_factory):
-    return launch(tmp_path_factory.mktemp("fsdp-all"), "all")
+    return launch(WORKER, tmp_path_factory.mktemp("fsdp-all"), "all")
 
 
 @pytest.fixture(scope="module")

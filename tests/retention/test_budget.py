@@ -82,8 +82,14 @@ def test_perplexity_is_a_share(given, share, tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({}, "expected one of kl and perplexity_increase"),
-        ({"kl": 0.1, "perplexity_increase": "2%"}, "expected one of kl and perplexity_increase"),
+        ({}, "expected one of kl, perplexity_increase and metric_drop, got none"),
+        ({"kl": 0.1, "perplexity_increase": "2%"}, "got kl=0.1 and perplexity_increase=2%"),
+        ({"metric_drop": "0.01", "task": "arc"}, "expected points above 0 with their unit, such as '1 point' or '0.5 points', got '0.01'"),
+        ({"metric_drop": "1%", "task": "arc"}, "expected points above 0 with their unit"),
+        ({"metric_drop": "0 points", "task": "arc"}, "expected points above 0"),
+        ({"metric_drop": "1 point"}, "budget.task: expected the task whose metric may drop"),
+        ({"metric_drop": "1 point", "task": "arc", "data": "x"}, "budget.data: belongs to kl and perplexity_increase"),
+        ({"kl": 0.1, "task": "arc"}, "budget.task: belongs to metric_drop"),
         ({"kl": 0.0}, "budget.kl: expected more than 0"),
         ({"kl": -1.0}, "budget.kl: expected more than 0"),
         ({"kl": math.nan}, "budget.kl: expected more than 0"),
@@ -99,7 +105,18 @@ def test_bad_parameters_are_named(parameters, message):
     assert any(message in problem for problem in Budget(**parameters).problems())
 
 
-@pytest.mark.parametrize("parameters", [{"kl": math.inf}, {"perplexity_increase": "inf", "data": "x"}, {"perplexity_increase": math.inf}])
+@pytest.mark.parametrize("given", ["1 point", "1 points", "1pt", " 1 Pts "])
+def test_a_drop_is_counted_in_points(given):
+    method = Budget(metric_drop=given, task="arc")
+    assert (method.problems(), method.limit, method.unit) == ([], 1.0, "points")
+    assert (method.period(100), method.period(5), Budget(metric_drop=given, task="arc", every=7).period(100)) == (5, 1, 7)
+    assert Budget(kl=0.1, data="x").period(1000) == 10
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"metric_drop": "inf", "task": "x"}, {"kl": math.inf}, {"perplexity_increase": "inf", "data": "x"}, {"perplexity_increase": math.inf}],
+)
 def test_no_constraint_is_off(parameters):
     assert Budget(**parameters).off
     assert not Budget(kl=0.1).off
@@ -125,7 +142,7 @@ def test_what_is_adapted():
 # ---------------------------------------------------------------------------------------------------------------------- runs
 
 
-def make_trainer(folder, retain, **settings):
+def make_trainer(folder, retain, scorers=None, **settings):
     from datasets import Dataset, disable_progress_bars
     from trl import SFTConfig
 
@@ -139,7 +156,7 @@ def make_trainer(folder, retain, **settings):
     rows = [{"text": f"{number}. {sentence}"} for number in range(16) for sentence in SENTENCES]
     return SFTRetentionTrainer(
         model=build_model(), args=SFTConfig(**{**defaults, **settings}), train_dataset=Dataset.from_list(rows), processing_class=build_tokenizer(),
-        retain=retain,
+        retain=retain, scorers=scorers,
     )  # fmt: skip
 
 
@@ -170,17 +187,73 @@ def test_run_ends_at_the_budget_wherever_the_strength_began(start, tmp_path):
     assert logged(trainer, "budget_strength")[-1] == trainer.active[0].strength != start
 
 
-@pytest.mark.parametrize("kind", ["kl", "kl, held out", "perplexity"])
+def names(model):
+    """A task: minus the probability of each next token of a text that the model trains on, which training lowers."""
+    ids = torch.tensor(build_tokenizer()(" ".join(SENTENCES))["input_ids"][:61])[None]
+    found = model(input_ids=ids).logits[0, :-1].softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+    return (-found).tolist()
+
+
+@torch.no_grad()
+def mean_of_names(trainer):
+    scores = names(trainer.model.eval())
+    return sum(scores) / len(scores)
+
+
+def test_a_metric_ends_within_its_drop(tmp_path):
+    """The budget of a drop that direct fine-tuning far exceeds is kept to within its standard error."""
+    settings = {"max_steps": 60, "learning_rate": 1e-2}
+    direct = make_trainer(tmp_path, [], **settings)
+    before = mean_of_names(direct)
+    direct.train()
+    assert 100 * (before - mean_of_names(direct)) > 20
+    trainer = make_trainer(tmp_path, [LabelAnnealing(weight=0.1), Budget(metric_drop="4 points", task="names")], {"names": names}, **settings)
+    told: list[str] = []
+    trainer.prepare_methods(told.append)
+    trainer.train()
+    reached = 100 * (before - mean_of_names(trainer))
+    assert logged(trainer, "budget_limit")[-1] == 4.0
+    assert logged(trainer, "budget_constraint")[-1] == pytest.approx(reached, rel=1e-4)
+    assert reached == pytest.approx(4, abs=100 / 60)
+    assert "a drop of 4 points, on 60 questions of names" in told[0]
+    assert "of 4 points (standard error" in told[-1]
+
+
+def test_noise_lowers_the_gain():
+    loud, plain = (_Controller(limit=1.0, start=1.0, bounds=(0.05, 100.0)) for _ in range(2))
+    path = math.sqrt(1 / 3)
+    assert math.log(loud.strength(0.7, step=1, total=10, noise=path)) == pytest.approx(math.log(plain.strength(0.7, step=1, total=10)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("scorers", "message"),
+    [
+        ({}, "expected one that the run can score"),
+        ({"names": lambda model: [1.0] * 50}, "expected at least 2 points, one of the 50 questions"),
+        ({"names": lambda model: []}, "expected one finite score a question"),
+        ({"names": lambda model: [math.nan]}, "expected one finite score a question"),
+        ({"nams": names}, "Did you mean 'nams'"),
+    ],
+)
+def test_a_task_that_cannot_be_measured_is_refused_before_training(scorers, message, tmp_path):
+    trainer = make_trainer(tmp_path, [LabelAnnealing(), Budget(metric_drop="1 point", task="names")], scorers)
+    with pytest.raises(ConfigError, match=message):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl, held out", "perplexity", "metric"])
 def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     budget = {
         "kl": Budget(kl=0.01),
         "kl, held out": Budget(kl=0.01, data=held_out(tmp_path), every=2),
         "perplexity": Budget(perplexity_increase="1%", data=held_out(tmp_path), every=2),
+        "metric": Budget(metric_drop="2 points", task="names", every=2),
     }[kind]
     settings = {"save_strategy": "steps", "save_steps": 3}
-    whole = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], **settings)
+    whole = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], {"names": names}, **settings)
     whole.train()
-    again = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], **settings)
+    again = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], {"names": names}, **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
     assert again.active[0].strength == whole.active[0].strength != 3.0
     assert again.active[1].state_dict() == whole.active[1].state_dict()
@@ -243,4 +316,7 @@ def test_charts_of_the_trajectories(tmp_path):
     first, second = budget_charts(rows)
     assert [d["name"] for d in first.figure["data"]] == ["measured", "budget"]
     assert second.figure["data"][0]["y"][-1] == trainer.active[0].strength
+    assert "nats/token" in str(first.figure)
+    in_points = budget_charts(rows, [Budget(metric_drop="1 point", task="x").describe()])[0]
+    assert "points" in str(in_points.figure) and "nats/token" not in str(in_points.figure)
     assert budget_charts(without_budget(rows)) == []

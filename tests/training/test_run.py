@@ -311,7 +311,7 @@ def test_text_and_parquet_files_and_folders(place: Path) -> None:
     assert run(data="rows.parquet", out="c").data == {**RunFolder("c").read().data, "examples": 24, "format": "question_answer"}
 
 
-def test_a_local_harness_task_before_and_after(place: Path) -> None:
+def write_colour_task(place: Path) -> None:
     rows = [{"q": f"Is item {i} red or blue?", "options": ["red", "blue"], "right": i % 2} for i in range(8)]
     write_rows(place / "colours.jsonl", rows)
     (place / "colour_task.yaml").write_text(
@@ -319,6 +319,10 @@ def test_a_local_harness_task_before_and_after(place: Path) -> None:
         'doc_to_text: "Question: {{q}}\\nAnswer:"\ndoc_to_choice: options\ndoc_to_target: right\n'
         "metric_list:\n  - metric: acc\n    aggregation: mean\n    higher_is_better: true\n"
     )
+
+
+def test_a_local_harness_task_before_and_after(place: Path) -> None:
+    write_colour_task(place)
     record = run("--source", "colour_task.yaml", "--target", "held_out.jsonl")
     (found,) = [c for c in RunFolder("out").comparisons() if c.name == "colour_task" and c.primary]
     assert found.metric == "acc" and found.n == 8 and found.test == "McNemar (exact)"
@@ -326,6 +330,21 @@ def test_a_local_harness_task_before_and_after(place: Path) -> None:
     stamp = (place / "out" / "run.json").stat().st_mtime_ns
     run("--source", "colour_task.yaml", "--target", "held_out.jsonl")
     assert (place / "out" / "run.json").stat().st_mtime_ns == stamp
+
+
+def test_a_budget_for_the_metric_of_a_task(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_colour_task(place)
+    budget = ("--retention", "label_annealing:weight=1", "--retention", "budget:metric_drop=20 points,task=colour_task,every=2")
+    run("--source", "colour_task.yaml", *budget)
+    (found,) = [c for c in RunFolder("out").comparisons() if c.name == "colour_task" and c.primary]
+    logged = [row for row in RunFolder("out").metrics() if "budget_constraint" in row]
+    assert logged[-1]["budget_limit"] == 20.0
+    assert logged[-1]["budget_constraint"] == pytest.approx(100 * (found.before - found.after), abs=1e-6)
+    assert main(words("train.jsonl", "again", "--source", "colour_task.yaml", *budget[:3], "budget:metric_drop=20 points,task=color_task")) == 2
+    assert "budget.task: expected a task under evaluation:, which has colour_task, got 'color_task'" in " ".join(capsys.readouterr().err.split())
+    assert main(words("train.jsonl", "again", *budget)) == 2
+    assert "budget.task: expected a task under evaluation:, which lists none" in " ".join(capsys.readouterr().err.split())
+    assert not Path("again").exists()
 
 
 def test_a_run_shorter_than_its_logging_has_its_last_figures(place: Path) -> None:

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from holdfast.checkpoints import corrections, counter, counter_torch
 from holdfast.checkpoints.corrections import Corrections
-from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, is_sharded, live_tensors, refuse
+from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, is_sharded, live_tensors, part_in, refuse
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import Source
 from holdfast.errors import ConfigError, ModelError
@@ -460,6 +460,13 @@ def _flat_gradient(target: LiveTensor) -> tuple[Tensor | None, bool]:
 def _summed(target: LiveTensor, value: Tensor) -> Tensor:
     """A sum over this rank's part as the sum over the whole tensor."""
     parameter = target.parameter
+    part = part_in(parameter)
+    if part is not None:
+        import torch.distributed as dist
+
+        value = value.clone()
+        dist.all_reduce(value, group=part.group)
+        return value
     if not is_sharded(parameter):
         return value
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -538,7 +545,7 @@ def _names(held: Mapping[str, Tensor] | Source) -> Iterable[str]:
 def _described(held: Mapping[str, Tensor] | Source, key: str) -> tuple[tuple[int, ...], bool]:
     """Shape, and whether the elements are floats."""
     if isinstance(held, Mapping):
-        return tuple(held[key].shape), held[key].is_floating_point()
+        return LiveTensor(key, held[key], ()).shape, held[key].is_floating_point()
     return held.entries[key].shape, held.entries[key].dtype.kind == "float"
 
 

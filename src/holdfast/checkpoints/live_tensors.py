@@ -1,7 +1,8 @@
 """Parameters in memory as the engine sees tensors: by the names that checkpoints use, flattened, and each rank only its own part.
 
-A plain tensor is all of itself. A DTensor (FSDP2, tensor parallelism) is a box cut out of the whole tensor: `spans` says where its elements lie in
-the flattened whole, so that a rank reads only its share of a file and draws only its share of the noise. Two names of one tensor count once.
+A plain tensor is all of itself. A DTensor (FSDP2, tensor parallelism) is a box cut out of the whole tensor, a `FlatPart` (DeepSpeed ZeRO) a stretch
+of the flattened whole: `spans` says where its elements lie there, so that a rank reads only its share of a file and draws only its share of the
+noise. Two names of one tensor count once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -39,6 +41,41 @@ def checkpoint_names(name: str) -> tuple[str, ...]:
     return stored, stored.removeprefix(_PEFT).replace(".base_layer.", ".").replace(".original_module.", ".")
 
 
+class FlatPart(NamedTuple):
+    """What a 1-D tensor is of a whole one that is flattened and dealt out over ranks in stretches."""
+
+    shape: tuple[int, ...]
+    """Of the whole."""
+    start: int
+    """Where the stretch begins in the flattened whole; its length is the tensor's."""
+    group: Any = None
+    """The ranks whose stretches make up the whole, as a `torch.distributed` process group; None: all ranks."""
+
+
+def as_part(flat: Tensor, part: FlatPart) -> Tensor:
+    """The tensor, seen as a stretch of a whole one from now on. Views and copies of it do not know of it."""
+    flat._holdfast_part = part  # type: ignore[attr-defined]
+    return flat
+
+
+def part_in(tensor: Tensor) -> FlatPart | None:
+    """What `as_part` noted, None for any other tensor."""
+    return getattr(tensor, "_holdfast_part", None)
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole tensor on every rank, from a part or a DTensor; all ranks have to call it. A plain tensor as it is."""
+    part = part_in(tensor)
+    if part is not None:
+        import torch.distributed as dist
+
+        whole = tensor.new_zeros(math.prod(part.shape))
+        whole[part.start : part.start + tensor.numel()] = tensor.detach()
+        dist.all_reduce(whole, group=part.group)
+        return whole.view(part.shape)
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[no-any-return, attr-defined]
+
+
 @dataclass(frozen=True)
 class LiveTensor:
     """One parameter, or this rank's part of it."""
@@ -52,7 +89,8 @@ class LiveTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the whole tensor."""
-        return tuple(self.parameter.shape)
+        part = part_in(self.parameter)
+        return tuple(self.parameter.shape) if part is None else part.shape
 
     def local(self) -> Tensor:
         """This rank's part as a plain tensor that shares its memory, without autograd."""
@@ -72,6 +110,11 @@ class LiveTensor:
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Where elements [start, stop) of this rank's flattened part lie in the flattened whole tensor: (first, count), in order."""
+        part = part_in(self.parameter)
+        if part is not None:
+            if start < stop:
+                yield part.start + start, stop - start
+            return
         local, whole = self.local().shape, self.shape
         cut = max((d for d in range(len(whole)) if local[d] != whole[d]), default=0)
         inner = math.prod(whole[cut + 1 :])
@@ -92,8 +135,12 @@ class LiveTensor:
         """This rank's part of another tensor of the same whole shape, `[elements]`.
 
         Args:
-            whole: plain, or a DTensor, which is gathered (by all ranks) if it is laid out differently.
+            whole: plain, or a DTensor, which is gathered (by all ranks) if it is laid out differently. Beside a `FlatPart` also the same part.
         """
+        part = part_in(self.parameter)
+        if part is not None:
+            flat = whole.detach().reshape(-1)
+            return flat if part_in(whole) == part else flat[part.start : part.start + self.parameter.numel()]
         if is_sharded(whole):
             mine = self.parameter
             if is_sharded(mine) and (whole.device_mesh, whole.placements) == (mine.device_mesh, mine.placements):

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import UserError
+from holdfast.errors import ConfigError, UserError
 from holdfast.evaluation.compare import compare_samples
 from holdfast.evaluation.estimates import TEXT_FIGURES, estimate
 from holdfast.evaluation.suite import Entry, EvaluationPlan, PerplexityEntry, TaskEntry
@@ -130,6 +130,25 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
         comparisons += compare_samples(rows[0], rows[1], before, after, confidence=plan.confidence, resamples=resamples, seed=plan.seed)
     folder.write_comparisons(comparisons)
     return comparisons
+
+
+def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[Any], list[float]]:
+    """A function of the model that gives the entry's primary metric of each question, with the sign that makes higher better: what `evaluate`
+    measures, for those who measure again and again while the model changes.
+
+    The function raises ConfigError where the metric is no mean over questions, and what `harness.run_task` raises.
+    """
+
+    def scores(model: Any) -> list[float]:
+        rows, metrics, primary, _ = _run_task(model, tokenizer, entry, plan, lambda done, total: None)
+        if any(primary not in row for row in rows):
+            raise ConfigError(
+                f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {primary}. Choose another by `metric:`."
+            )
+        sign = 1.0 if metrics[primary].higher_is_better else -1.0
+        return [sign * float(row[primary]) for row in rows]
+
+    return scores
 
 
 def check_plan(plan: EvaluationPlan, tokenizer: Any) -> list[str]:

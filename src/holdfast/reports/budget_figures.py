@@ -11,12 +11,14 @@ BUDGET_KEYS = frozenset({"budget_constraint", "budget_limit", "budget_strength"}
 """What a budget logs; `training_charts` need not draw these a second time."""
 
 
-def budget_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def budget_charts(metrics: Sequence[Mapping[str, Any]], retention: Sequence[Mapping[str, Any]] = ()) -> list[Chart]:
     """Constraint and limit in one chart, the strength in another; empty for a run without a budget.
 
     Args:
         metrics: rows of `metrics.jsonl`.
+        retention: the run's methods as recorded; tells what the budget is counted in.
     """
+    in_points = any(entry.get("method") == "budget" and entry.get("metric_drop") is not None for entry in retention)
     charts = [
         curves(
             metrics,
@@ -25,7 +27,7 @@ def budget_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
                 Curve(key="budget_limit", name="budget", colour="bad"),
             ],
             title="Forgetting against its budget",
-            unit="nats/token",
+            unit="points" if in_points else "nats/token",
             caption="The budget holds for the end of the run; the strength is adapted so that what is measured climbs to it and stays.",
         ),
         curves(

@@ -277,7 +277,7 @@ def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
     for method in retention:
         # Files by their last part: a page is shown to others, and whose folder it was says nothing.
         shown = {k: v.rstrip("/").rsplit("/", 1)[-1] if isinstance(v, str) and v.startswith(("/", ".", "~")) else v for k, v in method.items()}
-        parameters = ", ".join(f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if k != "method" and v is not None)
+        parameters = ", ".join(f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if k != "method" and v not in (None, ""))
         texts.append(method_name(method) + (f" ({parameters})" if parameters else ""))
     return " + ".join(texts) or DIRECT
 

@@ -180,7 +180,7 @@ def _changes(page: Page, run: RunFigures) -> None:
 
 
 def _training(page: Page, run: RunFigures) -> None:
-    charts = training_charts(without_budget(run.metrics)) + budget_charts(run.metrics)
+    charts = training_charts(without_budget(run.metrics)) + budget_charts(run.metrics, run.record.retention)
     if not charts:
         page.section("Training", tag("p", "No training step was logged, so there are no curves to show.", cls="note"))
         return

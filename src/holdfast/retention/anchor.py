@@ -65,13 +65,15 @@ class Anchors:
 
         Args:
             anchor: as of `get`.
-            where: one of `KEEP`. "disk" streams a named folder as it is, and writes the start's parameters to a file without a name, which is gone
-                when the process ends.
+            where: one of `KEEP`, or "auto": on the disk for a folder, which lies there anyway, and on the device for the start. "disk" streams a
+                named folder as it is, and writes the start's parameters to a file without a name, which is gone when the process ends.
 
         Raises:
             ModelError: as `get`.
             StorageError: the disk has no room for the file.
         """
+        if where == "auto":
+            where = "device" if anchor == START else "disk"
         if where == "device":
             return self.get(anchor)
         if anchor != START:
@@ -156,9 +158,15 @@ def load_anchor(folder: str | Path, named: Mapping[str, torch.Tensor]) -> dict[s
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A copy of `tensor` with the device and (for DTensors) the sharding of `parameter`."""
+    """A copy of `tensor` with the device and (for DTensors and parts) the sharding of `parameter`."""
     import torch
 
+    from holdfast.checkpoints.live_tensors import as_part, part_in
+
+    part = part_in(parameter)
+    if part is not None:
+        mine = tensor.detach().reshape(-1)[part.start : part.start + parameter.numel()]
+        return as_part(mine.to(parameter.device, copy=True), part)
     tensor = tensor.to(device=parameter.device)
     if hasattr(parameter, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor
@@ -170,15 +178,17 @@ def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The anchor as the parameters are now: the same object where nothing changed, sharded and moved where a parallel wrapper did so to them.
 
-    Anchors are taken before training begins, and FSDP2 turns parameters into DTensors after that.
+    Anchors are taken before training begins, and FSDP2 turns parameters into DTensors after that, DeepSpeed into parts.
     """
+    from holdfast.checkpoints.live_tensors import part_in
+
     first = next(iter(named.values()), None)
     if first is None:
         return anchor
     held = anchor[next(iter(named))]
-    if type(held) is type(first.data) and held.device == first.device:
+    if type(held) is type(first.data) and held.device == first.device and part_in(held) == part_in(first):
         return anchor
-    return {name: like(anchor[name], parameter.data) for name, parameter in named.items()}
+    return {name: like(anchor[name], parameter if part_in(parameter) else parameter.data) for name, parameter in named.items()}
 
 
 def _plain(name: str) -> str:

@@ -91,8 +91,7 @@ class SequentialAveraging(RetentionMethod):
         return step % self.period(total_steps) == 0 or step == total_steps
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        where = self.keep if self.keep != "auto" else "device" if self.previous == START else "disk"
-        return _Average(anchors.keep(self.previous, where), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer)
+        return _Average(anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +119,7 @@ class WiseFT(RetentionMethod):
         return found + folder_problems("wise_ft.anchor", self.anchor) + keep_problems("wise_ft.keep", self.keep, "auto")
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        where = self.keep if self.keep != "auto" else "device" if self.anchor == START else "disk"
-        return _Average(anchors.keep(self.anchor, where), 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")
+        return _Average(anchors.keep(self.anchor, self.keep), 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")
 
 
 class _Average(Passive):
@@ -157,7 +155,7 @@ class _Average(Passive):
 class ExponentialAverage(RetentionMethod):
     """The run's result is an exponential moving average of its weights that begins at the start; memory kept in the weights.
 
-    References: Polyak and Juditsky 1992; compared with model soups in paper 002, section 2 (related work).
+    References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its exponential form, as usual in deep learning).
     """
 
     name: ClassVar[str] = "ema"
@@ -197,7 +195,7 @@ class _Shadow(Passive):
         self.shadow = aligned(self.shadow, named)
         last = step.step == step.total_steps
         if step.step % self.method.every == 0 or last:
-            lerp_(self.shadow, {name: p.detach() for name, p in named.items()}, 1 - self.method.decay)
+            lerp_(self.shadow, named, 1 - self.method.decay)
         if last:
             lerp_(named, self.shadow, 1.0)
 

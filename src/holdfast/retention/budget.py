@@ -18,6 +18,8 @@ The gains go by share of the run and do not follow the learning rate: with the i
 What is measured: with `kl` alone, the mean over the step's own trained tokens before the step, which costs nothing; it is noisy, so a short
 average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its direction, temperature and tokens); with its
 defaults it is KL(start || current) in nats per token. `perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`.
+`metric_drop` is mean score(start) - mean score(now) over the questions of a task, in points (hundredths). The same questions are asked each time,
+so the drop's standard error comes from the pairs; an error that such noise alone could make counts less (see `_Controller`).
 
 What it does not do: make the run spend a budget that direct fine-tuning stays below (the strength then falls to its lower bound), or look ahead at
 averages (`sfa`, `wise_ft`) that act after the last step.
@@ -77,23 +79,28 @@ class Budget(RetentionMethod):
     perplexity_increase: str | float | None = field(
         default=None, metadata={"help": "largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint"}
     )
+    metric_drop: str | None = field(
+        default=None, metadata={"help": "largest drop of a task's metric, in points (hundredths), such as '1 point'; inf: no constraint"}
+    )
     data: str = field(
         default="", metadata={"help": "held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of each step"}
     )
-    every: int = field(default=10, metadata={"help": "optimiser steps between measurements of `data`"})
+    task: str = field(default="", metadata={"help": "with metric_drop: the task that is measured, one of those under `evaluation:`, by its name"})
+    every: int | None = field(
+        default=None, metadata={"help": "optimiser steps between measurements of `data` (default 10) or `task` (a twentieth of the run)"}
+    )
     rate: float = field(default=1.0, metadata={"help": "factor on the speed at which the strength is adapted"})
 
     @property
     def off(self) -> bool:
-        return math.inf in (self.kl, _share(self.perplexity_increase))
+        return math.inf in (self.kl, _share(self.perplexity_increase), _points(self.metric_drop))
 
     def problems(self) -> list[str]:
+        given = {k: v for k in ("kl", "perplexity_increase", "metric_drop") if (v := getattr(self, k)) is not None}
         found = []
-        if (self.kl is None) == (self.perplexity_increase is None):
-            found.append(
-                f"budget: expected one of kl and perplexity_increase, got kl={self.kl} and perplexity_increase={self.perplexity_increase}; "
-                "write for example budget: {kl: 0.02}"
-            )
+        if len(given) != 1:
+            came = " and ".join(f"{k}={v}" for k, v in given.items()) or "none"
+            found.append(f"budget: expected one of kl, perplexity_increase and metric_drop, got {came}; write for example budget: {{kl: 0.02}}")
         if self.kl is not None and not self.kl > 0:
             found.append(f"budget.kl: expected more than 0 nats per token, got {self.kl}; a model that must not change need not be trained")
         if self.perplexity_increase is not None:
@@ -105,21 +112,44 @@ class Budget(RetentionMethod):
                 )
             if not self.data:
                 found.append("budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, folder or hub id")
-        if self.every < 1:
+        if self.metric_drop is not None:
+            points = _points(self.metric_drop)
+            if points is None or not points > 0:
+                found.append(
+                    f"budget.metric_drop: expected points above 0 with their unit, such as '1 point' or '0.5 points', got {self.metric_drop!r}"
+                )
+            if not self.task:
+                found.append("budget.task: expected the task whose metric may drop, by its name under evaluation:, got nothing")
+            if self.data:
+                found.append("budget.data: belongs to kl and perplexity_increase; the questions of metric_drop are those of `task`. Leave it out")
+        elif self.task:
+            found.append("budget.task: belongs to metric_drop; give data with kl or perplexity_increase")
+        if self.every is not None and self.every < 1:
             found.append(f"budget.every: expected 1 step or more, got {self.every}")
         if not 0 < self.rate < math.inf:
             found.append(f"budget.rate: expected more than 0, got {self.rate}")
         return found + data_problems("budget.data", self.data)
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
-        if self.data and total_steps is not None and self.every > total_steps:
+        if (self.data or self.task) and total_steps is not None and self.every is not None and self.every > total_steps:
             return [f"budget.every: expected at most the run's {total_steps} steps, got {self.every}"]
         return []
 
     @property
     def limit(self) -> float:
-        """The budget in nats per token: of KL, or of held-out cross-entropy."""
+        """The budget in its `unit`: of KL, of held-out cross-entropy, or of a metric's drop."""
+        if self.metric_drop is not None:
+            return _points(self.metric_drop) or 0.0
         return self.kl if self.kl is not None else math.log1p(_share(self.perplexity_increase) or 0.0)
+
+    @property
+    def unit(self) -> str:
+        """What `limit` is counted in."""
+        return "points" if self.metric_drop is not None else "nats per token"
+
+    def period(self, total_steps: int) -> int:
+        """Steps between measurements of `data` or `task`, at least 1."""
+        return self.every or (max(1, total_steps // 20) if self.task else 10)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Active(self)
@@ -148,6 +178,20 @@ def combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     return [problem for m in methods if isinstance(m, Budget) and not m.off for problem in adapted(m, names)[1]]
 
 
+def _points(value: str | None) -> float | None:
+    """ "1 point", "0.5 points", "1pt" and "inf" as numbers; None where it is something else, a bare number too: 0.01 could be meant either way."""
+    if value is None:
+        return None
+    text = value.strip().lower()
+    if text == "inf":
+        return math.inf
+    unit = next((u for u in ("points", "point", "pts", "pt") if text.endswith(u)), None)
+    try:
+        return None if unit is None else float(text.removesuffix(unit))
+    except ValueError:
+        return None
+
+
 def _share(value: str | float | None) -> float | None:
     """ "2%" and 0.02 as 0.02; None where that is no number."""
     if value is None or isinstance(value, (int, float)):
@@ -166,6 +210,8 @@ class _Controller:
         I    <- I + rate INTEGRAL e (steps since the last / T)
         log s = log s_0 + I + PROPORTIONAL e                    I, and s itself, within the bounds
 
+    A measurement with standard error n has its e multiplied by path / (path + n): with noise as large as the path, half of the gain.
+
     All plain floats: equal measurements give equal strengths on every rank and after a resume.
 
     Args:
@@ -180,11 +226,11 @@ class _Controller:
         self.integral = 0.0
         self.last = 0
 
-    def strength(self, constraint: float, *, step: int, total: int) -> float:
-        """The strength for the steps to come, after `step` of `total` (from 1) was taken."""
+    def strength(self, constraint: float, *, step: int, total: int, noise: float = 0.0) -> float:
+        """The strength for the steps to come, after `step` of `total` (from 1) was taken; `noise` is the constraint's standard error."""
         path = self.limit * min(1.0, math.sqrt(step / (RISE * total)))
         smallest = path * math.exp(LOWEST)  # also what a constraint of 0 or less counts as: held-out text may get better
-        error = min(HIGHEST, math.log(max(constraint, smallest) / path))
+        error = min(HIGHEST, math.log(max(constraint, smallest) / path)) * path / (path + noise)
         moved = self.integral + self.rate * INTEGRAL * error * (step - self.last) / total
         lowest, highest = self.bounds
         self.integral = min(math.log(highest / self.start), max(math.log(lowest / self.start), moved))
@@ -207,6 +253,8 @@ class _Active(Passive):
         self._adapted: ActiveMethod | None = None
         self._controller: _Controller | None = None
         self._start_ce = 0.0
+        self._start_scores: list[float] | None = None
+        self._noise = 0.0
         self._mean = self._weight = 0.0
         self._constraint: float | None = None
 
@@ -222,34 +270,49 @@ class _Active(Passive):
             self._rows = host.rows(self.method.data)
             # Of the start, and with a cached teacher the pass that computes its states of these rows.
             self._start_ce = host.mean_loss(self._rows).ce
-        what = (
-            f"KL to the start {self.method.limit:g} nats per token"
-            if self.method.kl is not None
-            else f"perplexity +{self.method.perplexity_increase}"
-        )
-        host.say(
-            f"budget: {what}, on {self.method.data or 'the training tokens'}; the strength of {name} is adapted from {self._controller.start:g}."
-        )
+        where = self.method.data or "the training tokens"
+        if self.method.task:
+            self._start_scores = list(host.scores(self.method.task))
+            where = f"{len(self._start_scores)} questions of {self.method.task}"
+            smallest = 100 / len(self._start_scores)
+            if self.method.limit < smallest:
+                raise ConfigError(
+                    f"budget.metric_drop: expected at least {smallest:.3g} points, one of the {len(self._start_scores)} questions of "
+                    f"{self.method.task}, got {self.method.limit:g}. Ask more questions (its limit), or allow more."
+                )
+        if self.method.kl is not None:
+            what = f"KL to the start {self.method.limit:g} nats per token"
+        elif self.method.task:
+            what = f"a drop of {self.method.limit:g} points"
+        else:
+            what = f"perplexity +{self.method.perplexity_increase}"
+        host.say(f"budget: {what}, on {where}; the strength of {name} is adapted from {self._controller.start:g}.")
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         assert self._controller is not None and self._adapted is not None and self._host is not None  # prepared
         last = step.step == step.total_steps
-        if self._rows is None:
+        due = last or step.step % self.method.period(step.total_steps) == 0
+        if self.method.task:
+            if not due:
+                return
+            self._constraint, self._noise = self._drop(self._host.scores(self.method.task))
+        elif self._rows is None:
             if step.figures is None or step.figures.kl is None:
                 return
             self._average(step.figures.kl, 1 / max(1.0, WINDOW * step.total_steps))
-        elif last or step.step % self.method.every == 0:
+        elif due:
             self._constraint = self._of_rows(self._host.mean_loss(self._rows))
         else:
             return
         assert self._constraint is not None
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"
-            self._host.say(
-                f"budget: ended at {self._constraint:.4g} of {self.method.limit:.4g} nats per token ({where}), strength {self._strength():.4g}."
-            )
+            if self.method.task:
+                where = f"standard error {self._noise:.2g}, {self.method.task}"
+            ended = f"{self._constraint:.4g} of {self.method.limit:.4g} {self.method.unit} ({where})"
+            self._host.say(f"budget: ended at {ended}, strength {self._strength():.4g}.")
             return
-        self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps)
+        self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps, noise=self._noise)
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         figures = {"budget_limit": self.method.limit, "budget_strength": self._strength()}
@@ -274,6 +337,17 @@ class _Active(Passive):
             return figures.ce - self._start_ce
         assert figures.kl is not None  # label annealing is there
         return figures.kl
+
+    def _drop(self, scores: Sequence[float]) -> tuple[float, float]:
+        """Mean and standard error of the drop, in points, over the pairs of a question's scores; no standard error is below one question's share,
+        since pairs without a difference do not show that there is none."""
+        assert self._start_scores is not None  # prepared
+        if len(scores) != len(self._start_scores):
+            raise ConfigError(f"task {self.method.task}: expected {len(self._start_scores)} scores as from the start model, got {len(scores)}.")
+        drops = [100 * (before - now) for before, now in zip(self._start_scores, scores, strict=True)]
+        mean = math.fsum(drops) / len(drops)
+        variance = math.fsum((d - mean) ** 2 for d in drops) / max(len(drops) - 1, 1)
+        return mean, max(math.sqrt(variance / len(drops)), 100 / len(drops))
 
     def _average(self, value: float, share: float) -> None:
         """An exponential mean without the bias towards its beginning at 0."""

@@ -21,7 +21,7 @@ command line can list the methods quickly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -62,6 +62,10 @@ class Host(Protocol):
     def mean_loss(self, rows: Dataset) -> StepFigures:
         """Means over the trained tokens of rows, without dropout, over all ranks; all ranks have to call it."""
 
+    def scores(self, task: str) -> Sequence[float]:
+        """One score a question of a task that the run knows by name, higher is better, in the same order each time; without dropout, the same on all
+        ranks; all ranks have to call it."""
+
     def sample_gradients(self, rows: Dataset, *, sampled: bool, seed: int) -> Iterator[tuple[int, NamedParams]]:
         """One row after the other: its number of trained tokens, and the gradients of the SUM of its tokens' negative log-likelihoods by parameter,
         float32 or the parameter's dtype, valid until the next row. Rows are dealt out over the ranks. Nothing is left in `p.grad`.
@@ -79,10 +83,10 @@ class Host(Protocol):
         """One line for the user, on the first process."""
 
     def folder(self) -> Path | None:
-        """The run's folder, where a method may keep what it computed; None where there is none."""
+        """The run's folder, where a method may keep what it computed under a name that begins with its own; None where there is none."""
 
     def first(self) -> bool:
-        """Whether this is the process that writes files."""
+        """Whether this is the process that writes files; the others wait for it by what they do together (`sum_`, `mean_loss`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

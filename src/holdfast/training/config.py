@@ -161,6 +161,7 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
         problems += config_checks.check_data(values.get("dataset_name"), values.get("datasets") or [], beside=source)
     for method in methods:
         problems += config_checks.check_method(method)
+        problems += config_checks.check_task(method, plan.tasks)
     problems += config_checks.check_ranges(values)
     problems += config_checks.check_combinations(values, has_accelerator=has_accelerator())
     if launching.get("accelerate_config"):

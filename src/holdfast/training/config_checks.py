@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +166,20 @@ def check_method(method: RetentionMethod) -> list[str]:
         if isinstance(folder, str) and folder != "start":
             problems += check_model(folder, key=f"{method.name}.{parameter}")
     return problems
+
+
+def check_task(method: RetentionMethod, tasks: Collection[str]) -> list[str]:
+    """A task that a method measures during the run is one of the evaluation's.
+
+    Args:
+        method: a run's.
+        tasks: names of the evaluation's tasks.
+    """
+    name = getattr(method, "task", "")
+    if not name or method.off or name in tasks:
+        return []
+    listed = f"which has {', '.join(tasks)}" if tasks else "which lists none"
+    return [f"{method.name}.task: expected a task under evaluation:, {listed}, got {name!r}.{did_you_mean(name, tasks)}"]
 
 
 # ------------------------------------------------------------------------------------------------- ranges and combinations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.data.mixing import token_lengths
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, did_you_mean
 from holdfast.ops.annealing import IGNORE
 from holdfast.retention.method import ActiveMethod, StepFigures
 from holdfast.training.forward import LossRequest, Sealed
+from holdfast.training.zero import is_partitioned
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,16 +38,20 @@ class TrainerHost:
         self._trainer, self._say = trainer, say
 
     def method(self, name: str) -> ActiveMethod | None:
+        """The first of that name, as `Host.method`; methods that are off are not in the run."""
         return next((a for m, a in zip(self._trainer.retain, self._trainer.active, strict=True) if m.name == name), None)
 
     def say(self, text: str) -> None:
+        """See `Host.say`; any process may call it."""
         if self._trainer.is_world_process_zero():
             self._say(text)
 
     def folder(self) -> Path | None:
+        """`output_dir`, which need not exist yet."""
         return Path(self._trainer.args.output_dir) if self._trainer.args.output_dir else None
 
     def first(self) -> bool:
+        """True in process 0 of the whole run, and in a run of one process."""
         return bool(self._trainer.is_world_process_zero())
 
     def rows(self, data: str) -> Dataset:
@@ -65,7 +70,39 @@ class TrainerHost:
         return rows.map(lambda row: {name: row[name][:window] for name in ("input_ids", "labels")})
 
     @torch.no_grad()
+    def scores(self, task: str) -> Sequence[float]:
+        """See `Host.scores`: by the trainer's scorer of that name. Every rank computes all scores, which a sharded model needs and which takes no
+        longer than one rank that the others wait for; their mean over ranks makes them the same where rounding differs.
+
+        Raises:
+            ConfigError: the trainer has no scorer of that name, or it returned none or other than finite scores.
+        """
+        trainer = self._trainer
+        scorer = trainer.scorers.get(task)
+        if scorer is None:
+            known = ", ".join(trainer.scorers) or "none"
+            raise ConfigError(
+                f"task: expected one that the run can score ({known}), got {task!r}.{did_you_mean(task, trainer.scorers)} With holdfast train these "
+                "are the tasks under evaluation:, in Python the trainer's scorers={name: function of the model}."
+            )
+        training = trainer.model.training
+        trainer.model.eval()
+        try:
+            with trainer.accelerator.autocast():
+                values = torch.as_tensor(list(scorer(trainer.accelerator.unwrap_model(trainer.model))), dtype=torch.float64)
+        finally:
+            trainer.model.train(training)
+            _reshard(trainer.model)
+        if values.ndim != 1 or not len(values) or not bool(torch.isfinite(values).all()):
+            raise ConfigError(f"task {task}: expected one finite score a question, got shape {tuple(values.shape)}, or nan among them.")
+        values = values.to(trainer.args.device if trainer.args.device.type != "mps" else "cpu")
+        if trainer.args.world_size > 1:
+            values = trainer.accelerator.reduce(values, "mean")
+        return [float(v) for v in values.tolist()]
+
+    @torch.no_grad()
     def mean_loss(self, rows: Dataset) -> StepFigures:
+        """See `Host.mean_loss`."""
         trainer = self._trainer
         trainer._prepare_more(rows)
         model, total = trainer.model, torch.zeros(7, dtype=torch.float64, device=trainer.args.device)
@@ -91,7 +128,7 @@ class TrainerHost:
             ConfigError: the model is to be sharded, so that no process can hold it whole.
         """
         trainer = self._trainer
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        if trainer.is_fsdp_enabled or is_partitioned(trainer.model):
             raise ConfigError("Gradients of single samples need the whole model in one process, and this run shards it. Compute them beforehand.")
         yield from sample_gradients(trainer.model, self._single_rows(rows), sampled=sampled, seed=seed)
 

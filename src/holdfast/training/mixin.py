@@ -15,7 +15,7 @@ What acts when (one optimiser step, G micro-batches):
 3. clipping, the optimiser, the schedule;
 4. `after_step` of each method, before anything logs, evaluates or saves.
 
-Step 2 is not reachable under DeepSpeed, whose backward already steps the engine: methods that add gradients are refused there.
+Under DeepSpeed, whose backward already steps the engine, step 2 happens inside the engine's step (`training.zero`).
 
 A loss or gradient that is not finite stops training before it reaches the weights (`training.diverged`). A checkpoint folder is whole or absent
 (`training.whole_checkpoints`).
@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from holdfast.checkpoints.live_tensors import gathered
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
@@ -47,8 +48,12 @@ from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forw
 from holdfast.training.host import TrainerHost
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.whole_checkpoints import WholeCheckpoints
+from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, problems
 
 logger = logging.getLogger(__name__)
+
+Scorer = Callable[[nn.Module], Sequence[float]]
+"""One score a question, higher is better, in the same order each time. The model comes in evaluation mode; the call must draw no random numbers."""
 
 STATE_FILE = "retention_state.json"
 TENSOR_FILE = "retention_state.safetensors"
@@ -59,6 +64,7 @@ class RetentionMixin(WholeCheckpoints):
 
     Args:
         retain: the methods; those that are off (coefficient 0) are left out, which is direct fine-tuning bit for bit.
+        scorers: tasks by name that a method may measure during the run (`budget` with `metric_drop`).
         *args, **kwargs: the trainer's own.
 
     Raises:
@@ -72,7 +78,8 @@ class RetentionMixin(WholeCheckpoints):
     token_ce: TokenCE | None = None
     """The host's own loss in the place of the cross-entropy; set on the instance before `__init__`."""
 
-    def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), scorers: Mapping[str, Scorer] | None = None, **kwargs: Any) -> None:
+        self.scorers = dict(scorers or {})
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
         if len(terms) > 1:
@@ -91,17 +98,22 @@ class RetentionMixin(WholeCheckpoints):
         self._prepared = False
         self._named: dict[str, Tensor] | None = None
         self._last_batch: dict[str, Any] | None = None
+        self._zero: ZeroParts | None = None
 
         model = kwargs.get("model", args[0] if args else None)
         copied = None
         if self._token_loss is not None and self._wants_copy(model, kwargs.get("peft_config")):
             # Before the trainer wraps or changes anything: the teacher is the bare start model.
-            copied = freeze_copy(model, dtype=getattr(torch, self._token_loss.teacher_dtype) if self._token_loss.teacher_dtype else None)
+            # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would not begin at KL 0.
+            cast = engine_dtype(kwargs.get("args", args[1] if len(args) > 1 else None))
+            copied = freeze_copy(model, dtype=getattr(torch, self._token_loss.teacher_dtype) if self._token_loss.teacher_dtype else cast)
         super().__init__(*args, **kwargs)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
         self.model_accepts_loss_kwargs = True
         self._loss_shifts_labels = True
         self._refuse_unsupported()
+        if self.is_deepspeed_enabled and self.zero_stage() < 3:
+            self.model.to(self.args.device)  # the engine would later; teachers and methods look at the start model before
         install_forward(causal_lm(self.model))
         self._teacher: Teacher | None = None
         self._cache: TeacherCache | None = None
@@ -307,12 +319,17 @@ class RetentionMixin(WholeCheckpoints):
             raise self._diverged(f"the loss is {float(loss)}", inputs, None)
         if self.loss_backend is None:
             self._note_backend()
-        if self.accelerator.sync_gradients and self.active:
-            self._rates = self._learning_rates()
-            step = self._step_info(self.state.global_step + 1)
-            for method in self.active:
-                method.add_gradient(self.named_trainable(), step)
+        if self.accelerator.sync_gradients and self._zero is None:
+            self._add_gradients()
         return loss
+
+    def _add_gradients(self) -> None:
+        if not self.active:
+            return
+        self._rates = self._learning_rates()
+        step = self._step_info(self.state.global_step + 1)
+        for method in self.active:
+            method.add_gradient(self.named_trainable(), step)
 
     def _note_backend(self) -> None:
         self.loss_backend = getattr(causal_lm(self.accelerator.unwrap_model(self.model)), "loss_backend", None)
@@ -334,7 +351,10 @@ class RetentionMixin(WholeCheckpoints):
         return super()._run_epoch(*args, **kwargs)
 
     def named_trainable(self) -> dict[str, Tensor]:
-        """Trainable parameters by name, looked up once training has begun (parallel wrappers may replace them before)."""
+        """Trainable parameters by name, looked up once training has begun (parallel wrappers may replace them before). Under ZeRO 1 and 2 this rank's
+        parts of them."""
+        if self._zero is not None:
+            return self._zero.named
         if self._named is None:
             self._named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return self._named
@@ -344,18 +364,23 @@ class RetentionMixin(WholeCheckpoints):
         return StepInfo(
             step=step,
             total_steps=self.state.max_steps,
-            grad_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
+            grad_scale=float(scaler.get_scale()) if scaler is not None else 1.0 if self._zero is None else self._zero.loss_scale(),
             reset_optimizer=self._reset_optimizer,
             learning_rates=self._rates,
             figures=figures,
         )
 
     def _learning_rates(self) -> dict[str, float]:
+        if self._zero is not None:
+            return self._zero.learning_rates()
         groups = () if self.optimizer is None else self.optimizer.param_groups
         rates = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
         return {name: rates.get(id(p), 0.0) for name, p in self.named_trainable().items()}
 
     def _reset_optimizer(self) -> None:
+        if self._zero is not None:
+            self._zero.reset_optimizer()
+            return
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
         optimizer.state.clear()
 
@@ -364,8 +389,21 @@ class RetentionMixin(WholeCheckpoints):
         if not self.active:
             return
         step = self._step_info(self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None)
+        before = [] if self._zero is None else self._zero.versions()
         for method in self.active:
             method.after_step(self.named_trainable(), step)
+        if self._zero is not None:
+            self._zero.publish(before)
+
+    def _meet_engine(self) -> None:
+        """Called when training begins: DeepSpeed has made its engine, if it trains the model."""
+        if self.is_deepspeed_enabled and self.zero_stage() < 3:
+            self._zero = ZeroParts(self.accelerator.deepspeed_engine_wrapped.engine)
+            self._zero.before_step(self._add_gradients)
+
+    def zero_stage(self) -> int:
+        """Of ZeRO, 0 to 3; only under DeepSpeed."""
+        return int(self.accelerator.state.deepspeed_plugin.zero_stage)
 
     def _step_figures(self) -> StepFigures | None:
         """Means over the tokens since the last call, over all ranks."""
@@ -436,6 +474,14 @@ class RetentionMixin(WholeCheckpoints):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_retention_state(resume_from_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.is_deepspeed_enabled and checkpoint is not None:  # whose engine loads its own checkpoint instead
+            self._load_retention_state(checkpoint)
+
+    def _load_retention_state(self, resume_from_checkpoint: str) -> None:
         path = Path(resume_from_checkpoint) / STATE_FILE
         if not path.is_file():
             return
@@ -464,6 +510,8 @@ class RetentionMixin(WholeCheckpoints):
 
     def _wants_copy(self, model: Any, peft_config: Any) -> bool:
         assert self._token_loss is not None
+        if is_partitioned(model):  # refused with all other reasons once the trainer is complete
+            return False
         peft = peft_config is not None or hasattr(model, "disable_adapter")
         wanted = self._token_loss.teacher
         if wanted == "adapter_off" or (wanted == "auto" and peft):
@@ -475,25 +523,23 @@ class RetentionMixin(WholeCheckpoints):
         return wanted != "cached"
 
     def _refuse_unsupported(self) -> None:
-        problems = []
-        if self.is_deepspeed_enabled and any(m.place in ("gradient", "weights") for m in self.retain):
-            problems.append("retention: methods that change gradients or weights are not supported under DeepSpeed; use DDP.")
+        found: list[str] = []
+        if self.is_deepspeed_enabled:
+            found += problems(self.zero_stage(), self.retain, self.model, engine_dtype(self.args))
         if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
-            problems.append(
+            found.append(
                 "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, got true; only one process "
                 "of each machine would have them. holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
             )
         if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll") and self.token_ce is None:
-            problems.append(
+            found.append(
                 f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast computes the loss itself."
             )
         if self.args.label_smoothing_factor:
-            problems.append(
-                f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label_annealing is smoothing that remembers."
-            )
-        if problems:
-            raise ConfigError(problems)
+            found.append(f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label_annealing is smoothing that remembers.")
+        if found:
+            raise ConfigError(found)
 
     def _needs_start_weights(self) -> bool:
         """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process around."""
@@ -527,8 +573,7 @@ def _whole(value: Any) -> Any:
     """A state's tensor as it is stored; anything else as it is."""
     if not isinstance(value, Tensor):
         return value
-    value = value.detach()
-    return (value.full_tensor() if hasattr(value, "full_tensor") else value).cpu().contiguous()
+    return gathered(value).detach().cpu().contiguous()
 
 
 class _AfterStep(TrainerCallback):
@@ -536,6 +581,9 @@ class _AfterStep(TrainerCallback):
 
     def __init__(self, trainer: RetentionMixin) -> None:
         self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer._meet_engine()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.after_optimizer_step()

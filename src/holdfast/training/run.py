@@ -205,6 +205,7 @@ class _Run:
         )
 
     def fit(self) -> None:
+        from holdfast.evaluation.runner import scorer
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
         from holdfast.training.checkpoint_folders import last_checkpoint
@@ -226,6 +227,7 @@ class _Run:
                     processing_class=self.tokenizer,
                     peft_config=adapter_config(config.model, config.adapter),
                     retain=config.retention,
+                    scorers={name: scorer(task, config.evaluation, self.tokenizer) for name, task in config.evaluation.tasks.items()},
                     load_rows=other_rows(self.tokenizer),
                     callbacks=[MetricsFile(self.folder.metrics_file)],
                 )

@@ -40,6 +40,7 @@ from holdfast.retention.state_store import StateStore
 from holdfast.retention.teacher import AdapterOffTeacher, Teacher
 from holdfast.retention.teacher_states import ROUNDING_AT, StartModel, build_states, plan_batches, rounding_error, sample_states, teacher_key
 from holdfast.training.environment import shown_bytes
+from holdfast.training.zero import engine_dtype
 
 BUILD_TOKENS = {"cpu": 4096, "cuda": 32768}
 """Tokens of one batch while building, by kind of device; there is no graph, so it is more than a training step holds."""
@@ -138,7 +139,9 @@ class TeacherCache:
 
     @property
     def _sharded(self) -> bool:
-        return bool(self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled)
+        trainer = self.trainer
+        whole = trainer.is_deepspeed_enabled and trainer.zero_stage() < 3 and engine_dtype(trainer.args) is None
+        return bool(trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not whole))
 
     def _open(self) -> StateStore:
         if self._store is None:
