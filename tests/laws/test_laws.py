@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import ALL, BESIDE, CASES, OFF, largest_difference, make_trainer, methods, spec, weights
+from cases import ALL, BESIDE, CASES, FIRST, OFF, REPLAY, largest_difference, make_trainer, methods, spec, weights
 
 from holdfast.retention.registry import METHODS, parse_retention
 
@@ -324,18 +324,89 @@ def test_bf16_autocast_reaches_the_teacher_too(peft, tmp_path):
     assert all(p.dtype == torch.float32 for p in weights(trainer).values())
 
 
-def test_a_bf16_model_trains(tmp_path):
+@pytest.mark.parametrize(("name", "label"), FIRST)
+def test_a_bf16_model_is_trained_as_a_float32_one(name, label, tmp_path):
+    """Weights, gradients and optimiser in bfloat16: every method goes where it goes in float32, as far as bfloat16 can say."""
+
+    moved = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        trainer = make_trainer(tmp_path, spec(name, label))
+        again = type(trainer)(
+            model=trainer.model.to(dtype), args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class,
+            retain=[m for m in trainer.retain if m.place != "data"], load_rows=trainer._load_rows, scorers=trainer.scorers,
+        )  # fmt: skip
+        start = weights(again)
+        again.train()
+        assert all(p.dtype == dtype for p in weights(again).values())
+        moved[dtype] = torch.cat([(p.float() - start[n].float()).flatten() for n, p in weights(again).items()])
+    assert torch.cosine_similarity(moved[torch.float32], moved[torch.bfloat16], dim=0) > 0.95
+    assert float(moved[torch.bfloat16].norm()) == pytest.approx(float(moved[torch.float32].norm()), rel=0.1)
+
+
+def test_a_float32_anchor_is_not_rounded_to_a_bf16_run(tmp_path):
+    from holdfast.retention.anchor import Anchors
+    from holdfast.retention.l2 import L2
+    from holdfast.retention.method import StepInfo
+    from tiny import build_model
+
+    start = build_model()
+    start.save_pretrained(tmp_path / "start")
+    named = dict(build_model().to(torch.bfloat16).named_parameters())
+    l2 = L2(coefficient=1.0, anchor=str(tmp_path / "start")).start(Anchors(named))
+    for p in named.values():
+        p.grad = torch.zeros_like(p)
+    l2.add_gradient(named, StepInfo(step=1, total_steps=2))
+    exact = {n: p.detach() for n, p in start.named_parameters()}
+    rounding = torch.cat([(named[n].float() - p).flatten() for n, p in exact.items()])  # all that differs is the rounding of the weights
+    found = torch.cat([named[n].grad.float().flatten() for n in exact])
+    assert rounding.abs().max() > 0
+    torch.testing.assert_close(found, rounding, rtol=2**-8, atol=0)
+
+
+COMPILED = {"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.5}, "sfa": {"every": 2}, "ema": {"decay": 0.5}}
+
+
+@pytest.mark.parametrize(("backend", "bound"), [("eager", 0.0), pytest.param("inductor", 1e-4, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("peft", [False, True])
+def test_a_compiled_model_trains_the_same(peft, backend, bound, tmp_path):
+    results = []
+    for settings in ({}, {"torch_compile": True, "torch_compile_backend": backend}):
+        torch._dynamo.reset()
+        trainer = make_trainer(tmp_path, COMPILED, peft=peft, **settings)
+        trainer.train()
+        results.append(weights(trainer))
+    assert largest_difference(*results) <= bound
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_every_method_on_a_quantised_base(bits, tmp_path):
+    """QLoRA: the base in 4 or 8 bits, adapters in float32; all methods that act on weights and gradients at once, and the base as the teacher."""
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    from tiny import build_model
+
+    pytest.importorskip("bitsandbytes")
+    build_model(width=64).save_pretrained(tmp_path / "model")
     trainer = make_trainer(tmp_path, {})
-    model = trainer.model.to(torch.bfloat16)
-    retain = methods({"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.1}, "sfa": {"p": 0.5}}, tmp_path)
+    together = {
+        "label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.5}, "ewc": {"data": REPLAY, "samples": 4}, "sfa": {"p": 0.5}, "ema": {"decay": 0.5},
+    }  # fmt: skip
+    quantised = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", quantization_config=BitsAndBytesConfig(load_in_4bit=bits == 4, load_in_8bit=bits == 8)
+    )
     again = type(trainer)(
-        model=model, args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class, retain=retain,
+        model=quantised, args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class,
+        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"), retain=methods(together, tmp_path),
         load_rows=trainer._load_rows,
     )  # fmt: skip
+    start = weights(again)
+    base = {n: p.detach().clone() for n, p in again.model.named_parameters() if not p.requires_grad}
     again.train()
-    logged = [r for r in again.state.log_history if "loss" in r]
-    assert logged[-1]["ce"] < logged[0]["ce"]
-    assert all(p.dtype == torch.bfloat16 for p in weights(again).values())
+    logged = [r for r in again.state.log_history if "kl" in r]
+    assert logged[0]["kl"] < logged[-1]["kl"] < 1 and logged[-1]["sfa_averages"] == 2
+    assert largest_difference(start, weights(again)) > 1e-3
+    assert all(torch.equal(p, base[n]) for n, p in again.model.named_parameters() if n in base)
 
 
 def test_several_replays_each_reach_their_share(tmp_path):

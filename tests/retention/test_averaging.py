@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from holdfast.errors import ModelError
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.averaging import SequentialAveraging
+from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, partners_of_zero
 from holdfast.retention.method import StepInfo
 
 STEP = StepInfo(step=1, total_steps=1)
@@ -83,7 +83,6 @@ def test_wise_ft_interpolates_once_at_the_end(alpha, tmp_path):
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_ema_is_the_recurrence(dtype, every):
-    from holdfast.retention.averaging import ExponentialAverage
 
     parameter = torch.nn.Parameter(draw(0, dtype))
     active = ExponentialAverage(decay=0.9, every=every).start(Anchors({"w": parameter}))
@@ -101,7 +100,6 @@ def test_ema_is_the_recurrence(dtype, every):
 
 def test_ema_follows_small_moves_of_half_precision_weights():
     """At decay 0.999 a step of one unit in the last place is lost in a bfloat16 average, and not in a float32 one."""
-    from holdfast.retention.averaging import ExponentialAverage
 
     parameter = torch.nn.Parameter(torch.ones(10, dtype=torch.bfloat16))
     active = ExponentialAverage(decay=0.999).start(Anchors({"w": parameter}))
@@ -136,3 +134,35 @@ def test_a_run_against_the_folder_of_its_start_is_the_run_against_its_start(peft
     direct = make_trainer(tmp_path, {}, peft=peft)
     direct.train()
     assert largest_difference(weights(again), weights(direct)) > 1e-3
+
+
+def products(trainer):
+    """The merged change of every adapted matrix."""
+    named = {n: p.detach() for n, p in trainer.model.named_parameters() if "lora_" in n}
+    return {n: named[n.replace("lora_A", "lora_B")] @ a for n, a in named.items() if "lora_A" in n}
+
+
+@pytest.mark.parametrize("spec", [{"sfa": {"p": 1.0, "beta": 0.3}}, {"wise_ft": {"alpha": 0.7}}, {"sfa": {"p": 1.0, "beta": 0.3, "keep": "disk"}}])
+def test_under_lora_the_merged_weights_are_averaged(spec, tmp_path):
+    """One average after the last step: the product is 0.7 of direct fine-tuning's, not 0.7 of one factor times a mixture of the other."""
+    found = []
+    for retention in ({}, spec):
+        trainer = make_trainer(tmp_path, retention, peft=True)
+        trainer.train()  # at once: dropout goes on where making the trainer left the generator
+        found.append(products(trainer))
+    wanted, averaged = found
+    assert max(float(p.abs().max()) for p in wanted.values()) > 1e-3
+    for name, product in averaged.items():
+        torch.testing.assert_close(product, 0.7 * wanted[name], rtol=1e-5, atol=1e-8)
+
+
+def test_which_factor_is_left_alone():
+    a, b, zero = torch.ones(2, 3), torch.ones(3, 2), torch.zeros(3, 2)
+    first, second = "base_model.model.q.lora_A.default.weight", "base_model.model.q.lora_B.default.weight"
+    assert partners_of_zero({first: a, second: zero}) == {"base_model.model.q.lora_A.weight"}
+    assert partners_of_zero({first: zero, second: b}) == {"base_model.model.q.lora_B.weight"}
+    assert (
+        partners_of_zero({first: a, second: b}) == partners_of_zero({first: zero, second: zero}) == partners_of_zero({"q.weight": a}) == frozenset()
+    )
+    embedding = {"e.lora_embedding_A.default": zero, "e.lora_embedding_B.default": b}
+    assert partners_of_zero(embedding) == {"e.lora_embedding_B"}

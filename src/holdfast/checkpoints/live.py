@@ -26,6 +26,7 @@ Buffers and quantised weights are not touched; nothing here knows optimisers or 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 from collections import deque
@@ -407,6 +408,8 @@ class Piece(NamedTuple):
 class Pieces:
     """Parameters and operands of the same names, stretch by stretch: what stays in a core's cache at a time, or keeps an accelerator busy.
 
+    What is streamed is read by a thread of its own, one stretch ahead of the one that is worked on.
+
     Args:
         named: parameters by name, as in `lerp_`.
         others: operands as in `lerp_`; those in memory may lie on another device, folders and readers are streamed.
@@ -424,23 +427,46 @@ class Pieces:
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[Piece]:
-        for target, keys in zip(self._targets, self._keys, strict=True):
-            flat, copied = target.flat()
-            gradient, gradient_copied = _flat_gradient(target)
-            size = _block_elements(flat.device)
-            held = [target.part_of(o[key]) if isinstance(o, Mapping) else None for o, key in zip(self._others, keys, strict=True)]
-            buffers = [np.empty(8 * min(size, len(flat)) if h is None else 0, np.uint8) for h in held]
-            for start in range(0, len(flat), size):
-                stop = min(start + size, len(flat))
-                values = [
-                    (_read(o, target, key, start, stop, buffer)[0] if part is None else part[start:stop]).to(flat.device)
-                    for o, key, part, buffer in zip(self._others, keys, held, buffers, strict=True)
-                ]
-                yield Piece(target.name, flat[start:stop], None if gradient is None else gradient[start:stop], values)
-            if copied:
-                target.write_back(flat)
-            if gradient is not None and gradient_copied:
-                LiveTensor(target.name, target.parameter.grad, target.offsets).write_back(gradient)  # type: ignore[arg-type]
+        with self._read_ahead() as stretches:
+            for target, keys in zip(self._targets, self._keys, strict=True):
+                flat, copied = target.flat()
+                gradient, gradient_copied = _flat_gradient(target)
+                held = [target.part_of(o[key]) if isinstance(o, Mapping) else None for o, key in zip(self._others, keys, strict=True)]
+                for start, stop in _stretches(target):
+                    read = next(stretches)
+                    values = [(read[i] if part is None else part[start:stop]).to(flat.device) for i, part in enumerate(held)]
+                    yield Piece(target.name, flat[start:stop], None if gradient is None else gradient[start:stop], values)
+                if copied:
+                    target.write_back(flat)
+                if gradient is not None and gradient_copied:
+                    LiveTensor(target.name, target.parameter.grad, target.offsets).write_back(gradient)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def _read_ahead(self) -> Iterator[Iterator[dict[int, Tensor]]]:
+        """Inside it, each stretch's streamed operands by their place, in the order of `__iter__`; valid until the next is asked for."""
+        streams = {i: o for i, o in enumerate(self._others) if not isinstance(o, Mapping)}
+        if not streams:
+            yield itertools.repeat({})
+            return
+        jobs = ((target, keys, start, stop) for target, keys in zip(self._targets, self._keys, strict=True) for start, stop in _stretches(target))
+        size = 8 * max((stop - start for target in self._targets for start, stop in _stretches(target)), default=0)
+        buffers = itertools.cycle([{i: np.empty(size, np.uint8) for i in streams} for _ in range(2)])
+
+        def read(job: tuple[LiveTensor, list[str], int, int], into: dict[int, Any]) -> dict[int, Tensor]:
+            target, keys, start, stop = job
+            return {i: _read(o, target, keys[i], start, stop, into[i])[0] for i, o in streams.items()}
+
+        def stretches() -> Iterator[dict[int, Tensor]]:
+            ahead: deque[Future[dict[int, Tensor]]] = deque()
+            for job in jobs:
+                ahead.append(pool.submit(read, job, next(buffers)))
+                if len(ahead) == 2:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+        with ThreadPoolExecutor(1, "holdfast-anchor") as pool:
+            yield stretches()
 
     def total(self, function: Callable[[Piece], Tensor]) -> float:
         """The sum of a scalar over all pieces, over all ranks where parameters are sharded, in float64."""
@@ -450,6 +476,13 @@ class Pieces:
             sums[piece.name] = sums[piece.name] + value if piece.name in sums else value
         nothing = torch.zeros((), dtype=torch.float64)  # of a rank whose part is empty
         return sum(float(_summed(t, sums.get(t.name, nothing.to(t.parameter.device)))) for t in self._targets)
+
+
+def _stretches(target: LiveTensor) -> list[tuple[int, int]]:
+    """Of this rank's part: (start, stop)."""
+    local = target.local()
+    size, total = _block_elements(local.device), local.numel()
+    return [(start, min(start + size, total)) for start in range(0, total, size)]
 
 
 def _flat_gradient(target: LiveTensor) -> tuple[Tensor | None, bool]:

@@ -16,6 +16,10 @@ The optimiser's moments are kept by default, as the paper is silent; `reset_opti
 **EMA.** An average m of the weights that begins at the start and follows them, m <- decay m + (1 - decay) theta; after the last step the weights
 become m. Training itself is not changed.
 
+Under LoRA the weights that are averaged are the merged ones: where theta_o's product B A is 0 because one factor is, as at the start, the average is
+(1 - beta) times the product, so that factor is scaled and the other left alone. Otherwise the average has a higher rank than the adapter, and each
+factor is averaged on its own.
+
 Cost of SFA and WiSE-FT: one pass over the trainable parameters per average; no second model in the forward pass. The start is kept as a copy of the
 trainable parameters (`keep`: on the device, in host memory, or in a file). A named folder is read anew at each average, tensor by tensor, each
 rank its own part, and nothing is kept. Of EMA: a float32 copy, and a pass a step.
@@ -24,7 +28,8 @@ rank its own part, and nothing is kept. Of EMA: a float32 copy, and a pass a ste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -122,21 +127,58 @@ class WiseFT(RetentionMethod):
         return _Average(anchors.keep(self.anchor, self.keep), 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")
 
 
+_FACTOR = re.compile(r"\.lora_(?:embedding_)?([AB])(?=\.|$)")
+
+
+def partners_of_zero(anchor: Kept) -> frozenset[str]:
+    """The LoRA factors of an anchor whose partner is 0 everywhere: averaging the partner alone averages the product.
+
+    Returns:
+        Names as checkpoints have them.
+    """
+    import numpy as np
+
+    from holdfast.checkpoints.live_tensors import checkpoint_names
+
+    def is_zero(name: str) -> bool:
+        if isinstance(anchor, Mapping):
+            return not bool(anchor[name].any())
+        entry = anchor.entries[name]  # read, not mapped: a streamed anchor's file may have no name any more
+        elements = math.prod(entry.shape)
+        return not anchor.read(name, 0, elements, np.empty(elements * entry.dtype.itemsize, np.uint8)).raw.view(np.uint8).any()
+
+    factors = {checkpoint_names(n)[0]: n for n in (anchor if isinstance(anchor, Mapping) else anchor.names()) if _FACTOR.search(n)}
+    zero = {plain for plain, name in factors.items() if is_zero(name)}
+
+    def partner(name: str) -> str:
+        return _FACTOR.sub(lambda m: m.group(0)[:-1] + ("A" if m.group(1) == "B" else "B"), name)
+
+    return frozenset(name for name in factors if name not in zero and partner(name) in zero)
+
+
 class _Average(Passive):
     def __init__(
-        self, anchor: Kept, beta: float, averages_at: Callable[[int, int], bool], *, reset_optimizer: bool = False, figure: str = "sfa_averages"
+        self,
+        anchor: Kept,
+        beta: float,
+        averages_at: Callable[[int, int], bool],
+        *,
+        reset_optimizer: bool = False,
+        figure: str = "sfa_averages",
     ) -> None:
+        self.left_alone = partners_of_zero(anchor)
         self.anchor, self.beta, self.averages_at, self.reset_optimizer, self.figure = anchor, beta, averages_at, reset_optimizer, figure
         self.count = 0
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         from holdfast.checkpoints.live import lerp_
+        from holdfast.checkpoints.live_tensors import checkpoint_names
 
         if not self.averages_at(step.step, step.total_steps):
             return
         if isinstance(self.anchor, dict):
             self.anchor = aligned(self.anchor, named)
-        lerp_(named, self.anchor, self.beta)
+        lerp_({n: p for n, p in named.items() if checkpoint_names(n)[0] not in self.left_alone}, self.anchor, self.beta)
         self.count += 1
         if self.reset_optimizer and step.reset_optimizer is not None:
             step.reset_optimizer()

@@ -4,16 +4,17 @@
 
 The multiplier of the constraint is the method's own coefficient s: label annealing's loss CE + s KL is the Lagrangian of `kl` itself. Plain
 dual ascent, log s <- log s + rate (c - b) / b, does not work here. At the start c is 0, far below b, so s would fall by orders of magnitude, and c
-would overshoot before s came back. What is done instead (see `_Controller`):
+would overshoot before s came back; and what was learnt while s was wrong has to be paid for, because the best that can be had at a budget is had
+with one s from beginning to end. So the constraint is held to what it does by itself in a run whose s is right (`_Controller`):
 
-1. The constraint follows a path to the budget instead of the budget itself: b min(1, sqrt(t / (RISE T))) after step t of T, about the path that it
-   takes by itself where the strength is right from the start.
-2. A proportional term beside the integral one, which is what damps the swing of multiplier and constraint (Stooke et al., section 4), and the
-   error is log(c / path), clipped, because c is nearly a power of s and noise then has the same size at every budget.
-3. The strength keeps within bounds in which it does something, so that the way back is short.
+1. It rises within a short time, the shorter the larger s, and then stays, about at its end value where s is small, and above it where s is large,
+   sinking as the learning rate sinks (at s = 4 by a fifth, at s = 10 by half). Between a floor that rises so and a ceiling that sinks so nothing is
+   done; outside, log s gets an integral and a proportional term (Stooke et al., section 4) of log(c / what it should be), clipped.
+2. A run begins strong, and for its first twentieth s is only raised: with too large a strength little is lost in that time, while what was
+   forgotten too early never quite comes back.
+3. s keeps within bounds in which it does something, so that the way back is short.
 
-The gains go by share of the run and do not follow the learning rate: with the integral slowed down as the rate decays, seven tiny runs ended 2 to
-18 % below the budget, and within 7 % without it. What the optimiser's noise adds to KL goes away in the last third, and the strength has to follow.
+The shape of rise and sinking, and all gains, were read off runs with fixed s on tiny models (60 and 100 steps). They go by share of the run.
 
 What is measured: with `kl` alone, the mean over the step's own trained tokens before the step, which costs nothing; it is noisy, so a short
 average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its direction, temperature and tokens); with its
@@ -46,15 +47,21 @@ if TYPE_CHECKING:
 ADAPTABLE = ("label_annealing", "l2", "ewc")
 """Methods with a strength; label annealing goes first, and of the others exactly one has to be there."""
 
-RISE = 0.3
-"""Share of the run over which the path climbs to the budget."""
-PROPORTIONAL = 3.0
-INTEGRAL = 40.0
-"""e-folds of the strength over a whole run at an error of 1."""
+FIRST = 7.0
+"""The least strength that label annealing begins with."""
+GRACE = 0.05
+"""Share of the run in which the strength is only raised."""
+DELAY = 0.17
+"""Share of the run in which the constraint comes to 63 % of its end value at strength 0; 1 + s times less at strength s."""
+HEADROOM, HEADROOM_UP_TO, SUNK = 0.12, 10.0, 0.85
+"""The ceiling begins at 1 + HEADROOM s times the budget, s up to the second number, and is the budget itself after the third's share of the run."""
+PROPORTIONAL, INTEGRAL = 1.0, 15.0
+"""e-folds of the strength at an error of 1: at once, and over a whole run. The constraint is nearly s to the power of -1.2, so the first corrects
+most of an error by itself."""
 WINDOW = 0.02
 """Share of the run over which the training tokens' KL is averaged (the time constant of an exponential mean)."""
-LOWEST, HIGHEST = -1.5, 2.0
-"""Of the error. Far below the path there is time; far above it, where a run begins with too small a strength, there is none."""
+LOWEST, HIGHEST = -1.0, 2.0
+"""Of the error. Far below the floor there is time; far above the ceiling there is none."""
 BOUNDS = {"label_annealing": (0.05, 100.0)}
 """Of the strength, inclusive: below the first direct fine-tuning is hardly changed, above the second hardly anything is learnt, and the way back from
 further out would take too long."""
@@ -204,13 +211,16 @@ def _share(value: str | float | None) -> float | None:
 
 
 class _Controller:
-    """Strength from measurements: proportional and integral action on log(c / path), in log strength.
+    """Strength from measurements: proportional and integral action in log strength on what lies outside of a corridor.
 
-        e     = clip(log(c / path), LOWEST, HIGHEST)            path = limit min(1, sqrt(t / (RISE T)))
-        I    <- I + rate INTEGRAL e (steps since the last / T)
-        log s = log s_0 + I + PROPORTIONAL e                    I, and s itself, within the bounds
+        w       = s_0 exp(I), the strength without the proportional term; 0 where strengths have no common unit (L2, EWC)
+        ceiling = limit (1 + HEADROOM min(w, HEADROOM_UP_TO) max(0, 1 - x / SUNK))          x = t / T
+        floor   = ceiling (1 - exp(-x (1 + w) / DELAY))
+        e       = log(c / ceiling) above it, log(c / floor) below that, 0 between; within LOWEST and HIGHEST, and not below 0 while x < GRACE
+        I      <- I + rate INTEGRAL e (steps since the last / T)
+        log s   = log s_0 + I + PROPORTIONAL e                                              I, and s itself, within the bounds
 
-    A measurement with standard error n has its e multiplied by path / (path + n): with noise as large as the path, half of the gain.
+    A measurement with standard error n has its e multiplied by ceiling / (ceiling + n): with noise as large as the budget, half of the gain.
 
     All plain floats: equal measurements give equal strengths on every rank and after a resume.
 
@@ -218,19 +228,27 @@ class _Controller:
         limit: the budget.
         start: s_0, above 0.
         bounds: of s, inclusive; s_0 may lie outside.
+        relative: whether s is a number without a unit, as label annealing's.
         rate: factor on the integral's speed.
     """
 
-    def __init__(self, *, limit: float, start: float, bounds: tuple[float, float], rate: float = 1.0) -> None:
-        self.limit, self.start, self.bounds, self.rate = limit, start, bounds, rate
+    def __init__(self, *, limit: float, start: float, bounds: tuple[float, float], relative: bool = True, rate: float = 1.0) -> None:
+        self.limit, self.start, self.bounds, self.relative, self.rate = limit, start, bounds, relative, rate
         self.integral = 0.0
         self.last = 0
 
     def strength(self, constraint: float, *, step: int, total: int, noise: float = 0.0) -> float:
         """The strength for the steps to come, after `step` of `total` (from 1) was taken; `noise` is the constraint's standard error."""
-        path = self.limit * min(1.0, math.sqrt(step / (RISE * total)))
-        smallest = path * math.exp(LOWEST)  # also what a constraint of 0 or less counts as: held-out text may get better
-        error = min(HIGHEST, math.log(max(constraint, smallest) / path)) * path / (path + noise)
+        done = step / total
+        weight = self.start * math.exp(self.integral) if self.relative else 0.0
+        ceiling = self.limit * (1 + HEADROOM * min(weight, HEADROOM_UP_TO) * max(0.0, 1 - done / SUNK))
+        floor = ceiling * (1 - math.exp(-done * (1 + weight) / DELAY))
+        # A constraint of 0 or less counts as LOWEST: held-out text may get better, and the logarithm must not see that.
+        low = max(constraint, floor * math.exp(LOWEST))
+        error = min(HIGHEST, math.log(constraint / ceiling)) if constraint > ceiling else math.log(min(low, floor) / floor)
+        if done < GRACE:
+            error = max(0.0, error)
+        error *= ceiling / (ceiling + noise)
         moved = self.integral + self.rate * INTEGRAL * error * (step - self.last) / total
         lowest, highest = self.bounds
         self.integral = min(math.log(highest / self.start), max(math.log(lowest / self.start), moved))
@@ -263,9 +281,11 @@ class _Active(Passive):
         if name is None:
             raise ConfigError(problems)
         self._host, self._adapted = host, host.method(name)
-        start = _strength(self._adapted)
+        start, relative = _strength(self._adapted), name == "label_annealing"
+        if relative:
+            start = self._adapted.strength = max(start, FIRST)  # type: ignore[union-attr]  # a strength above 0 is a method's
         bounds = BOUNDS.get(name, (start / RANGE, start * RANGE))
-        self._controller = _Controller(limit=self.method.limit, start=start, bounds=bounds, rate=self.method.rate)
+        self._controller = _Controller(limit=self.method.limit, start=start, bounds=bounds, relative=relative, rate=self.method.rate)
         if self.method.data:
             self._rows = host.rows(self.method.data)
             # Of the start, and with a cached teacher the pass that computes its states of these rows.
