@@ -297,6 +297,82 @@ def test_a_model_or_data_that_changed_under_the_run(changed: str, say: Say, plac
     assert RunFolder("out").read().status == "finished"
 
 
+# ---------------------------------------------------------------------------------------------------------------- methods
+
+
+def test_everything_wrong_with_the_methods_is_said_at_once(say: Say, place: Path) -> None:
+    code, err = say(
+        *(
+            "--retention",
+            "sfa:p=1.5,beta=2,previous=./nowhere",
+            "--retention",
+            "ema:every=7",
+            "--retention",
+            "ewc:decay=2",
+            "--retention",
+            "budget:kl=0.1",
+        ),
+        *("--retention", "label_annealing:weight=-1,teacher=cached,teacher_bits=4", "--retention", "replay:data=nothing.jsonl,fraction=1"),
+    )
+    said = " ".join(err.split())
+    assert code == 2 and not Path("out").exists()
+    for expected in (
+        "sfa.p: expected a fraction in (0, 1], got 1.5",
+        "sfa.beta: expected a weight in [0, 1], got 2.0",
+        "sfa.previous: no such folder: ./nowhere",
+        "ema.every: expected at most the run's 6 steps, got 7",
+        "ewc: expected fisher (a folder made by 'holdfast fisher') or data",
+        "ewc.decay: expected a share in [0, 1], got 2.0",
+        "label_annealing.weight: expected 0 or more",
+        "label_annealing.teacher_bits",
+        "replay.fraction: expected",
+        "replay.data: no such file or folder: nothing.jsonl",
+    ):
+        assert expected in said, expected
+
+
+def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An anchor of another vocabulary, one of another architecture, and Fisher information of another model, in one message."""
+    from holdfast.training import run
+    from tiny import build_model, build_tokenizer
+
+    build_model(vocab_size=300).save_pretrained(place / "words")
+    build_model(layers=1).save_pretrained(place / "short")
+    build_model(seed=5).save_pretrained(place / "other")
+    build_tokenizer().save_pretrained(place / "other")
+    assert main(["fisher", "other", "--data", "train.jsonl", "--samples", "2", "--output_dir", "fisher"]) == 0
+    monkeypatch.setattr(run._Run, "evaluate", lambda *_: pytest.fail("evaluated"))
+    methods = ("--retention", "l2:anchor=words", "--retention", "sfa:previous=short", "--retention", "ewc:fisher=fisher")
+    code, err = say(*methods, "--source", "train.jsonl")
+    said = " ".join(err.split())
+    assert code == 2
+    assert "l2.anchor: The anchor words does not fit the model being trained" in said
+    assert "model.embed_tokens.weight: expected (320, 32), the checkpoint has (300, 32)" in said
+    assert "sfa.previous: The anchor short does not fit the model being trained" in said
+    assert "model.layers.1.mlp.gate_proj.weight: not in the checkpoint" in said
+    assert "ewc.fisher: The Fisher information fisher is of another model" in said
+    assert not list(Path("out").glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("method", ["sfa", "ema"])
+def test_a_period_longer_than_the_run_by_epochs(method: str, say: Say) -> None:
+    """36 rows, 4 a step, 2 epochs: 18 steps; known once the data is read."""
+    code, err = say("--num_train_epochs", "2", "--retention", f"{method}:every=19", max_steps="-1")
+    assert code == 2 and f"{method}.every: expected at most the run's 18 steps, got 19" in err
+    assert say("--num_train_epochs", "2", "--retention", f"{method}:every=18", max_steps="-1", output_dir="again")[0] == 0
+
+
+def test_replay_of_another_format_is_read_by_its_own(say: Say, place: Path) -> None:
+    """Questions and answers beside plain text: only answers are trained on, wherever they stand among the rows."""
+    (place / "asked.jsonl").write_text("".join(json.dumps({"prompt": f"What is {n}?", "completion": f" It is {n}."}) + "\n" for n in range(20)))
+    assert say("--retention", "replay:data=asked.jsonl,fraction=0.3")[0] == 0
+    mixed = RunFolder("out").read().data
+    assert mixed["trained_tokens"] < mixed["tokens"]
+    (place / "broken.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
+    code, err = say("--retention", "replay:data=broken.jsonl", output_dir="again")
+    assert code == 2 and "broken.jsonl, line 2" in err
+
+
 # ---------------------------------------------------------------------------------------------------------------- bad luck
 
 

@@ -100,6 +100,23 @@ def streamed(folder: str, named: Mapping[str, torch.Tensor]) -> CheckpointReader
     return reader
 
 
+def anchor_problems(key: str, folder: str, named: Mapping[str, torch.Tensor]) -> list[str]:
+    """A sentence where a folder's tensors do not fit the parameters; "start" always does.
+
+    Args:
+        key: the parameter, for example "l2.anchor".
+        folder: its value.
+        named: parameters by name.
+    """
+    if folder == START:
+        return []
+    try:
+        streamed(folder, named).close()
+    except ModelError as error:
+        return [f"{key}: {error}"]
+    return []
+
+
 def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
     """Tensors in a file that has no name any more once it is open, so nothing is left behind however the process ends.
 

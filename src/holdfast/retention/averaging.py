@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, aligned, keep_problems
+from holdfast.retention.anchor import KEEP_HELP, START, Anchors, aligned, anchor_problems, keep_problems
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
 from holdfast.retention.paths import folder_problems
 
@@ -95,6 +95,9 @@ class SequentialAveraging(RetentionMethod):
         """Whether optimiser step `step` (from 1) of `total_steps` is followed by an average."""
         return step % self.period(total_steps) == 0 or step == total_steps
 
+    def check_weights(self, named: NamedParams) -> list[str]:
+        return anchor_problems("sfa.previous", self.previous, named)
+
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Average(anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer)
 
@@ -122,6 +125,9 @@ class WiseFT(RetentionMethod):
     def problems(self) -> list[str]:
         found = [] if 0 <= self.alpha <= 1 else [f"wise_ft.alpha: expected a weight in [0, 1], got {self.alpha}"]
         return found + folder_problems("wise_ft.anchor", self.anchor) + keep_problems("wise_ft.keep", self.keep, "auto")
+
+    def check_weights(self, named: NamedParams) -> list[str]:
+        return anchor_problems("wise_ft.anchor", self.anchor, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Average(anchors.keep(self.anchor, self.keep), 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ModelError
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, keep_problems
+from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems, streamed
 from holdfast.retention.fisher import (
     ESTIMATORS,
     Diagonal,
@@ -113,6 +113,19 @@ class EWC(RetentionMethod):
         if self.data and self.anchor != START:
             found.append(f"ewc.anchor: expected start, on which data's Fisher information is computed, got {self.anchor}; give its fisher instead")
         return found + data_problems("ewc.data", self.data) + folder_problems("ewc.anchor", self.anchor) + keep_problems("ewc.keep", self.keep)
+
+    def check_weights(self, named: NamedParams) -> list[str]:
+        found = anchor_problems("ewc.anchor", self.anchor, named)
+        if self.fisher:
+            try:
+                saved = SavedFisher(self.fisher)
+                saved.fit(named)
+                if not self.data and not found:
+                    of_anchor = fingerprints(named, None if self.anchor == START else streamed(self.anchor, named))
+                    found += [f"ewc.fisher: {problem}" for problem in saved.other_model(of_anchor)]
+            except ModelError as error:
+                found.append(f"ewc.fisher: {error}")
+        return found
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         """See `RetentionMethod.start`.

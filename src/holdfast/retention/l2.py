@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, keep_problems
-from holdfast.retention.method import ActiveMethod, RetentionMethod
+from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems
+from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod
 from holdfast.retention.paths import folder_problems
 from holdfast.retention.pull import Pull
 
@@ -50,6 +50,9 @@ class L2(RetentionMethod):
     def problems(self) -> list[str]:
         found = [] if 0 <= self.coefficient < math.inf else [f"l2.coefficient: expected 0 or more, got {self.coefficient}"]
         return found + folder_problems("l2.anchor", self.anchor) + keep_problems("l2.keep", self.keep)
+
+    def check_weights(self, named: NamedParams) -> list[str]:
+        return anchor_problems("l2.anchor", self.anchor, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return Pull(anchors.keep(self.anchor, self.keep), strength=self.coefficient, decoupled=self.decoupled, prefix="l2")

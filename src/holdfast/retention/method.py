@@ -231,6 +231,15 @@ class RetentionMethod:
         """Sentences about parameters that do not fit this run's length, empty when they do."""
         return []
 
+    def check_weights(self, named: NamedParams) -> list[str]:
+        """Sentences about files that do not fit the model: another architecture, another vocabulary, another model's. Looks at their headers, and at
+        samples of values where a method has to know whose they are.
+
+        Args:
+            named: the parameters that will be trained, with the start's values.
+        """
+        return []
+
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
         """Tokenised training data in, tokenised training data out, and what to record of it. The default returns `train` itself."""
         return train, {}

@@ -162,6 +162,8 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
     for method in methods:
         problems += config_checks.check_method(method)
         problems += config_checks.check_task(method, plan.tasks)
+        if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
+            problems += method.check_run(total_steps=values["max_steps"])
     problems += config_checks.check_ranges(values)
     problems += config_checks.check_combinations(values, has_accelerator=has_accelerator())
     if launching.get("accelerate_config"):

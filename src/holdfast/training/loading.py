@@ -203,9 +203,9 @@ def other_rows(tokenizer: Any) -> Any:
 
     def load(name: str) -> tuple[Dataset, str]:
         from holdfast.data.formats import standardise
-        from holdfast.data.sources import load_rows
+        from holdfast.data.sources import data_files, is_path, load_rows
 
-        return standardise(load_rows(name), tokenizer)
+        return standardise(load_rows(name), tokenizer, files=data_files(name) if is_path(name) else None)
 
     return load
 

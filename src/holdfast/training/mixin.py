@@ -127,6 +127,7 @@ class RetentionMixin(WholeCheckpoints):
             self._teacher, self._cache = self._make_teacher(copied, self._token_loss)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         anchors = Anchors(named)
+        self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
 
@@ -541,6 +542,26 @@ class RetentionMixin(WholeCheckpoints):
         if found:
             raise ConfigError(found)
 
+    def _refuse_misfits(self, named: dict[str, Tensor]) -> None:
+        """Before anything is copied or computed: files of other models, and periods longer than the run, all of them."""
+        found = [problem for m in self.retain for problem in m.check_weights(named)]
+        total = self._total_steps()
+        found += [problem for m in self.retain for problem in m.check_run(total_steps=total)]
+        if found:
+            raise ConfigError(found)
+
+    def _total_steps(self) -> int | None:
+        """Optimiser steps of the run as Trainer will count them, None where the data has no length."""
+        args = self.args
+        if args.max_steps > 0:
+            return int(args.max_steps)
+        if not hasattr(self.train_dataset, "__len__") or args.accelerator_config.split_batches:
+            return None
+        samples, batch, whole = len(self.train_dataset), args.train_batch_size, args.dataloader_drop_last
+        batches = samples // batch if whole else -(-samples // batch)
+        mine = batches // args.world_size if whole else -(-batches // args.world_size)
+        return math.ceil(args.num_train_epochs * max(1, -(-mine // args.gradient_accumulation_steps)))
+
     def _needs_start_weights(self) -> bool:
         """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process around."""
         term = self._token_loss
@@ -583,6 +604,9 @@ class _AfterStep(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        found = [problem for m in self.trainer.retain for problem in m.check_run(total_steps=state.max_steps)]
+        if found:  # by Trainer's own count, which a data set without a length has only now
+            raise ConfigError(found)
         self.trainer._meet_engine()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -166,6 +166,10 @@ class _Run:
             args.max_length = limit
         if not getattr(self.model, "is_quantized", False):
             self.model.to(args.device)
+        if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
+            misfits = [p for m in self.config.retention if not m.off for p in m.check_weights(dict(self.model.named_parameters()))]
+            if misfits:
+                raise ConfigError(misfits, source="retention")
         self.write()
 
     def read_data(self) -> None:
