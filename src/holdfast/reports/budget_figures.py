@@ -28,7 +28,8 @@ def budget_charts(metrics: Sequence[Mapping[str, Any]], retention: Sequence[Mapp
             ],
             title="Forgetting against its budget",
             unit="points" if in_points else "nats/token",
-            caption="The budget holds for the end of the run; the strength is adapted so that what is measured climbs to it and stays.",
+            caption="The budget holds for the end of the run. On the way the measured value may lie above it, as it does in a run whose strength is "
+            "right from the start, and sinks to it with the learning rate.",
         ),
         curves(
             metrics,

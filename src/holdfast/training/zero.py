@@ -37,7 +37,7 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
     if stage == 3 and acting:
         found.append(
             f"retention: {', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use ZeRO 2 (accelerate_config: "
-            "deepspeed_zero2) or FSDP2 (accelerate_config: fsdp2), which shards as much."
+            "zero2) or FSDP2 (accelerate_config: fsdp2), which shards as much."
         )
     if stage == 0 and cast is not None and acting:
         found.append(
@@ -47,7 +47,7 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
     if any(m.token_loss() is not None for m in methods) and is_partitioned(model):
         found.append(
             "retention: the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. Use ZeRO 2 (accelerate_config: "
-            "deepspeed_zero2) or FSDP2 (accelerate_config: fsdp2)."
+            "zero2) or FSDP2 (accelerate_config: fsdp2)."
         )
     return found
 
