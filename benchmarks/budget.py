@@ -67,7 +67,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size(steps=100, batch_size=16, learning_rate=1e-3, weights=(0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 6.0, 10.0), base={}, measured=160),
+    "full": Size(steps=100, batch_size=16, learning_rate=1e-3, weights=(0.0, 0.1, 0.3, 0.6, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0), base={}, measured=160),
     "quick": Size(
         steps=60,
         batch_size=8,

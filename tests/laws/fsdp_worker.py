@@ -318,12 +318,29 @@ def through_the_trainer(out: Path, everything: bool) -> None:
                 trainer.train()
                 assert isinstance(trainer.model, FSDPModule), "the trainer did not shard the model"
                 found = {n: whole(p.detach()).contiguous() for n, p in trainer.model.named_parameters()}
+                if name == "ema":
+                    state_survives(trainer, out / "state")
             except Exception as error:  # each case has a test of its own
                 found = {}
                 (out / f"{name}.{label}.{accumulation}.{dist.get_rank()}.txt").write_text("".join(traceback.format_exception(error)))
             if found and dist.get_rank() == 0:
                 save_file(found, str(out / f"{name}.{label}.{accumulation}.safetensors"))
             dist.barrier()
+
+
+def state_survives(trainer: Any, folder: Path) -> None:
+    """Sharded tensors among the methods' state are whole in a checkpoint, and each rank gets its part of them back."""
+    average = trainer.active[0].shadow
+    assert all(hasattr(t, "placements") for t in average.values()), "the average did not follow the shards"
+    held = {n: whole(t).clone() for n, t in average.items()}
+    folder.mkdir(exist_ok=True)
+    dist.barrier()
+    trainer._save_retention_state(folder)
+    dist.barrier()
+    for t in average.values():
+        t.zero_()
+    trainer._load_retention_state(str(folder))
+    assert all(torch.equal(whole(t), held[n]) for n, t in trainer.active[0].shadow.items()), "the average is not what was saved"
 
 
 def mixed_precision(layout: str) -> dict[str, str]:
