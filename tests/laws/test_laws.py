@@ -56,8 +56,10 @@ def test_an_active_method_changes_the_run(name, label, tmp_path):
     assert largest_difference(without, weights(active)) > 1e-6
 
 
-@pytest.mark.parametrize("peft", [False, True])
-@pytest.mark.parametrize(("name", "label"), ALL)
+@pytest.mark.parametrize(
+    ("name", "label", "peft"),
+    [(*case, False) for case in ALL] + [pytest.param(*case, True, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL],
+)
 def test_save_and_resume_gives_the_weights_of_no_interruption(name, label, peft, tmp_path):
     settings = dict(save_strategy="steps", save_steps=2, peft=peft)
     whole = make_trainer(tmp_path, spec(name, label), **settings)
@@ -203,11 +205,11 @@ def test_anchor_from_a_checkpoint_folder(tmp_path):
 
 
 def test_anchor_of_another_shape_is_refused(tmp_path):
-    from holdfast.errors import ModelError
+    from holdfast.errors import ConfigError
     from tiny import build_model
 
     build_model(width=16).save_pretrained(tmp_path / "other")
-    with pytest.raises(ModelError, match=r"does not fit.*\n.*expected \(320, 32\), the checkpoint has \(320, 16\)"):
+    with pytest.raises(ConfigError, match=r"sfa.previous: .* does not fit.*\n.*expected \(320, 32\), the checkpoint has \(320, 16\)"):
         make_trainer(tmp_path, {"sfa": {"previous": str(tmp_path / "other")}})
 
 
@@ -324,7 +326,9 @@ def test_bf16_autocast_reaches_the_teacher_too(peft, tmp_path):
     assert all(p.dtype == torch.float32 for p in weights(trainer).values())
 
 
-@pytest.mark.parametrize(("name", "label"), FIRST)
+@pytest.mark.parametrize(
+    ("name", "label"), [case if case[0] in ("l2", "sfa", "ema") else pytest.param(*case, marks=pytest.mark.slow) for case in FIRST]
+)
 def test_a_bf16_model_is_trained_as_a_float32_one(name, label, tmp_path):
     """Weights, gradients and optimiser in bfloat16: every method goes where it goes in float32, as far as bfloat16 can say."""
 
@@ -367,7 +371,7 @@ COMPILED = {"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.5}, "sfa
 
 
 @pytest.mark.parametrize(("backend", "bound"), [("eager", 0.0), pytest.param("inductor", 1e-4, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-@pytest.mark.parametrize("peft", [False, True])
+@pytest.mark.parametrize("peft", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_compiled_model_trains_the_same(peft, backend, bound, tmp_path):
     results = []
     for settings in ({}, {"torch_compile": True, "torch_compile_backend": backend}):
@@ -378,7 +382,7 @@ def test_a_compiled_model_trains_the_same(peft, backend, bound, tmp_path):
     assert largest_difference(*results) <= bound
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_method_on_a_quantised_base(bits, tmp_path):
     """QLoRA: the base in 4 or 8 bits, adapters in float32; all methods that act on weights and gradients at once, and the base as the teacher."""
     from peft import LoraConfig

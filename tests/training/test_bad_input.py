@@ -354,7 +354,7 @@ def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(say: 
     assert not list(Path("out").glob("checkpoint-*"))
 
 
-@pytest.mark.parametrize("method", ["sfa", "ema"])
+@pytest.mark.parametrize("method", ["sfa", pytest.param("ema", marks=pytest.mark.slow)])
 def test_a_period_longer_than_the_run_by_epochs(method: str, say: Say) -> None:
     """36 rows, 4 a step, 2 epochs: 18 steps; known once the data is read."""
     code, err = say("--num_train_epochs", "2", "--retention", f"{method}:every=19", max_steps="-1")
