@@ -370,8 +370,15 @@ def test_a_float32_anchor_is_not_rounded_to_a_bf16_run(tmp_path):
 COMPILED = {"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.5}, "sfa": {"every": 2}, "ema": {"decay": 0.5}}
 
 
-@pytest.mark.parametrize(("backend", "bound"), [("eager", 0.0), pytest.param("inductor", 1e-4, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-@pytest.mark.parametrize("peft", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("peft", "backend", "bound"),
+    [
+        (False, "eager", 0.0),
+        pytest.param(True, "eager", 0.0, marks=pytest.mark.slow),
+        # Under LoRA inductor draws another dropout, so that nothing can be compared.
+        pytest.param(False, "inductor", 1e-4, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
+)
 def test_a_compiled_model_trains_the_same(peft, backend, bound, tmp_path):
     results = []
     for settings in ({}, {"torch_compile": True, "torch_compile_backend": backend}):
