@@ -32,3 +32,11 @@ def test_two_ranks_equal_one(stage, name, label, two_ranks, tmp_path):
             pytest.fail(problem.read_text())
         two = load_file(str(two_ranks / f"{stem}.safetensors"))
         assert largest_difference(weights(one), {n: two[n] for n in weights(one)}) < 2e-6, f"{accumulation} micro-batches a step"
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_resumed_run_is_the_uninterrupted_one(stage, two_ranks):
+    from safetensors.torch import load_file
+
+    whole, resumed = (load_file(str(two_ranks / f"{stage}.{name}.safetensors")) for name in ("whole", "resumed"))
+    assert largest_difference(whole, resumed) == 0.0

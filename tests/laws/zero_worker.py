@@ -47,8 +47,27 @@ def on_cpus() -> None:
     PartialState._prepare_backend = lambda self, *_: ("gloo", DistributedType.MULTI_CPU)  # type: ignore[method-assign]
 
 
+TOGETHER = {"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.5}, "sfa": {"every": 2}, "ema": {"decay": 0.5}}
+
+
+def resume(out: Path, stage: int) -> None:
+    """A run of four steps, and one that goes on from its checkpoint of step 2; rank 0 writes the weights of both."""
+    more = {**SETTINGS, "optim": "adamw_torch", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 2}
+    for checkpoint in (None, out / "work" / "run" / "checkpoint-2"):
+        trainer = make_trainer(
+            out / "work", TOGETHER, per_device_train_batch_size=2, gradient_accumulation_steps=2, use_cpu=False, deepspeed=settings(stage), **more
+        )
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if trainer.is_world_process_zero():
+            name = f"{stage}.{'resumed' if checkpoint else 'whole'}.safetensors"
+            save_file({k: v.contiguous().clone() for k, v in weights(trainer).items()}, str(out / name))
+        trainer.accelerator.wait_for_everyone()
+
+
 def main(out: Path) -> None:
     on_cpus()
+    for stage in (1, 2):
+        resume(out, stage)
     for stage in STAGES:
         for name, label in cases(stage):
             wanted = {} if name == "direct" else spec(name, label)

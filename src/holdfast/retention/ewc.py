@@ -133,24 +133,11 @@ class EWC(RetentionMethod):
         Raises:
             ModelError: anchor or Fisher information of another architecture, the latter of another model than the anchor; all of it.
         """
-        problems: list[str] = []
-        anchor: Kept | None = None
-        saved: SavedFisher | None = None
-        try:
-            anchor = anchors.keep(self.anchor, self.keep)
-        except ModelError as error:
-            problems.append(str(error))
-        try:
-            if self.fisher:
-                saved = SavedFisher(self.fisher)
-                saved.fit(anchors.named)
-                if not self.data and anchor is not None:
-                    problems += saved.other_model(fingerprints(anchors.named, anchor))
-        except ModelError as error:
-            problems.append(str(error))
-        if problems or anchor is None:
+        problems = self.check_weights(anchors.named)
+        if problems:
             raise ModelError("\n".join(problems))
-        return _Elastic(self, anchors.named, anchor, saved)
+        saved = SavedFisher(self.fisher) if self.fisher else None
+        return _Elastic(self, anchors.named, anchors.keep(self.anchor, self.keep), saved)
 
 
 class _Elastic(Pull):

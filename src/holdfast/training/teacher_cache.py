@@ -10,7 +10,7 @@ Before the first step, while the model still is the start model:
    again), models whose states depend on neighbours or padding after all, and collators that change tokens (both refused).
 
 A run that finds everything computes nothing but step 4. The model is sharded only when training begins, so FSDP runs use a cache that is
-there; they cannot build one (nor can DeepSpeed, whose weights may never be whole).
+there; they cannot build one. Nor can DeepSpeed under ZeRO 3, or where it casts the model after the states would have been computed.
 """
 
 from __future__ import annotations
