@@ -167,15 +167,24 @@ class Metric:
 class Evaluation:
     """One model on one entry of a suite. Per-sample rows lie beside it in `<suite>.<name>.samples.jsonl`.
 
-    Rows of kind "perplexity": `{"doc": hash, "nats": float, "tokens": int, "bytes": int}`.
-    Rows of kind "task": `{"doc": hash, "prompt": hash, "<metric>": float, ...}`.
+    Every row has `doc`, the hash that comparisons join on. Probabilities are natural, log-likelihoods and entropies are in nats.
+
+    - "perplexity": `{"doc", "nats": float, "tokens": int, "bytes": int}`; "memorisation" has `"exact"`, the tokens of them that were the most likely
+      one, and `"entropy"`, summed over them, too.
+    - "task": `{"doc", "prompt": hash, "<metric>": float, ..., "question": str}` and "task" for a group's subtask. Multiple choice:
+      `"choices": [str]`, `"loglikelihoods": [float]` a choice, `"gold": int or [int]`, `"answer": int`. Generation: `"gold": str`, `"output": str`.
+    - "answers": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float], "gold", "answer", "acc": 0 or 1}`, the
+      probabilities over the options alone, so that their sum is 1.
+    - "classes": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int, "answer": int}`.
+    - "code": `{"doc", "prompt", "question", "pass@1": float, ..., "n": int, "correct": int, "outputs": [str], "reasons": [str]}`.
+    - "average": no rows; `settings["members"]` is a list of `{"suite", "name", "metric"}` whose mean it is.
     """
 
     suite: str
     """"source" (what must be kept) or "target" (what is learnt), or a name of the user's."""
     name: str
     kind: str
-    """"perplexity" or "task"."""
+    """"perplexity", "memorisation", "task", "answers", "classes", "code" or "average"."""
     primary: str
     """The metric that comparisons and plots lead with; a key of `metrics`."""
     metrics: dict[str, Metric]
@@ -239,6 +248,68 @@ class Comparison:
         pair = _pair(value["interval"])
         assert pair is not None
         return Comparison(**{**value, "interval": pair})
+
+
+@dataclasses.dataclass(kw_only=True)
+class EvaluationRecord:
+    """evaluate.json: what `holdfast evaluate` measured; every model's figures lie in the folder of its label (`EvaluationFolder`)."""
+
+    models: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """`{"label", "name", "hash", "architecture", "parameters"}` in the order given; the first is the one that others are compared with."""
+    suites: list[str] = dataclasses.field(default_factory=list)
+    """Shipped suites by name, and the user's by file name."""
+    plan: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What was measured, as resolved."""
+    status: str = "running"
+    """"running", "interrupted", "failed" or "finished"."""
+    created: str = ""
+    """ISO 8601, UTC."""
+    finished: str | None = None
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> EvaluationRecord:
+        known = {f.name for f in dataclasses.fields(EvaluationRecord)}
+        return EvaluationRecord(**{k: v for k, v in value.items() if k in known})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateOutcome:
+    """What a rule such as "mmlu drop > 1pt" says of one comparison."""
+
+    rule: str
+    """As the user wrote it."""
+    suite: str
+    name: str
+    metric: str
+    outcome: str
+    """"failed": the whole interval lies beyond the threshold. "passed": the whole interval lies within it. "undecided": the threshold lies inside."""
+    value: float
+    """The change that the rule speaks of, signed so that the rule's direction is positive, in the rule's unit."""
+    interval: tuple[float, float]
+    """Of `value`, at the comparison's confidence."""
+    threshold: float
+    unit: str
+    """"pt" (hundredths of a share), "%" of the value before, or the metric's own."""
+    reason: str
+    """One sentence for people."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageMatrix:
+    """Scores of every task after every stage of sequential training, and what they say of forgetting (GEM 2017; Chaudhry et al. 2018)."""
+
+    tasks: list[str]
+    """In the order of training, one a stage after the start; a task of None (no stage of its own) is not among them."""
+    stages: list[str]
+    """Labels of the start and of the model after each stage; `len(tasks) + 1` of them."""
+    scores: list[list[float]]
+    """`scores[l][i]`: task i after stage l, l = 0 being the start; higher is better."""
+    measures: dict[str, Metric]
+    """"average_accuracy", "backward_transfer", "forgetting", "forward_transfer", each with its interval."""
+    unit: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,6 +377,42 @@ def _pair(value: Any) -> tuple[float, float] | None:
     return None if value is None else (float(value[0]), float(value[1]))
 
 
+class EvaluationFolder:
+    """What was measured of one model: `<suite>.<name>.json`, each with its `<suite>.<name>.samples.jsonl`. Holds no state but the path."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def write(self, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes samples first and the evaluation last, so that an evaluation file implies its samples."""
+        write_jsonl(self._stem(evaluation.suite, evaluation.name, ".samples.jsonl"), samples)
+        return write_json(self._stem(evaluation.suite, evaluation.name, ".json"), evaluation)
+
+    def find(self, suite: str, name: str) -> Evaluation | None:
+        """The evaluation of one entry, None where it is not there (yet)."""
+        path = self._stem(suite, name, ".json")
+        return Evaluation.from_json(read_json(path)) if path.is_file() else None
+
+    def samples(self, suite: str, name: str) -> list[dict[str, Any]]:
+        """Per-sample rows, see `Evaluation`."""
+        return list(read_jsonl(self._stem(suite, name, ".samples.jsonl")))
+
+    def files(self) -> list[Path]:
+        """The evaluation files by name; empty for a folder that is not there."""
+        return sorted(p for p in self.path.glob("*.*.json") if not p.name.startswith("."))
+
+    def all(self) -> list[Evaluation]:
+        """Every evaluation, by file name.
+
+        Raises:
+            DataError: a file that cannot be read.
+        """
+        return [Evaluation.from_json(read_json(path)) for path in self.files()]
+
+    def _stem(self, suite: str, name: str, suffix: str) -> Path:
+        return self.path / f"{_safe(suite)}.{_safe(name)}{suffix}"
+
+
 class RunFolder:
     """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no state but the path."""
 
@@ -342,18 +449,9 @@ class RunFolder:
         """Logged steps in order; empty when nothing was logged yet."""
         return list(read_jsonl(self.metrics_file)) if self.metrics_file.is_file() else []
 
-    def write_evaluation(self, which: str, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes samples first and the evaluation last, so that an evaluation file implies its samples. `which`: "start" or "result"."""
-        stem = f"{_safe(evaluation.suite)}.{_safe(evaluation.name)}"
-        write_jsonl(self.evaluations / which / f"{stem}.samples.jsonl", samples)
-        return write_json(self.evaluations / which / f"{stem}.json", evaluation)
-
-    def find_evaluation(self, which: str, suite: str, name: str) -> Evaluation | None:
-        path = self.evaluations / which / f"{_safe(suite)}.{_safe(name)}.json"
-        return Evaluation.from_json(read_json(path)) if path.is_file() else None
-
-    def samples(self, which: str, suite: str, name: str) -> list[dict[str, Any]]:
-        return list(read_jsonl(self.evaluations / which / f"{_safe(suite)}.{_safe(name)}.samples.jsonl"))
+    def evaluated(self, which: str) -> EvaluationFolder:
+        """What was measured of one of the run's two models: "start" or "result"."""
+        return EvaluationFolder(self.evaluations / which)
 
     def write_comparisons(self, comparisons: Iterable[Comparison]) -> Path:
         return write_json(self.evaluations / "comparisons.json", list(comparisons))

@@ -55,7 +55,9 @@ def quiet() -> Console:
 
 def run(plan, folder: RunFolder, tokenizer, *, which="start", seed=0, identity=None, cache=None) -> list[Evaluation]:
     identity = identity or (START if which == "start" else RESULT)
-    return runner.evaluate(make_model(seed=seed), tokenizer, plan, folder=folder, which=which, model_identity=identity, cache=cache, console=quiet())
+    return runner.evaluate(
+        make_model(seed=seed), tokenizer, plan, folder=folder.evaluated(which), model_identity=identity, cache=cache, console=quiet()
+    )
 
 
 def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenizer):
@@ -64,18 +66,18 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
     after = run(plan, folder, tiny_tokenizer, which="result", seed=1)
     assert [(e.suite, e.name) for e in before] == [("source", "prose"), ("source", "colour_task"), ("target", "answers")]
     for evaluation in before + after:
-        stored = folder.find_evaluation("start" if evaluation in before else "result", evaluation.suite, evaluation.name)
+        stored = folder.evaluated("start" if evaluation in before else "result").find(evaluation.suite, evaluation.name)
         assert stored == Evaluation.from_json(json.loads(json.dumps(dataclasses.asdict(evaluation))))
         assert evaluation.primary in evaluation.metrics
         assert evaluation.versions["torch"]
     prose = before[0]
-    rows = folder.samples("start", "source", "prose")
+    rows = folder.evaluated("start").samples("source", "prose")
     assert prose.metrics["nats_per_token"].value == pytest.approx(sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows))
     assert (prose.settings["window"], prose.settings["stride"], prose.settings["bos"]) == (64, 32, True)
     low, high = prose.metrics["nats_per_token"].interval
     assert low < prose.metrics["nats_per_token"].value < high
     assert prose.model == START
-    answers = folder.samples("start", "target", "answers")
+    answers = folder.evaluated("start").samples("target", "answers")
     assert [r["bytes"] for r in answers] == [len(f" {s.split()[0]}") for s in SENTENCES]
 
     comparisons = runner.compare_runs(folder, plan)
@@ -152,8 +154,8 @@ def test_cache_is_shared_between_runs_and_names(plan, tmp_path, tiny_tokenizer, 
     assert counted == []
     assert [e.metrics for e in second] == [e.metrics for e in first]
     assert (second[0].suite, second[0].name, second[0].model["name"]) == ("style", "tone", "same")
-    assert folder.samples("start", "style", "tone") == RunFolder(tmp_path / "one").samples("start", "source", "prose")
-    assert folder.find_evaluation("start", "style", "tone") == second[0]
+    assert folder.evaluated("start").samples("style", "tone") == RunFolder(tmp_path / "one").evaluated("start").samples("source", "prose")
+    assert folder.evaluated("start").find("style", "tone") == second[0]
 
 
 def test_entries_without_a_start_are_not_compared(plan, tmp_path, tiny_tokenizer):
@@ -195,5 +197,5 @@ def test_a_failing_entry_keeps_what_was_done(plan, tmp_path, tiny_tokenizer):
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(DataError, match="answers"):
         run(plan, folder, tiny_tokenizer)
-    assert folder.find_evaluation("start", "source", "prose") is not None
-    assert folder.find_evaluation("start", "source", "colour_task") is not None
+    assert folder.evaluated("start").find("source", "prose") is not None
+    assert folder.evaluated("start").find("source", "colour_task") is not None

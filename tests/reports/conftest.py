@@ -80,7 +80,7 @@ def make_arm(make_run: MakeRun) -> MakeRun:
             ]
         folder = make_run(name, name=name, comparisons=comparisons, retention=retention, distance=distances(scale=scale), **changes)
         for which, evaluation, rows in evaluations:
-            folder.write_evaluation(which, evaluation, rows)
+            folder.evaluated(which).write(evaluation, rows)
         return folder
 
     return make

@@ -126,7 +126,7 @@ def test_unreadable_files_are_reported_and_the_rest_is_read(make_run) -> None:
 
 def test_one_sided_evaluations_stand_alone(make_run) -> None:
     folder = make_run(comparisons=[])
-    folder.write_evaluation("start", perplexity("source", "prose", 2.9, 50), [])
+    folder.evaluated("start").write(perplexity("source", "prose", 2.9, 50), [])
     run = figures.read_run(folder)
     assert [(v.which, v.group, v.value, v.interval, v.n) for v in run.levels] == [("start", "Source", "2.900", "[2.850, 2.950]", "50")]
     assert any("Only one of the two models" in m for m in run.missing)

@@ -187,7 +187,7 @@ def test_failed_and_interrupted_runs_say_where(make_run) -> None:
 
 def test_one_sided_evaluations_are_shown(make_run) -> None:
     folder = make_run(comparisons=[])
-    folder.write_evaluation("start", perplexity("source", "prose", 2.9, 50), [])
+    folder.evaluated("start").write(perplexity("source", "prose", 2.9, 50), [])
     cells = [r for r in Cells(write(folder)).rows if r.get("Model") == "start"]
     assert cells == [
         {

@@ -67,7 +67,7 @@ def test_an_unknown_arm_is_named(tmp_path):
 def test_all_arms_share_one_start(root):
     starts = {RunFolder(root / "run" / arm.name).read().model["hash"] for arm in chosen()}
     assert len(starts) == 1
-    values = {RunFolder(root / "run" / arm.name).find_evaluation("start", *SOURCE).metrics["nats_per_token"].value for arm in chosen()}
+    values = {RunFolder(root / "run" / arm.name).evaluated("start").find(*SOURCE).metrics["nats_per_token"].value for arm in chosen()}
     assert len(values) == 1
 
 

@@ -91,8 +91,8 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
 
     for side in ("start", "result"):
         for suite, name in (("source", "prose"), ("target", "held_out")):
-            evaluation = folder.find_evaluation(side, suite, name)
-            assert evaluation is not None and evaluation.metrics["nats_per_token"].n == len(folder.samples(side, suite, name)) == 12
+            evaluation = folder.evaluated(side).find(suite, name)
+            assert evaluation is not None and evaluation.metrics["nats_per_token"].n == len(folder.evaluated(side).samples(suite, name)) == 12
     comparisons = folder.comparisons()
     assert {(c.suite, c.name) for c in comparisons if c.primary} == {("source", "prose"), ("target", "held_out")}
     assert next(c for c in comparisons if c.primary and c.suite == "target").verdict == "gained"
@@ -188,7 +188,7 @@ def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> Non
     # The same names with other content are evaluated anew, on the result and on the start.
     write_rows(place / "prose.jsonl", [{"text": f"{s} Now it is another."} for s in SENTENCES])
     run(*EVALUATED)
-    assert [RunFolder("out").find_evaluation(side, "source", "prose").metrics["nats_per_token"].n for side in ("start", "result")] == [6, 6]
+    assert [RunFolder("out").evaluated(side).find("source", "prose").metrics["nats_per_token"].n for side in ("start", "result")] == [6, 6]
     assert [p.stat().st_mtime_ns for p in kept[:2]] == before[:2]
 
 
@@ -197,7 +197,7 @@ def test_a_later_session_measures_what_the_first_would_have(place: Path) -> None
         run(*EVALUATED, *more, out=out)
         run(*more, out=out + "2")
         run(*EVALUATED, *more, out=out + "2")
-        one, two = (RunFolder(o).find_evaluation("result", "target", "held_out") for o in (out, out + "2"))
+        one, two = (RunFolder(o).evaluated("result").find("target", "held_out") for o in (out, out + "2"))
         assert one.metrics == two.metrics
 
 
@@ -219,9 +219,9 @@ def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None
     assert 0 < record.model["trainable"] < record.model["parameters"]
 
     run(*EVALUATED, out="full")  # the start's evaluation does not depend on how it is trained after
-    one, two = (RunFolder(out).find_evaluation("start", "source", "prose") for out in ("out", "full"))
+    one, two = (RunFolder(out).evaluated("start").find("source", "prose") for out in ("out", "full"))
     assert one.metrics == two.metrics and one.key == two.key
-    after = RunFolder("out").find_evaluation("result", "source", "prose")
+    after = RunFolder("out").evaluated("result").find("source", "prose")
     assert after.metrics["nats_per_token"].value != one.metrics["nats_per_token"].value
 
     merged = AutoPeftModelForCausalLM.from_pretrained("out").merge_and_unload().state_dict()

@@ -23,7 +23,7 @@ from holdfast.errors import ConfigError, UserError
 from holdfast.evaluation.compare import compare_samples
 from holdfast.evaluation.estimates import TEXT_FIGURES, estimate
 from holdfast.evaluation.suite import Entry, EvaluationPlan, PerplexityEntry, TaskEntry
-from holdfast.results import Comparison, Evaluation, Metric, RunFolder, fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.results import Comparison, Evaluation, EvaluationFolder, Metric, RunFolder, fingerprint, read_json, read_jsonl, write_json, write_jsonl
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +42,7 @@ def evaluate(
     tokenizer: Any,
     plan: EvaluationPlan,
     *,
-    folder: RunFolder,
-    which: str,
+    folder: EvaluationFolder,
     model_identity: Mapping[str, Any],
     cache: str | Path | None = None,
     console: Console | None = None,
@@ -54,8 +53,7 @@ def evaluate(
         model: a Hugging Face causal LM, PEFT-wrapped or not; left in the state it came in.
         tokenizer: its tokenizer.
         plan: what to measure.
-        folder: where evaluations and per-sample rows go.
-        which: "start" or "result".
+        folder: where evaluations and per-sample rows go; for a run, `RunFolder.evaluated("start")` or `("result")`.
         model_identity: `{"name": ..., "hash": ...}`; the hash must change whenever the weights do.
         cache: folder shared between runs; None: none.
         console: where progress bars go; None: standard error. Bars show on terminals only.
@@ -82,7 +80,7 @@ def evaluate(
             "versions": versions,
         }
         key = fingerprint(identity)
-        kept = _kept(folder, which, entry, key) or _from_cache(cache, folder, which, entry, key, model_identity)
+        kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
         if kept is not None:
             done.append(kept)
             continue
@@ -104,7 +102,7 @@ def evaluate(
             seconds=time.perf_counter() - started,
             versions=versions,
         )
-        folder.write_evaluation(which, evaluation, rows)
+        folder.write(evaluation, rows)
         if cache is not None:
             write_jsonl(Path(cache) / key / "samples.jsonl", rows)
             write_json(Path(cache) / key / "evaluation.json", evaluation)
@@ -122,11 +120,11 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
     """
     comparisons: list[Comparison] = []
     for entry in plan.entries:
-        before = folder.find_evaluation("start", entry.suite, entry.name)
-        after = folder.find_evaluation("result", entry.suite, entry.name)
+        before = folder.evaluated("start").find(entry.suite, entry.name)
+        after = folder.evaluated("result").find(entry.suite, entry.name)
         if before is None or after is None:
             continue
-        rows = [folder.samples(which, entry.suite, entry.name) for which in ("start", "result")]
+        rows = [folder.evaluated(which).samples(entry.suite, entry.name) for which in ("start", "result")]
         comparisons += compare_samples(rows[0], rows[1], before, after, confidence=plan.confidence, resamples=resamples, seed=plan.seed)
     folder.write_comparisons(comparisons)
     return comparisons
@@ -290,18 +288,18 @@ def _versions(kind: str) -> dict[str, str]:
     return versions
 
 
-def _kept(folder: RunFolder, which: str, entry: Entry, key: str) -> Evaluation | None:
-    found = folder.find_evaluation(which, entry.suite, entry.name)
+def _kept(folder: EvaluationFolder, entry: Entry, key: str) -> Evaluation | None:
+    found = folder.find(entry.suite, entry.name)
     return found if found is not None and found.key == key else None
 
 
-def _from_cache(cache: str | Path | None, folder: RunFolder, which: str, entry: Entry, key: str, identity: Mapping[str, Any]) -> Evaluation | None:
+def _from_cache(cache: str | Path | None, folder: EvaluationFolder, entry: Entry, key: str, identity: Mapping[str, Any]) -> Evaluation | None:
     """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written last, so it implies its rows."""
     if cache is None or not (Path(cache) / key / "evaluation.json").is_file():
         return None
     stored = Evaluation.from_json(read_json(Path(cache) / key / "evaluation.json"))
     evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=dict(identity))
-    folder.write_evaluation(which, evaluation, read_jsonl(Path(cache) / key / "samples.jsonl"))
+    folder.write(evaluation, read_jsonl(Path(cache) / key / "samples.jsonl"))
     return evaluation
 
 

@@ -256,7 +256,7 @@ def per_sample(folder: RunFolder, which: str, name: tuple[str, str], metric: str
     their place.
     """
     try:
-        rows = folder.samples(which, *name)
+        rows = folder.evaluated(which).samples(*name)
     except (OSError, DataError):
         return None
     found: dict[tuple[str, int], tuple[float, float]] = {}
