@@ -11,6 +11,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,9 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             request = Request(fisher.build_parser(), options)
             fisher.read_request(request)
             assert request.problems == []
+        elif name in ("evaluate", "compare", "judge"):
+            parser = import_module(f"holdfast.cli.{name}").build_parser()
+            assert parser.given(options)[1] == []
         elif name in ("merge", "residual", "distance", "perturb", "inspect"):
             check_checkpoint_command(name, options, capsys)
         else:

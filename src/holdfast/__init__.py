@@ -40,8 +40,9 @@ if TYPE_CHECKING:
         UserError,
     )
     from holdfast.evaluation.compare import compare_samples
+    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.runner import compare_runs, evaluate
-    from holdfast.evaluation.suite import EvaluationPlan, parse_evaluation
+    from holdfast.evaluation.suite import parse_evaluation
     from holdfast.ops.annealing import annealed_loss
     from holdfast.ops.heads import describe_head
     from holdfast.reports.run_report import write_run_report
@@ -83,7 +84,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "evaluation.compare": ("compare_samples",),
     "evaluation.runner": ("compare_runs", "evaluate"),
-    "evaluation.suite": ("EvaluationPlan", "parse_evaluation"),
+    "evaluation.entries": ("EvaluationPlan",),
+    "evaluation.suite": ("parse_evaluation",),
     "ops.annealing": ("annealed_loss",),
     "ops.heads": ("describe_head",),
     "reports.run_report": ("write_run_report",),

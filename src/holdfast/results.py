@@ -171,7 +171,8 @@ class Evaluation:
 
     - "perplexity": `{"doc", "nats": float, "tokens": int, "bytes": int}`; "memorisation" has `"exact"`, the tokens of them that were the most likely
       one, and `"entropy"`, summed over them, too.
-    - "task": `{"doc", "prompt": hash, "<metric>": float, ..., "question": str}` and "task" for a group's subtask. Multiple choice:
+    - "task": `{"doc", "prompt": hash, "<metric>": float, ..., "question": str}`, "task" for a group's subtask, and "<metric>#" where a question has
+      several parts, of which "<metric>" were right. Multiple choice:
       `"choices": [str]`, `"loglikelihoods": [float]` a choice, `"gold": int or [int]`, `"answer": int`. Generation: `"gold": str`, `"output": str`.
     - "answers": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float], "gold", "answer", "acc": 0 or 1}`, the
       probabilities over the options alone, so that their sum is 1.

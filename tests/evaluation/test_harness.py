@@ -13,8 +13,8 @@ import torch
 
 from evaluation.conftest import make_model, make_tokenizer
 from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.harness import check_task, run_task
-from holdfast.evaluation.suite import TaskEntry
 
 ARC = [
     {
@@ -113,7 +113,7 @@ def test_missing_columns_are_named(tiny_tokenizer, tmp_path):
     with pytest.raises(DataError, match=r"lacks answerKey, choices.*it has question, options, answer.*ai2_arc"):
         check_task(tiny_tokenizer, an_entry("arc_easy", data=data))
     with pytest.raises(DataError, match=r"lacks label"):
-        check_task(tiny_tokenizer, an_entry("boolq", data=write_rows(tmp_path / "b.jsonl", [{"question": "a", "passage": "b", "answer": True}])))
+        check_task(tiny_tokenizer, an_entry("boolq", data=write_rows(tmp_path / "b.jsonl", [{"question": "a", "passage": "b", "idx": 1}])))
     with pytest.raises(DataError, match=r"winogrande.*cannot read.*option1"):
         check_task(tiny_tokenizer, an_entry("winogrande", data=write_rows(tmp_path / "w.jsonl", [{"sentence": "a _ b", "answer": "1"}])))
 
@@ -267,7 +267,15 @@ def test_real_benchmark_files(shared_data, tiny_tokenizer, task, file, questions
     assert 0 <= scores.metrics["acc"].value <= 1
 
 
-def test_real_boolq_file_has_another_column(shared_data, tiny_tokenizer):
-    entry = an_entry("boolq", data=str(shared_data / "eval_sets" / "hf_boolq_validation.jsonl.gz"))
-    with pytest.raises(DataError, match=r"lacks label \(it has question, answer, passage\)"):
-        check_task(tiny_tokenizer, entry)
+@pytest.mark.slow
+def test_the_quick_look_finds_what_the_harness_finds():
+    """Every task, group and tag of the quick look is the harness's own of that name."""
+    from holdfast.evaluation.tasks import _index, task_manager
+
+    quick, whole = _index(), task_manager().task_index
+    wrong = [n for n, p in (quick.tasks | quick.groups).items() if n not in whole or str(whole[n].yaml_path) != p]
+    assert not wrong, f"{len(wrong)} files differ: {wrong[:5]}"
+    tags = {n: sorted(e.tags) for n, e in whole.items() if e.yaml_path is None and e.tags}
+    differing = [n for n, children in quick.tags.items() if tags.get(n) != children]
+    assert not differing, f"{len(differing)} tags differ: {[(n, quick.tags[n][:3], tags.get(n, [])[:3]) for n in differing[:5]]}"
+    assert {"mmlu", "mmlu_pro", "minerva_math", "bbh"} <= set(quick.groups) | set(quick.tags)

@@ -38,14 +38,13 @@ def plan(tmp_path: Path, colour_task: Path):
 def counted(monkeypatch):
     """Counts what is really computed."""
     calls: list[str] = []
-    for name in ("_run_perplexity", "_run_task"):
-        original = getattr(runner, name)
+    original = runner.measure
 
-        def spy(model, tokenizer, entry, *rest, original=original):
-            calls.append(f"{entry.suite}/{entry.name}")
-            return original(model, tokenizer, entry, *rest)
+    def spy(model, tokenizer, entry, plan, **rest):
+        calls.append(f"{entry.suite}/{entry.name}")
+        return original(model, tokenizer, entry, plan, **rest)
 
-        monkeypatch.setattr(runner, name, spy)
+    monkeypatch.setattr(runner, "measure", spy)
     return calls
 
 
@@ -199,3 +198,76 @@ def test_a_failing_entry_keeps_what_was_done(plan, tmp_path, tiny_tokenizer):
         run(plan, folder, tiny_tokenizer)
     assert folder.evaluated("start").find("source", "prose") is not None
     assert folder.evaluated("start").find("source", "colour_task") is not None
+
+
+def computed_tokens(monkeypatch, module, name) -> list[int]:
+    counts: list[int] = []
+    original = getattr(module, name)
+
+    def spy(self_or_model, *args, **kwargs):
+        counts.append(1)
+        return original(self_or_model, *args, **kwargs)
+
+    monkeypatch.setattr(module, name, spy)
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["perplexity", "task", "classes", "answers", "memorisation"])
+def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypatch, colour_task):
+    """Interrupted after some rows, the second run computes the others only, and comes to the same last digit."""
+    from holdfast.evaluation import partial, perplexity, shared_prefix
+
+    texts = [{"text": f"{sentence} {i}", "label": i % 2} for i, sentence in enumerate(SENTENCES * 30)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    letters = colour_task.with_name("letters.yaml")
+    letters.write_text(colour_task.read_text().replace("colour_task", "letters").replace("doc_to_choice: options", 'doc_to_choice: ["A", "B"]'))
+    rows = [{"q": f"Is thing number {i} with a rather long name red or blue?", "options": ["red", "blue"], "right": i % 2} for i in range(60)]
+    (tmp_path / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    entry = {
+        "perplexity": {"perplexity": "texts.jsonl", "text": "{text}"},
+        "memorisation": {"memorisation": "texts.jsonl", "text": "{text}"},
+        "task": {"task": str(colour_task)},
+        "answers": {"answers": str(letters)},
+        "classes": {"classes": "texts.jsonl", "prompt": "{text} is", "options": [" dull", " fine"]},
+    }[kind]
+    plan, problems = parse_evaluation({"source": [entry]}, base_dir=tmp_path)
+    assert problems == []
+    monkeypatch.setattr(partial.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
+    module, name = (perplexity, "_score_row") if kind in ("perplexity", "memorisation") else (shared_prefix.Scorer, "states")
+    whole = computed_tokens(monkeypatch, module, name)
+    expected = run(plan, RunFolder(tmp_path / "whole"), tiny_tokenizer)[0]
+    count, folder, seen = len(whole), RunFolder(tmp_path / "cut"), 0
+    assert count > 5
+    original = getattr(module, name)
+
+    def breaks(*args, **kwargs):
+        nonlocal seen
+        seen += 1
+        if seen == count - 2:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, breaks)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, folder, tiny_tokenizer)
+    assert folder.evaluated("start").all() == []
+    monkeypatch.setattr(module, name, original)
+    whole.clear()
+    again = run(plan, folder, tiny_tokenizer)[0]
+    assert len(whole) <= 3 + 3, "what was there is not computed again (up to three passes try whether rows can be shared)"
+    assert again.metrics == expected.metrics
+    assert folder.evaluated("start").samples("source", again.name) == RunFolder(tmp_path / "whole").evaluated("start").samples("source", again.name)
+    assert not list(folder.evaluated("start").path.glob(".*"))
+
+
+def test_a_line_cut_short_is_left_out(tmp_path):
+    from holdfast.evaluation.partial import Partial
+
+    path = tmp_path / "found.jsonl"
+    path.write_text('{"a": 1}\n{"b": 2}\n{"c": ')
+    kept = Partial(path, seconds=0.0)
+    assert kept.found == {"a": 1, "b": 2}
+    kept.add({"d": 4})
+    assert Partial(path).found == {"a": 1, "b": 2, "d": 4}
+    kept.remove()
+    assert not path.exists()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.evaluation.suite import EvaluationPlan, PerplexityEntry, TaskEntry, parse_evaluation
+from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry, TaskEntry
+from holdfast.evaluation.suite import parse_evaluation
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_all_problems_at_once(folder):
         "source[1].windw: unknown key. Did you mean 'window'?",
         "source[1].stride: expected a whole number of at least 1, got 'x'.",
         "source[2].limit: expected a whole number of at least 1, got True.",
-        "source[3]: expected either `perplexity: <data file>` or `task: <task>`, got neither.",
+        "source[3]: expected one of `perplexity: <data file>`, `task: <task>`",
         "source[4]: expected a task name",
         "batch_sise: unknown key. Did you mean 'batch_size'?",
         "before: expected true or false, got 'yes'.",
@@ -108,7 +109,7 @@ def test_all_problems_at_once(folder):
         ({"task": "your.yaml"}, "no such file or folder 'your.yaml'"),
         ({"task": "arc_easy", "data": "arc.json"}, "Did you mean 'arc.jsonl'?"),
         ({"task": "arc_easy", "fewshot_data": "arc.jsonl"}, "only used together with `data`"),
-        ({"task": "arc_easy", "perplexity": "prose.jsonl"}, "got both"),
+        ({"task": "arc_easy", "perplexity": "prose.jsonl"}, "got perplexity and task"),
         ({"perplexty": "prose.jsonl"}, "Did you mean 'perplexity'?"),
     ],
 )

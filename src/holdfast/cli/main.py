@@ -1,7 +1,7 @@
 """The command `holdfast`: finds the subcommand, turns errors into messages and exit codes. Everything heavy is imported by the subcommand.
 
-Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a model); 130 interrupted with Ctrl-C; 141 the reader of the output
-went away.
+Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a model); 3 a rule of `compare --fail_if` failed; 130 interrupted with
+Ctrl-C; 141 the reader of the output went away.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, 
 COMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": ("holdfast.cli.quickstart", "see it work in about three minutes: no network, no GPU, no files of yours"),
     "train": ("holdfast.cli.train", "fine-tune a model, keep what it knew, measure both before and after"),
+    "evaluate": ("holdfast.cli.evaluate", "measure models on suites of benchmarks, on text, on what they answer"),
+    "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
+    "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
@@ -55,6 +58,9 @@ examples
   holdfast train --config run.yaml --learning_rate 1e-5     # a YAML for 'trl sft' works as it is
   holdfast train --config run.yaml --dry_run                # checks everything, trains nothing
   holdfast report runs/Qwen3-0.6B-label_annealing
+
+  holdfast evaluate base tuned --suite knowledge --output_dir measured
+  holdfast compare measured --fail_if 'any drop > 1pt' --markdown comment.md
 
   holdfast merge math code --base base --method ties --density 0.3 --output_dir both
   holdfast residual apply --instruct instruct --old_base base --base new-base --output_dir new-instruct

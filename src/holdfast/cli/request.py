@@ -44,9 +44,9 @@ class RequestParser(OptionParser):
         (group or self).add_argument(f"--{name}", metavar=metavar, default=argparse.SUPPRESS, help=text)
 
     def many(self, name: str, metavar: str, text: str, *, group: Any = None) -> None:
-        """An option with one or more values."""
+        """An option with one or more values, which may be given several times."""
         self.values[name] = "many"
-        (group or self).add_argument(f"--{name}", metavar=metavar, nargs="+", default=argparse.SUPPRESS, help=text)
+        (group or self).add_argument(f"--{name}", metavar=metavar, nargs="+", action="extend", default=argparse.SUPPRESS, help=text)
 
     def switch(self, name: str, text: str, *, group: Any = None) -> None:
         """An option that is on or off: `--name`, `--name false`, `--no_name`."""

@@ -150,6 +150,13 @@ def _content_bytes(message: Mapping[str, Any]) -> int:
     return len((content if isinstance(content, str) else str(content or "")).encode())
 
 
+def border_ids(prompt: str, completion: str, tokenizer: Any) -> tuple[list[int], list[int]]:
+    """(given, scored) token ids of a text in two parts, by the conventions above. A text without BOS gives its first token away."""
+    ids = _string_ids(prompt + completion, tokenizer)
+    start = max(1, _common_prefix(_string_ids(prompt, tokenizer), ids))
+    return ids[:start], ids[start:]
+
+
 def starts_with_bos(tokenizer: Any) -> bool:
     """True where strings are scored from their first token on, after a BOS."""
     return getattr(tokenizer, "bos_token_id", None) is not None

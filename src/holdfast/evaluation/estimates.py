@@ -57,22 +57,28 @@ TEXT_FIGURES: dict[str, Ratio] = {
     "nats_per_token": Ratio(numerator="nats", denominator="tokens", unit="nats/token"),
     "bits_per_byte": Ratio(numerator="nats", denominator="bytes", transform=lambda x: x / _LN2, unit="bits/byte"),
     "perplexity": Ratio(numerator="nats", denominator="tokens", transform=np.exp, unit="perplexity"),
+    "exact_memorisation": Ratio(numerator="exact", denominator="tokens", unit="share of tokens", higher_is_better=True),
+    "entropy_per_token": Ratio(numerator="entropy", denominator="tokens", unit="nats/token"),
+    "class_perplexity": Ratio(numerator="nats", transform=np.exp, unit="perplexity of the class"),
     "word_perplexity": Ratio(numerator="nats", denominator="words", transform=np.exp, unit="perplexity per word"),
     "byte_perplexity": Ratio(numerator="nats", denominator="bytes", transform=np.exp, unit="perplexity per byte"),
 }
-"""Figures of text by name; `nats`, `tokens`, `bytes` and `words` are columns of the rows."""
+"""Figures of text by name; `nats`, `tokens`, `bytes`, `words`, `exact` and `entropy` are columns of the rows."""
 
 
 def figure_for(metric: str, rows: Rows, *, higher_is_better: bool = True, unit: str = "") -> Ratio | None:
     """How `metric` comes out of `rows`, or None where they do not carry it.
 
-    A text figure where the rows have its columns, else the mean of a column of that name.
+    A text figure where the rows have its columns, else the mean of a column of that name; over the parts that the column "<metric>#" counts, where
+    there is one.
     """
     if not rows:
         return None
     known = TEXT_FIGURES.get(metric)
-    if known is not None and all(known.numerator in row and known.denominator in row for row in rows):
+    if known is not None and all(known.numerator in row and (known.denominator is None or known.denominator in row) for row in rows):
         return known
+    if all(_is_number(row.get(metric)) and _is_number(row.get(f"{metric}#")) for row in rows):  # several parts a question
+        return Ratio(numerator=metric, denominator=f"{metric}#", higher_is_better=higher_is_better, unit=unit)
     if all(_is_number(row.get(metric)) for row in rows):
         return Ratio(numerator=metric, higher_is_better=higher_is_better, unit=unit)
     return None

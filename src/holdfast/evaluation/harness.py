@@ -14,6 +14,7 @@ be compared sample by sample.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -23,9 +24,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import ConfigError, ModelError
+from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.estimates import TEXT_FIGURES, estimate, figure_for
 from holdfast.evaluation.modes import evaluation_mode
-from holdfast.evaluation.suite import TaskEntry
+from holdfast.evaluation.partial import Partial
 from holdfast.results import Metric
 
 _ROLLING = {"word_perplexity": "words", "byte_perplexity": "bytes", "bits_per_byte": "bytes"}
@@ -54,6 +56,7 @@ def run_task(
     confidence: float = 0.95,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    partial: Partial | None = None,
 ) -> TaskScores:
     """Runs one task or group.
 
@@ -65,32 +68,22 @@ def run_task(
         confidence: level of the intervals.
         seed: of few-shot examples, sampled generation and resampling.
         progress: called with (requests done, requests in all).
+        partial: where the model's answers are kept as they come, so that an interrupted task goes on.
 
     Raises:
-        ConfigError: no such task, or no such metric. DataError: its data is missing or does not fit.
+        ConfigError: no such task, or no such metric. DataError: its data is missing or does not fit, an option is empty or longer than the context.
         ModelError: the tokenizer lacks what the task needs.
     """
     from lm_eval.evaluator import evaluate
-    from lm_eval.models.huggingface import HFLM
 
+    from holdfast.evaluation.harness_model import SharedPrefixLM
     from holdfast.evaluation.perplexity import resolve_window
-    from holdfast.evaluation.tasks import load_tasks, wants_hub
 
-    _check_tokenizer(tokenizer, entry)
     with ExitStack() as stack:
-        stack.enter_context(_quiet_harness(progress))
-        if not wants_hub(entry):
-            stack.enter_context(_offline())
-        stack.enter_context(_own_random_state(model, seed))
-        tasks = load_tasks(entry)
-        for task in tasks.values():
-            if task.config.num_fewshot is None:
-                task.set_config(key="num_fewshot", value=0)
-            task.set_fewshot_seed(seed=seed)
+        tasks = stack.enter_context(tasks_in_use(model, tokenizer, entry, seed=seed))
         stack.enter_context(evaluation_mode(model))
-        stack.enter_context(_padding_token(tokenizer))
         window, _ = resolve_window(model)
-        lm = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=window)
+        lm = SharedPrefixLM(model, tokenizer, batch_size=batch_size, length=window, seed=seed, progress=progress, partial=partial)
         results = evaluate(
             lm=lm,
             task_dict={"tasks": tasks},
@@ -104,8 +97,67 @@ def run_task(
     return _scores(results, tasks, entry, confidence=confidence, seed=seed)
 
 
-def check_task(tokenizer: Any, entry: TaskEntry) -> None:
-    """Builds the task and its data without running it.
+@contextmanager
+def tasks_in_use(model: Any, tokenizer: Any, entry: TaskEntry, *, seed: int) -> Iterator[dict[str, Any]]:
+    """The entry's tasks by name, ready to be asked, while the harness is quiet and leaves no traces.
+
+    Raises:
+        as `run_task`.
+    """
+    from holdfast.evaluation.tasks import load_tasks, wants_hub
+
+    _check_tokenizer(tokenizer, entry)
+    with ExitStack() as stack:
+        stack.enter_context(without_traces(model, tokenizer, seed=seed))
+        if not wants_hub(entry):
+            stack.enter_context(_offline())
+        tasks = load_tasks(entry)
+        for task in tasks.values():
+            if task.config.num_fewshot is None:
+                task.set_config(key="num_fewshot", value=0)
+            task.set_fewshot_seed(seed=seed)
+        yield tasks
+
+
+@contextmanager
+def without_traces(model: Any, tokenizer: Any, *, seed: int) -> Iterator[None]:
+    """The harness is quiet, random generators are seeded and put back, the tokenizer has a padding token meanwhile."""
+    with _quiet_harness(), _own_random_state(model, seed), _padding_token(tokenizer):
+        yield
+
+
+def build_requests(task: Any, entry: TaskEntry, lm: Any) -> None:
+    """Makes the task's requests (`task.instances`) as the harness's own evaluator does."""
+    limit = len(task.eval_docs) if entry.limit is None else min(entry.limit, len(task.eval_docs))
+    task.build_all_requests(
+        limit=limit,
+        rank=0,
+        world_size=1,
+        apply_chat_template=entry.apply_chat_template,
+        fewshot_as_multiturn=True,
+        chat_template=lm.apply_chat_template if entry.apply_chat_template else None,
+        tokenizer_name=lm.tokenizer_name if entry.apply_chat_template else "",
+    )
+
+
+def document_hash(doc: Any) -> str:
+    """The hash by which the harness knows a question."""
+    from lm_eval.utils import handle_non_serializable, hash_string
+
+    return hash_string(json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False))
+
+
+def settled(tasks: Mapping[str, Any]) -> dict[str, Any]:
+    """What the harness settled on: examples shown, task versions, subtasks."""
+    return {
+        "num_fewshot": _same_or_all({name: task.config.num_fewshot for name, task in tasks.items()}),
+        "task_version": _same_or_all({name: task.VERSION for name, task in tasks.items()}),
+        "subtasks": sorted(tasks) if len(tasks) > 1 else [],
+    }
+
+
+def check_task(tokenizer: Any, entry: TaskEntry) -> dict[str, Any]:
+    """Builds the entry's tasks and their data without running them; gives them by name.
 
     Raises:
         ConfigError, DataError, ModelError: as `run_task` would.
@@ -114,10 +166,10 @@ def check_task(tokenizer: Any, entry: TaskEntry) -> None:
 
     _check_tokenizer(tokenizer, entry)
     with ExitStack() as stack:
-        stack.enter_context(_quiet_harness(None))
+        stack.enter_context(_quiet_harness())
         if not wants_hub(entry):
             stack.enter_context(_offline())
-        load_tasks(entry)
+        return load_tasks(entry)
 
 
 def _check_tokenizer(tokenizer: Any, entry: TaskEntry) -> None:
@@ -142,9 +194,10 @@ def _scores(results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEnt
         means = {metric for metric, function in task.aggregation().items() if getattr(function, "__name__", "") in ("mean", "nanmean")}
         by_doc: dict[Any, dict[str, Any]] = {}
         for sample in results["samples"][name]:
-            row = by_doc.setdefault(sample["doc_id"], {"doc": sample["doc_hash"], "prompt": sample["prompt_hash"]})
-            if len(tasks) > 1:
-                row["task"] = name
+            if sample["doc_id"] not in by_doc:
+                row = {"doc": sample["doc_hash"], "prompt": sample["prompt_hash"], **({"task": name} if len(tasks) > 1 else {})}
+                by_doc[sample["doc_id"]] = {**row, **question_and_answer(task, sample)}
+            row = by_doc[sample["doc_id"]]
             for metric in sample["metrics"]:
                 label = metric if sample["filter"] == "none" else f"{metric},{sample['filter']}"
                 better.setdefault(label, bool(task.higher_is_better().get(metric, True)))
@@ -153,6 +206,8 @@ def _scores(results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEnt
                     row.update({"nats": -float(value[0]), _ROLLING[metric]: int(value[1])})
                 elif metric in means and _is_scalar(value):
                     row[label] = float(value)
+                elif _is_shares(value):  # several right / wrong parts a question, averaged over all parts (IFEval's instructions)
+                    row.update({label: float(sum(value)), parts_of(label): len(value)})
                 else:
                     whole[label] = float(results["results"][name].get(f"{metric},{sample['filter']}", float("nan")))
         rows.extend(by_doc.values())
@@ -168,15 +223,39 @@ def _scores(results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEnt
             metrics[label] = Metric(value=whole[label], n=len(rows), unit=_unit(label), higher_is_better=higher, confidence=confidence)
     if not metrics:
         raise ConfigError(f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List them one by one.")
-    settings = {
-        "num_fewshot": _same_or_all({name: task.config.num_fewshot for name, task in tasks.items()}),
-        "task_version": _same_or_all({name: task.VERSION for name, task in tasks.items()}),
-        "subtasks": sorted(tasks) if len(tasks) > 1 else [],
-    }
+    settings = settled(tasks)
     notes = []
     if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
         notes.append("Few-shot examples come from the evaluated file itself, without the question asked.")
     return TaskScores(rows=rows, metrics=metrics, primary=_primary(metrics, entry), settings=settings, notes=notes)
+
+
+def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked and what the model made of it, for people: see `holdfast.results.Evaluation`."""
+    doc = sample["doc"]
+    text, target = task.doc_to_text(doc), sample["target"]
+    kind = getattr(task, "OUTPUT_TYPE", "")
+    if kind == "multiple_choice":
+        choices = [str(choice) for choice in task.doc_to_choice(doc)]
+        scored = [float(answer[0]) for answer in sample["filtered_resps"][: len(choices)]]
+        if getattr(task, "multiple_input", 0):  # the options are beginnings, and the text is what follows
+            text, target = str(target).strip(), text
+        gold = target if isinstance(target, (int, list)) else choices.index(target) if target in choices else None
+        answer = max(range(len(scored)), key=scored.__getitem__) if scored else None
+        return {"question": str(text), "choices": choices, "loglikelihoods": scored, "gold": gold, "answer": answer}
+    if kind == "generate_until":
+        outputs = sample["resps"][0]
+        return {"question": str(text), "gold": target if isinstance(target, str) else str(target), "output": str(outputs[0]) if outputs else ""}
+    return {}
+
+
+def parts_of(label: str) -> str:
+    """The column that counts the parts behind a metric with several right / wrong parts a question."""
+    return f"{label}#"
+
+
+def _is_shares(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, bool) for v in value)
 
 
 def _is_scalar(value: Any) -> bool:
@@ -211,48 +290,35 @@ def _same_or_all(values: Mapping[str, Any]) -> Any:
 # -------------------------------------------------------------------------------------------------- leaving no traces
 
 
-class _Bar:
-    """Stands in for tqdm inside the harness: counts go to one callback, nothing is printed."""
+class _NoBar:
+    """Stands in for tqdm inside the harness: nothing is printed."""
 
-    report: Callable[[int, int], None] | None = None
-
-    def __init__(self, iterable: Any = None, *_: Any, total: int | None = None, **__: Any) -> None:
+    def __init__(self, iterable: Any = None, *_: Any, **__: Any) -> None:
         self.iterable = iterable
-        self.total = total
-        self.n = 0
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.iterable)
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> _NoBar:
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
 
-    def update(self, n: int = 1) -> None:
-        self.n += n
-        if self.report is not None and self.total:
-            self.report(self.n, self.total)
-
-    def close(self) -> None:
+    def ignore(self, *_: Any, **__: Any) -> None:
         return None
 
-    def set_description(self, *_: Any, **__: Any) -> None:
-        return None
-
-    set_postfix = set_description
+    update = close = set_description = set_postfix = ignore
 
 
 @contextmanager
-def _quiet_harness(progress: Callable[[int, int], None] | None) -> Iterator[None]:
-    """The harness's log at errors only, its bars into `progress`, the bars of `datasets` off; all of it restored."""
+def _quiet_harness() -> Iterator[None]:
+    """The harness's log at errors only, its bars and those of `datasets` off; all of it restored."""
     import datasets
     import lm_eval.api.model
     import lm_eval.api.task
     import lm_eval.models.huggingface
 
-    bar = type("_ReportingBar", (_Bar,), {"report": staticmethod(progress) if progress is not None else None})
     modules = [m for m in (lm_eval.api.model, lm_eval.api.task, lm_eval.models.huggingface) if hasattr(m, "tqdm")]
     originals = [m.tqdm for m in modules]
     log = logging.getLogger("lm_eval")
@@ -261,7 +327,7 @@ def _quiet_harness(progress: Callable[[int, int], None] | None) -> Iterator[None
     log.setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     for module in modules:
-        module.tqdm = bar
+        module.tqdm = _NoBar
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.documents import Document, EncodedDocument, encode_document
 from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.partial import Partial
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +110,8 @@ def score_documents(
     batch_tokens: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     notes: list[str] | None = None,
+    memorisation: bool = False,
+    partial: Partial | None = None,
 ) -> list[dict[str, Any]]:
     """Scores every document.
 
@@ -122,6 +125,9 @@ def score_documents(
             masked blocks of a shared row too. Changes speed and memory, not the result.
         progress: called with (tokens done, tokens in all) after each forward pass.
         notes: remarks for the reader of the result are appended.
+        memorisation: adds `"exact"`, the scored tokens that were the most likely one (Tirumala et al. 2022, section 2), and `"entropy"`, the
+            entropies of the distributions that they were scored by, summed, in nats.
+        partial: where sums of finished rows are kept, so that an interrupted measurement goes on.
 
     Returns:
         One row a document, in order: `{"doc": hash, "nats": float, "tokens": int, "bytes": int}`, where tokens and bytes are the scored
@@ -147,22 +153,34 @@ def score_documents(
     pieces = cut(encoded, window=window, stride=stride)
     device = model.get_input_embeddings().weight.device
     batch_tokens = batch_tokens or (512 if device.type == "cpu" else 8192)
-    nats = np.zeros(len(encoded))
+    columns = 3 if memorisation else 1
+    sums = np.zeros((len(encoded), columns))
+    partial = partial or Partial(None)
     with evaluation_mode(model):
-        head = _float_head(describe_head(model))
+        head = float_head(describe_head(model))
         rows = pack(pieces, batch_tokens=batch_tokens)
         shared = next((row for row in rows if len(row) > 1), None)
         if shared is not None and not documents_stay_apart(model, head, shared[0], shared[1]):
             _note(f"{type(model).__name__} does not keep documents apart that share a row, so they were scored one by one.", notes)
             rows = [[piece] for piece in pieces]
         total, done = sum(len(piece.ids) for piece in pieces), 0
-        for row in rows:
-            of_document = np.repeat([piece.document for piece in row], [len(piece.targets) for piece in row])
-            np.add.at(nats, of_document, _score_row(model, head, row).double().cpu().numpy())
+        for number, row in enumerate(rows):
+            found = partial.found.get(f"row {number}")
+            if found is None:
+                of_piece = np.repeat(np.arange(len(row)), [len(piece.targets) for piece in row])
+                values = np.zeros((len(row), columns))
+                np.add.at(values, of_piece, _score_row(model, head, row, memorisation=memorisation).double().cpu().numpy())
+                found = values.tolist()
+                partial.add({f"row {number}": found})
+            np.add.at(sums, [piece.document for piece in row], np.array(found))
             done += sum(len(piece.ids) for piece in row)
             if progress is not None:
                 progress(done, total)
-    return [{"doc": d.doc, "nats": float(value), "tokens": d.tokens, "bytes": d.bytes} for d, value in zip(encoded, nats, strict=True)]
+    scored = []
+    for document, (nats, *more) in zip(encoded, sums.tolist(), strict=True):
+        figures = {"doc": document.doc, "nats": nats, "tokens": document.tokens, "bytes": document.bytes}
+        scored.append({**figures, "exact": round(more[0]), "entropy": more[1]} if memorisation else figures)
+    return scored
 
 
 def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32) -> bool:
@@ -176,7 +194,7 @@ def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *,
     """
     import torch
 
-    if not _takes_positions(model):
+    if not takes_positions(model):
         return False
     front = dataclasses.replace(first, ids=first.ids[:tokens], targets=[])
     vocabulary = head.vocabulary
@@ -200,15 +218,17 @@ def _note(text: str, notes: list[str] | None) -> None:
         notes.append(text)
 
 
-def _takes_positions(model: Any) -> bool:
+def takes_positions(model: Any) -> bool:
+    """Whether the model's backbone takes position ids."""
     from holdfast.ops.heads import backbone_of
 
     parameters = inspect.signature(backbone_of(model).forward).parameters
     return "position_ids" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _score_row(model: Any, head: Head, row: Sequence[Piece]) -> torch.Tensor:
-    """Nats `[targets of the row]`, float32, in the order of pieces and their targets."""
+def _score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: bool = False) -> torch.Tensor:
+    """Nats `[targets of the row, 1]`, float32, in the order of pieces and their targets; with `memorisation` `[.., 3]`: nats, whether the target
+    was the most likely token, entropy."""
     import torch
 
     from holdfast.ops.heads import project, run_backbone
@@ -232,11 +252,18 @@ def _score_row(model: Any, head: Head, row: Sequence[Piece]) -> torch.Tensor:
     for start in range(0, len(offsets), rows_at_once):
         part = slice(start, start + rows_at_once)
         logits_NV = project(hidden_NH[part], head)
-        losses.append(torch.nn.functional.cross_entropy(logits_NV, targets_N[part], reduction="none"))
-    return torch.cat(losses) if losses else hidden_NH.new_zeros(0, dtype=torch.float32)
+        losses_N = torch.nn.functional.cross_entropy(logits_NV, targets_N[part], reduction="none")
+        if memorisation:
+            logp_NV = logits_NV.log_softmax(-1)
+            entropy_N = -(logp_NV.exp() * logp_NV).nan_to_num(0.0).sum(-1)  # 0 log 0 = 0
+            exact_N = (logits_NV.argmax(-1) == targets_N[part]).to(losses_N.dtype)
+            losses.append(torch.stack([losses_N, exact_N, entropy_N], dim=-1))
+        else:
+            losses.append(losses_N[:, None])
+    return torch.cat(losses) if losses else hidden_NH.new_zeros((0, 3 if memorisation else 1), dtype=torch.float32)
 
 
-def _float_head(head: Head) -> Head:
+def float_head(head: Head) -> Head:
     """The head with float32 tensors, converted once and not again for every slice. Costs 4 V H bytes for a half-precision model."""
     import torch
 

@@ -2,8 +2,8 @@
 
 Every entry has a key: the fingerprint of the model's hash, the tokenizer, the data's content, the settings, and the versions of the libraries that
 compute the figures. An evaluation in the folder with the same key is not computed again; neither is one in the `cache` folder, which several runs
-share (the bare starting model of a sweep is evaluated once). Evaluations are written as soon as they are done, so an interrupted run continues with
-the next entry.
+share (the bare starting model of a sweep is evaluated once). Evaluations are written as soon as they are done, and what an entry has found so far
+is kept beside them (`partial`), so an interrupted run continues in the middle of an entry.
 
 Single process: under DDP call it on one rank with the unwrapped model.
 """
@@ -20,21 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, UserError
+from holdfast.evaluation.averages import averages_of
 from holdfast.evaluation.compare import compare_samples
-from holdfast.evaluation.estimates import TEXT_FIGURES, estimate
-from holdfast.evaluation.suite import Entry, EvaluationPlan, PerplexityEntry, TaskEntry
-from holdfast.results import Comparison, Evaluation, EvaluationFolder, Metric, RunFolder, fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.evaluation.entries import Entry, EvaluationPlan, TaskEntry
+from holdfast.evaluation.measures import Report, check, measure
+from holdfast.evaluation.partial import Partial
+from holdfast.results import Comparison, Evaluation, EvaluationFolder, RunFolder, fingerprint, read_json, read_jsonl, write_json, write_jsonl
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_RULES = 1
+_RULES = 2
 """Raised when what is scored changes (BOS, borders, windows), so that older evaluations are made again instead of compared with."""
-_TEXT_METRICS = ("nats_per_token", "bits_per_byte", "perplexity")
-_VERSIONS = {
-    "perplexity": ("torch", "transformers", "tokenizers", "datasets"),
-    "task": ("torch", "transformers", "tokenizers", "datasets", "lm_eval"),
-}
+_LIBRARIES = ("torch", "transformers", "tokenizers", "datasets")
 
 
 def evaluate(
@@ -59,7 +57,7 @@ def evaluate(
         console: where progress bars go; None: standard error. Bars show on terminals only.
 
     Returns:
-        One evaluation an entry, in the plan's order.
+        One evaluation an entry, in the plan's order, and then one an average.
 
     Raises:
         UserError: an entry's task, data or tokenizer does not fit (`check_plan` finds these out before a training run).
@@ -68,28 +66,20 @@ def evaluate(
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
     done = []
     for number, entry in enumerate(plan.entries, 1):
-        settings = _settings(entry, plan)
-        versions = _versions(entry.kind)
-        identity = {
-            "model": model_identity["hash"],
-            "tokenizer": tokenizer_hash,
-            "data": _data_hashes(entry),
-            "kind": entry.kind,
-            "rules": _RULES,
-            "settings": settings,
-            "versions": versions,
-        }
-        key = fingerprint(identity)
+        settings, versions = _settings(entry, plan), _versions(entry)
+        key = _key(entry, plan, tokenizer_hash, model_identity)
         kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
         if kept is not None:
             done.append(kept)
             continue
         started = time.perf_counter()
-        with _progress(f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})", console) as report:
-            if isinstance(entry, PerplexityEntry):
-                rows, metrics, primary, found = _run_perplexity(model, tokenizer, entry, plan, report)
-            else:
-                rows, metrics, primary, found = _run_task(model, tokenizer, entry, plan, report)
+        partial = Partial(folder.path / f".{key}.partial.jsonl")
+        try:
+            with _progress(f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})", console) as report:
+                rows, metrics, primary, found = measure(model, tokenizer, entry, plan, report=report, partial=partial)
+        except BaseException:
+            partial.flush()
+            raise
         evaluation = Evaluation(
             suite=entry.suite,
             name=entry.name,
@@ -106,8 +96,30 @@ def evaluate(
         if cache is not None:
             write_jsonl(Path(cache) / key / "samples.jsonl", rows)
             write_json(Path(cache) / key / "evaluation.json", evaluation)
+        partial.remove()
         done.append(evaluation)
-    return done
+    averages = averages_of(folder, plan, model_identity)
+    for evaluation in averages:
+        folder.write(evaluation, [])
+    return [*done, *averages]
+
+
+def kept_evaluations(
+    plan: EvaluationPlan, tokenizer: Any, folder: EvaluationFolder, model_identity: Mapping[str, Any], *, cache: str | Path | None = None
+) -> list[Evaluation] | None:
+    """What `evaluate` would give without computing anything, None where something is left to compute. Arguments as there."""
+    tokenizer_hash = tokenizer_fingerprint(tokenizer)
+    found = []
+    for entry in plan.entries:
+        key = _key(entry, plan, tokenizer_hash, model_identity)
+        kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
+        if kept is None:
+            return None
+        found.append(kept)
+    averages = averages_of(folder, plan, model_identity)
+    for evaluation in averages:
+        folder.write(evaluation, [])
+    return [*found, *averages]
 
 
 def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000) -> list[Comparison]:
@@ -138,7 +150,7 @@ def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[
     """
 
     def scores(model: Any) -> list[float]:
-        rows, metrics, primary, _ = _run_task(model, tokenizer, entry, plan, lambda done, total: None)
+        rows, metrics, primary, _ = measure(model, tokenizer, entry, plan, report=lambda done, total: None, partial=Partial(None))
         if any(primary not in row for row in rows):
             raise ConfigError(
                 f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {primary}. Choose another by `metric:`."
@@ -155,77 +167,30 @@ def check_plan(plan: EvaluationPlan, tokenizer: Any) -> list[str]:
     Returns:
         One sentence a problem, beginning with the entry; empty when all is well.
     """
-    from holdfast.evaluation import harness
-    from holdfast.evaluation.documents import encode_document
-
     problems = []
     for entry in plan.entries:
         try:
-            if isinstance(entry, PerplexityEntry):
-                for document in _documents(entry, tokenizer)[:8]:
-                    encode_document(document, tokenizer)
-            else:
-                harness.check_task(tokenizer, entry)
+            check(entry, tokenizer)
         except UserError as error:
             problems.append(f"{entry.suite}/{entry.name}: {error}")
     return problems
 
 
-# ------------------------------------------------------------------------------------------------------------ entries
-
-Report = Callable[[int, int], None]
-Outcome = tuple[list[dict[str, Any]], dict[str, Metric], str, dict[str, Any]]
-
-
-def _documents(entry: PerplexityEntry, tokenizer: Any) -> list[Any]:
-    from holdfast.data.formats import Templates, standardise
-    from holdfast.data.sources import data_files, load_rows
-    from holdfast.evaluation.documents import documents_from
-
-    rows = load_rows(entry.data, split=entry.split, config=entry.config)
-    whole = entry.max_documents is None and Path(entry.data).is_file()
-    if entry.max_documents is not None:
-        rows = rows.select(range(min(entry.max_documents, len(rows))))
-    given = (entry.text, entry.prompt, entry.completion)
-    templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion) if any(given) else None
-    dataset, _ = standardise(rows, tokenizer, templates=templates, files=data_files(entry.data) if whole else None)
-    return documents_from(dataset)
-
-
-def _run_perplexity(model: Any, tokenizer: Any, entry: PerplexityEntry, plan: EvaluationPlan, report: Report) -> Outcome:
-    from holdfast.evaluation.documents import starts_with_bos
-    from holdfast.evaluation.perplexity import resolve_window, score_documents
-
-    window, stride = resolve_window(model, entry.window, entry.stride)
-    notes: list[str] = []
-    documents = _documents(entry, tokenizer)
-    rows = score_documents(model, tokenizer, documents, window=window, stride=stride, progress=report, notes=notes)
-    metrics = {}
-    for name in _TEXT_METRICS:
-        figure = TEXT_FIGURES[name]
-        value, interval = estimate(figure, rows, confidence=plan.confidence, seed=plan.seed)
-        metrics[name] = Metric(
-            value=value, n=len(rows), unit=figure.unit, higher_is_better=figure.higher_is_better, interval=interval, confidence=plan.confidence
-        )
-    found = {
-        "window": window,
-        "stride": stride,
-        "bos": starts_with_bos(tokenizer),
-        "tokens": sum(row["tokens"] for row in rows),
-        "bytes": sum(row["bytes"] for row in rows),
-        "notes": notes,
-    }
-    return rows, metrics, _TEXT_METRICS[0], found
-
-
-def _run_task(model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report) -> Outcome:
-    from holdfast.evaluation.harness import run_task
-
-    scores = run_task(model, tokenizer, entry, batch_size=plan.batch_size, confidence=plan.confidence, seed=plan.seed, progress=report)
-    return scores.rows, scores.metrics, scores.primary, {**scores.settings, "notes": scores.notes}
-
-
 # --------------------------------------------------------------------------------------------------------------- keys
+
+
+def _key(entry: Entry, plan: EvaluationPlan, tokenizer_hash: str, model_identity: Mapping[str, Any]) -> str:
+    return fingerprint(
+        {
+            "model": model_identity["hash"],
+            "tokenizer": tokenizer_hash,
+            "data": _data_hashes(entry),
+            "kind": entry.kind,
+            "rules": _RULES,
+            "settings": _settings(entry, plan),
+            "versions": _versions(entry),
+        }
+    )
 
 
 def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
@@ -234,7 +199,7 @@ def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
     for field in ("data", "fewshot_data"):
         if settings.get(field) is not None and Path(settings[field]).exists():
             settings[field] = Path(settings[field]).name
-    settings.update(confidence=plan.confidence, seed=plan.seed)
+    settings.update(kind=entry.kind, confidence=plan.confidence, seed=plan.seed)
     if isinstance(entry, TaskEntry):
         settings.update(task=Path(entry.task).name if entry.is_file else entry.task, batch_size=plan.batch_size)
     return settings
@@ -243,7 +208,7 @@ def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
 def _data_hashes(entry: Entry) -> list[str]:
     from holdfast.data.sources import content_hash
 
-    if isinstance(entry, PerplexityEntry):
+    if not isinstance(entry, TaskEntry):
         return [content_hash(entry.data) if Path(entry.data).exists() else f"hub:{entry.data}"]
     from holdfast.evaluation.tasks import local_files
 
@@ -256,7 +221,7 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
 
     files: list[Path] = []
     for entry in plan.entries:
-        if isinstance(entry, PerplexityEntry):
+        if not isinstance(entry, TaskEntry):
             files.append(Path(entry.data))
         else:
             from holdfast.evaluation.tasks import local_files
@@ -278,13 +243,17 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     )
 
 
-def _versions(kind: str) -> dict[str, str]:
+def _versions(entry: Entry) -> dict[str, str]:
     versions = {}
-    for package in _VERSIONS[kind]:
+    for package in (*_LIBRARIES, *(("lm_eval",) if isinstance(entry, TaskEntry) else ())):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "unknown"
+    if isinstance(entry, TaskEntry) and entry.task == "ifeval":
+        from holdfast.evaluation.sentences import sentence_model
+
+        versions["sentences"] = sentence_model()
     return versions
 
 

@@ -11,10 +11,18 @@ evaluation:
       data: arc.jsonl           # replaces the data set that the task would fetch from the hub
       num_fewshot: 0
       limit: 200
+    - answers: mmlu             # the distribution at the answer position: mass on the options, entropy, calibration
+      data: mmlu.jsonl
   target:                       # what is learnt
     - perplexity: answers.jsonl
       prompt: "Question: {question}\\nAnswer:"
       completion: " {answer}"
+    - memorisation: answers.jsonl   # how many of its tokens the model would have said itself
+    - classes: reviews.jsonl    # the class whose name is the likeliest
+      prompt: "{text}\\nThis review is"
+      options: [" negative", " positive"]
+  averages:
+    knowledge: [arc_easy, arc_local/acc_norm]
   batch_size: 8
   before: true
 ```
@@ -28,112 +36,18 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.data.readers import COMPRESSIONS, KINDS, kind_of
 from holdfast.errors import did_you_mean
+from holdfast.evaluation.entries import CODE_FAMILIES, TASK_SUFFIXES, Average, ClassesEntry, Entry, EvaluationPlan, PerplexityEntry, TaskEntry
 
-_TASK_SUFFIXES = (".yaml", ".yml")
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _KNOWN_SUITES = ("source", "target")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerplexityEntry:
-    """Held-out text, or completions given prompts, to be scored token by token."""
-
-    suite: str
-    """"source", "target" or a name of the user's."""
-    name: str
-    """Unique within its suite; the stem of the data file unless given."""
-    data: str
-    """Absolute path of a local file or folder, or a hub id."""
-    split: str = "train"
-    """Split of the data; a single local file is the split "train"."""
-    config: str | None = None
-    """Configuration name of a hub data set."""
-    window: int | None = None
-    """Longest context in tokens; None: the model's maximum."""
-    stride: int | None = None
-    """New tokens per window in documents longer than `window`; None: half of it. Cost grows with window / stride."""
-    max_documents: int | None = None
-    """Only the first so many documents; None: all."""
-    text: str | None = None
-    """`str.format` template over the columns for plain text."""
-    prompt: str | None = None
-    """Template of what is given; comes with `completion`."""
-    completion: str | None = None
-    """Template of what is scored."""
-
-    @property
-    def kind(self) -> str:
-        return "perplexity"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskEntry:
-    """One lm-evaluation-harness task or group of tasks."""
-
-    suite: str
-    """"source", "target" or a name of the user's."""
-    name: str
-    """Unique within its suite; the task's name (or the YAML file's stem) unless given."""
-    task: str
-    """Built-in task or group, or the absolute path of a task YAML."""
-    data: str | None = None
-    """Absolute path of a local file that replaces the task's data set; prompts, choices and metrics stay the task's own."""
-    fewshot_data: str | None = None
-    """Absolute path of the examples shown before each question; None with `data`: drawn from `data` itself, never the question asked."""
-    num_fewshot: int | None = None
-    """Examples shown before each question; None: what the task says."""
-    limit: int | None = None
-    """Only the first so many questions (of each subtask of a group); None: all."""
-    apply_chat_template: bool = False
-    """Puts the questions in the tokenizer's chat template."""
-    metric: str | None = None
-    """The metric to lead with; None: accuracy where there is one, else exact match, else the task's first."""
-
-    @property
-    def kind(self) -> str:
-        return "task"
-
-    @property
-    def is_file(self) -> bool:
-        """True where `task` is the path of a task YAML."""
-        return self.task.endswith(_TASK_SUFFIXES)
-
-
-Entry = PerplexityEntry | TaskEntry
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationPlan:
-    """All entries, source first, then target, then the others, each in the order of the config."""
-
-    entries: tuple[Entry, ...] = ()
-    batch_size: int = 8
-    """Questions per forward pass of tasks. Fixed, never "auto": results depend on it, and a comparison must not."""
-    before: bool = True
-    """Evaluates the bare starting model too, which comparisons need."""
-    confidence: float = 0.95
-    """Level of all intervals."""
-    seed: int = 0
-    """Of resampling, of the choice of few-shot examples, and of sampled generation."""
-
-    @property
-    def suites(self) -> tuple[str, ...]:
-        """Names of the suites in order."""
-        return tuple(dict.fromkeys(e.suite for e in self.entries))
-
-    @property
-    def tasks(self) -> dict[str, TaskEntry]:
-        """The tasks by name, and by "suite/name" where two suites have one of the same name."""
-        tasks = [e for e in self.entries if isinstance(e, TaskEntry)]
-        names = [t.name for t in tasks]
-        return {t.name if names.count(t.name) == 1 else f"{t.suite}/{t.name}": t for t in tasks}
+_KINDS = ("perplexity", "task", "answers", "memorisation", "classes")
+"""The key that says what an entry is."""
 
 
 # ------------------------------------------------------------------------------------------------ what a value may be
@@ -160,6 +74,11 @@ def _fraction(value: Any) -> str | None:
     return None if good else "a number between 0 and 1"
 
 
+def _positive(value: Any) -> str | None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 100
+    return None if good else "a number above 0"
+
+
 def _template(value: Any) -> str | None:
     if not isinstance(value, str):
         return 'a text such as "Question: {question}"'
@@ -172,8 +91,15 @@ def _template(value: Any) -> str | None:
     return None
 
 
-_PERPLEXITY_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "perplexity": _word,
+def _texts(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        good = len(value) > 1 and all(isinstance(text, str) and text for text in value.values())
+    else:
+        good = isinstance(value, list) and len(value) > 1 and all(isinstance(text, str) and text for text in value)
+    return None if good else 'at least two texts such as [" negative", " positive"], or label: text'
+
+
+_TEXT_KEYS: dict[str, Callable[[Any], str | None]] = {
     "name": _word,
     "split": _word,
     "config": _word,
@@ -184,8 +110,16 @@ _PERPLEXITY_KEYS: dict[str, Callable[[Any], str | None]] = {
     "prompt": _template,
     "completion": _template,
 }
+_CLASSES_KEYS: dict[str, Callable[[Any], str | None]] = {
+    "name": _word,
+    "split": _word,
+    "config": _word,
+    "max_documents": _whole(1),
+    "prompt": _template,
+    "options": _texts,
+    "label": _word,
+}
 _TASK_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "task": _word,
     "name": _word,
     "data": _word,
     "fewshot_data": _word,
@@ -193,12 +127,23 @@ _TASK_KEYS: dict[str, Callable[[Any], str | None]] = {
     "limit": _whole(1),
     "apply_chat_template": _flag,
     "metric": _word,
+    "samples": _whole(1),
+    "temperature": _positive,
+}
+_KEYS = {
+    "perplexity": {"perplexity": _word, **_TEXT_KEYS},
+    "memorisation": {"memorisation": _word, **_TEXT_KEYS},
+    "classes": {"classes": _word, **_CLASSES_KEYS},
+    "task": {"task": _word, **_TASK_KEYS},
+    "answers": {"answers": _word, **{k: v for k, v in _TASK_KEYS.items() if k not in ("metric", "samples", "temperature")}},
 }
 _PLAN_KEYS: dict[str, Callable[[Any], str | None]] = {
     "batch_size": _whole(1),
     "before": _flag,
     "confidence": _fraction,
     "seed": _whole(0),
+    "allow_code_execution": _flag,
+    "description": _word,
 }
 
 
@@ -228,8 +173,10 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
         if key in _PLAN_KEYS:
             if wanted := _PLAN_KEYS[key](value):
                 problems.append(f"evaluation.{key}: expected {wanted}, got {_show(value)}.")
-            else:
+            elif key != "description":
                 settings[key] = value
+        elif key == "averages":
+            continue
         elif isinstance(value, list):
             near = did_you_mean(str(key), _KNOWN_SUITES)
             if key not in _KNOWN_SUITES and near:
@@ -239,12 +186,53 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
             if value is not None:  # all entries commented out is no mistake
                 problems.append(f"evaluation.{key}: expected a list of entries (lines that start with '- '), got {_show(value)}.")
         else:
-            known = [*_KNOWN_SUITES, *_PLAN_KEYS]
+            known = [*_KNOWN_SUITES, *_PLAN_KEYS, "averages"]
             problems.append(
                 f"evaluation.{key}: unknown key.{did_you_mean(str(key), known)} Known: {', '.join(known)}, or a suite (a list of entries)."
             )
     order = [*(s for s in _KNOWN_SUITES if s in suites), *(s for s in suites if s not in _KNOWN_SUITES)]
-    return EvaluationPlan(entries=tuple(e for s in order for e in suites[s]), **settings), problems
+    entries = tuple(e for s in order for e in suites[s])
+    if not settings.get("allow_code_execution"):
+        problems += [
+            f"evaluation.{e.suite}: '{e.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in the sandbox, "
+            "or take it out."
+            for e in entries
+            if e.kind == "code"
+        ]
+    averages = _parse_averages(config.get("averages"), entries, problems)
+    return EvaluationPlan(entries=entries, averages=averages, **settings), problems
+
+
+def _parse_averages(value: Any, entries: Sequence[Entry], problems: list[str]) -> tuple[Average, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping) or not all(isinstance(members, list) and members for members in value.values()):
+        problems.append(
+            f"evaluation.averages: expected a name and a list of entries for each, as in `knowledge: [mmlu, arc_easy]`, got {_show(value)}."
+        )
+        return ()
+    averages = []
+    for name, members in value.items():
+        found = [_member(str(member), entries) for member in members]
+        for member, hit in zip(members, found, strict=True):
+            if hit is None:
+                near = did_you_mean(str(member).split("/")[0], [e.name for e in entries])
+                problems.append(
+                    f"evaluation.averages.{name}: expected an entry, entry/metric or suite/entry/metric of this plan, got {_show(member)}.{near}"
+                )
+        averages.append(Average(name=str(name), members=tuple(hit for hit in found if hit is not None)))
+    return tuple(averages)
+
+
+def _member(text: str, entries: Sequence[Entry]) -> tuple[str, str, str | None] | None:
+    """(suite, entry, metric) of "entry", "entry/metric", "suite/entry" or "suite/entry/metric"; of several entries of one name the first."""
+    for entry in entries:
+        for known in (entry.name, f"{entry.suite}/{entry.name}"):
+            if text == known:
+                return entry.suite, entry.name, None
+            if text.startswith(f"{known}/"):
+                return entry.suite, entry.name, text[len(known) + 1 :]
+    return None
 
 
 def _parse_suite(suite: str, values: Iterable[Any], base: Path | None, problems: list[str]) -> list[Entry]:
@@ -268,15 +256,20 @@ def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems
     if isinstance(value, str) and value.strip():
         value = {_kind_of_string(value, base): value}
     if not isinstance(value, Mapping):
-        problems.append(f"{where}: expected a task name, a data file, or a mapping with `perplexity:` or `task:`, got {_show(value)}.")
+        problems.append(
+            f"{where}: expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the kinds, got {_show(value)}."
+        )
         return None
-    if ("perplexity" in value) == ("task" in value):
-        both = "both" if "task" in value else "neither"
-        near = "" if "task" in value else next((n for n in (did_you_mean(str(k), ("perplexity", "task")) for k in value) if n), "")
-        problems.append(f"{where}: expected either `perplexity: <data file>` or `task: <task>`, got {both}.{near}")
+    given = [kind for kind in _KINDS if kind in value]
+    if len(given) != 1:
+        near = "" if given else next((n for n in (did_you_mean(str(k), _KINDS) for k in value) if n), "")
+        problems.append(
+            f"{where}: expected one of `perplexity: <data file>`, `task: <task>`, `answers: <task>`, `memorisation: <data file>` and "
+            f"`classes: <data file>`, got {' and '.join(given) or 'none of them'}.{near}"
+        )
         return None
-    kind = "perplexity" if "perplexity" in value else "task"
-    known = _PERPLEXITY_KEYS if kind == "perplexity" else _TASK_KEYS
+    kind = given[0]
+    known = _KEYS[kind]
     before = len(problems)
     for key, item in value.items():
         if key not in known:
@@ -284,11 +277,17 @@ def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems
         elif wanted := known[key](item):
             problems.append(f"{where}.{key}: expected {wanted}, got {_show(item)}.")
     sound = {k: v for k, v in value.items() if k in known and not known[k](v)}
-    entry = _perplexity(suite, where, sound, base, problems) if kind == "perplexity" else _task(suite, where, sound, base, problems)
+    entry: Entry | None
+    if kind in ("perplexity", "memorisation"):
+        entry = _perplexity(suite, where, sound, base, problems, kind)
+    elif kind == "classes":
+        entry = _classes(suite, where, sound, base, problems)
+    else:
+        entry = _task(suite, where, sound, base, problems, kind)
     return entry if len(problems) == before else None
 
 
-def _perplexity(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str]) -> PerplexityEntry | None:
+def _perplexity(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str) -> PerplexityEntry | None:
     if ("prompt" in value) != ("completion" in value):
         problems.append(f"{where}: `prompt` and `completion` go together: what is given, and what is scored. Add the other one, or use `text`.")
     if "text" in value and "prompt" in value:
@@ -298,23 +297,49 @@ def _perplexity(suite: str, where: str, value: dict[str, Any], base: Path | None
             f"{where}.stride: expected less than the window ({value['window']}), got {value['stride']}; "
             "a token needs at least one before it in its window."
         )
-    source = value.pop("perplexity", None)
+    source = value.pop(kind, None)
+    data = _data(source, where, kind, value, base, problems)
+    if source is None or data is None:
+        return None
+    stem = _stem(source) if kind == "perplexity" else f"{_stem(source)}-{kind}"
+    return PerplexityEntry(suite=suite, data=data, name=value.pop("name", None) or stem, memorisation=kind == "memorisation", **value)
+
+
+def _classes(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str]) -> ClassesEntry | None:
+    missing = [key for key in ("prompt", "options") if key not in value]
+    if missing:
+        problems.append(
+            f'{where}: `classes` needs {" and ".join(f"`{key}`" for key in missing)}, for example `prompt: "{{text}}\\nThis review is"` and '
+            '`options: [" negative", " positive"]`.'
+        )
+    source = value.pop("classes", None)
+    data = _data(source, where, "classes", value, base, problems)
+    if source is None or data is None or missing:
+        return None
+    options = value.pop("options")
+    labels = tuple(str(label) for label in options) if isinstance(options, Mapping) else ()
+    texts = tuple(options.values()) if isinstance(options, Mapping) else tuple(options)
+    if len(set(texts)) < len(texts):
+        problems.append(f"{where}.options: expected different texts, got {_show(options)}.")
+    return ClassesEntry(suite=suite, data=data, name=value.pop("name", None) or _stem(source), options=texts, labels=labels, **value)
+
+
+def _data(source: str | None, where: str, key: str, value: Mapping[str, Any], base: Path | None, problems: list[str]) -> str | None:
+    """The place of a data file, or the hub id that it is taken for."""
     if source is None:
         return None
     data = _locate(source, base)
-    if data is None:
-        if not _HUB_ID.match(source) or _looks_like_path(source):
-            problems.append(f"{where}.perplexity: {_missing(source, base)}")
-            return None
-        data = source
-        if "split" not in value:
-            problems.append(
-                f"{where}: '{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: test`)."
-            )
-    return PerplexityEntry(suite=suite, data=data, name=value.pop("name", None) or _stem(source), **value)
+    if data is not None:
+        return data
+    if not _HUB_ID.match(source) or _looks_like_path(source):
+        problems.append(f"{where}.{key}: {_missing(source, base)}")
+        return None
+    if "split" not in value:
+        problems.append(f"{where}: '{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: test`).")
+    return source
 
 
-def _task(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str]) -> TaskEntry | None:
+def _task(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str) -> TaskEntry | None:
     for key in ("data", "fewshot_data"):
         if key in value:
             path = _locate(value[key], base)
@@ -324,21 +349,25 @@ def _task(suite: str, where: str, value: dict[str, Any], base: Path | None, prob
                 value[key] = path
     if "fewshot_data" in value and "data" not in value:
         problems.append(f"{where}.fewshot_data: only used together with `data`; without it the task brings its own examples.")
-    task = value.pop("task", None)
+    task = value.pop(kind, None)
     if task is None:
         return None
-    name = value.pop("name", None) or (_stem(task) if task.endswith(_TASK_SUFFIXES) else task)
-    if task.endswith(_TASK_SUFFIXES):
+    stem = _stem(task) if task.endswith(TASK_SUFFIXES) else task
+    name = value.pop("name", None) or (stem if kind == "task" else f"{stem}-{kind}")
+    for key in ("samples", "temperature"):
+        if key in value and task not in CODE_FAMILIES:
+            problems.append(f"{where}.{key}: only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)}).")
+    if task.endswith(TASK_SUFFIXES):
         path = _locate(task, base)
         if path is None:
-            problems.append(f"{where}.task: {_missing(task, base)}")
+            problems.append(f"{where}.{kind}: {_missing(task, base)}")
             return None
         task = path
     elif _is_data_name(task):
         problems.append(
-            f"{where}.task: expected the name of a task or a task YAML, got the data file '{task}'. Write `perplexity: {task}` to score its text."
+            f"{where}.{kind}: expected the name of a task or a task YAML, got the data file '{task}'. Write `perplexity: {task}` to score its text."
         )
-    return TaskEntry(suite=suite, name=name, task=task, **value)
+    return TaskEntry(suite=suite, name=name, task=task, answers=kind == "answers", **value)
 
 
 # -------------------------------------------------------------------------------------------------------------- paths
@@ -346,7 +375,7 @@ def _task(suite: str, where: str, value: dict[str, Any], base: Path | None, prob
 
 def _kind_of_string(value: str, base: Path | None) -> str:
     """A bare string is a data file where it is named like one or is one, and a task otherwise."""
-    if value.endswith(_TASK_SUFFIXES):
+    if value.endswith(TASK_SUFFIXES):
         return "task"
     return "perplexity" if _is_data_name(value) or _locate(value, base) is not None else "task"
 
@@ -377,13 +406,13 @@ def _missing(value: str, base: Path | None) -> str:
     looked = " and ".join(str(p.absolute()) for p in _candidates(value, base))
     folder = _candidates(value, base)[0].parent
     near = did_you_mean(Path(value).name, (p.name for p in folder.iterdir())) if folder.is_dir() else ""
-    hub = "" if _looks_like_path(value) or value.endswith(_TASK_SUFFIXES) else " A hub data set is written owner/name."
+    hub = "" if _looks_like_path(value) or value.endswith(TASK_SUFFIXES) else " A hub data set is written owner/name."
     return f"no such file or folder '{value}' (looked for {looked}).{near}{hub}"
 
 
 def _stem(value: str) -> str:
     name = Path(value).name
-    for suffix in (*COMPRESSIONS, *KINDS, *_TASK_SUFFIXES):  # the compression is the outer one
+    for suffix in (*COMPRESSIONS, *KINDS, *TASK_SUFFIXES):  # the compression is the outer one
         name = name.removesuffix(suffix)
     return name or value
 

@@ -1,7 +1,7 @@
 """From a `TaskEntry` to lm-evaluation-harness task objects: finding a task, and giving it local data.
 
-A built-in task is found by a quick look through the harness's YAML files (about a second, once a process); groups and what the quick look does not
-find go to the harness's own index (several seconds, once a process). A local task YAML needs neither.
+Built-in tasks, groups and tags are found by a quick look through the harness's YAML files (about a second, once a process); names that are generated
+or come by inclusion go to the harness's own index (several seconds, once a process). A local task YAML needs neither.
 
 A task is redirected to a local file by changing where its rows come from and nothing else: prompts, choices, targets, filters and metrics stay
 the task's own, so a figure on the same rows is the figure of the hub data set. Without the hub this is how a built-in task runs:
@@ -9,9 +9,12 @@ the task's own, so a figure on the same rows is the figure of the hub data set. 
 - the file's rows are the questions; few-shot examples come from `fewshot_data`, or else from the same file, where the harness leaves out the
   question asked;
 - the columns must be the ones that the task reads; missing ones are named;
-- a group (MMLU) is redirected by one file with a column that holds its subtasks' data set names (`subject`), as hub exports have.
+- a group (MMLU) is redirected by one file with a column that holds its subtasks' data set names (`subject`), as hub exports have;
+- files in other published forms are converted (`data_forms`).
 
-Tasks that run generated code are refused, here and by the harness.
+Benchmarks that the harness lacks (QuALITY, CaseHOLD, ...) are task YAMLs of our own in `benchmarks/`, found like built-in ones.
+
+Tasks that run generated code are refused, here and by the harness; HumanEval and MBPP are in `programs`.
 """
 
 from __future__ import annotations
@@ -22,13 +25,18 @@ import inspect
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, UserError
-from holdfast.evaluation.suite import TaskEntry
+from holdfast.evaluation.data_forms import convert
+from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.sentences import provide_sentence_model
 
 _NAME_LINE = re.compile(rb"^[\"']?(task|group)[\"']?:[ \t]*[\"']?([^\s\"'\[\]#&*]+)", re.MULTILINE)
+_TAG_LINES = re.compile(rb"^[\"']?tag[\"']?:[ \t]*(?:([^\s\[#]+)|\[([^\]]*)\]|((?:\r?\n[ \t]*-[ \t]*[^\n]+)+))", re.MULTILINE)
+_INCLUDE_LINE = re.compile(rb"^[\"']?include[\"']?:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
 
 
@@ -43,24 +51,57 @@ def task_manager() -> Any:
     return TaskManager()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Index:
+    """The harness's task files by name, by one pass of regular expressions (1 s in place of the 7 s of its own index)."""
+
+    tasks: dict[str, str]
+    groups: dict[str, str]
+    tags: dict[str, list[str]]
+    """Tag -> names of tasks, sorted."""
+
+
 @functools.cache
-def _builtin_files() -> dict[str, str]:
-    """Task name -> YAML file, by one pass of a regular expression. Not all: included names and generated tasks need `task_manager`."""
+def _index() -> _Index:
+    """Names that are generated, or come by inclusion, are not in it and need `task_manager`."""
     import lm_eval.tasks
 
-    found: dict[str, str] = {}
-    groups: set[str] = set()
+    tasks: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    tags_of: dict[str, list[str]] = {}
+    includes: dict[str, str] = {}
     for folder, folders, files in os.walk(Path(lm_eval.tasks.__file__).parent):
         folders.sort()
         for file in sorted(files):
-            if file.endswith(".yaml"):
-                path = os.path.join(folder, file)
-                for kind, name in _NAME_LINE.findall(Path(path).read_bytes()):
-                    if kind == b"task":
-                        found.setdefault(name.decode(), path)
-                    else:
-                        groups.add(name.decode())
-    return {name: path for name, path in found.items() if name not in groups}
+            path = os.path.join(folder, file)
+            is_task_file = file.endswith(".yaml")
+            if not is_task_file and not file.endswith(("_yaml", ".yml")):
+                continue
+            text = Path(path).read_bytes()
+            if found := _TAG_LINES.search(text):
+                one, several, lines = found.groups()
+                listed = one or several or lines or b""
+                tags_of[path] = [t.strip(" \t-\"'") for t in re.split(r"[,\n]", listed.decode()) if t.strip(" \t-\"'")]
+            if found := _INCLUDE_LINE.search(text):
+                includes[path] = os.path.normpath(os.path.join(folder, found[1].decode()))
+            if is_task_file:
+                named = dict(_NAME_LINE.findall(text))
+                if b"task" in named:  # a group beside it is an older word for a tag
+                    tasks.setdefault(named[b"task"].decode(), path)
+                elif b"group" in named:
+                    groups.setdefault(named[b"group"].decode(), path)
+    tags: dict[str, list[str]] = {}
+    for name, path in tasks.items():
+        place: str | None = path
+        while place is not None and place not in tags_of:
+            place = includes.get(place)
+        for tag in tags_of.get(place, []) if place is not None else []:
+            tags.setdefault(tag, []).append(name)
+    return _Index(
+        tasks={name: path for name, path in tasks.items() if name not in groups},
+        groups=groups,
+        tags={tag: sorted(names) for tag, names in tags.items() if tag not in tasks and tag not in groups},
+    )
 
 
 def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
@@ -80,29 +121,52 @@ def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
         if not isinstance(config.get("task"), str):
             raise ConfigError(f"{path}: expected a task of the lm-evaluation-harness with a `task:` name, got the keys {', '.join(config)}.")
         return [_with_local_paths(config, path.parent)]
-    file = _builtin_files().get(entry.task)
-    if file is not None:
-        return [load_yaml(file, resolve_func=True)]
-    return list(_registered(entry.task, {}))
+    if "ifeval" in entry.task:
+        provide_sentence_model()  # the task's module asks for it when it is imported
+    file = own_benchmarks().get(entry.task)
+    return [_loaded(entry.task, file)] if file is not None else list(_registered(entry.task, {}))
+
+
+def own_benchmarks() -> dict[str, str]:
+    """Task name -> YAML file, of the benchmarks that come with holdfast."""
+    return {path.stem: str(path) for path in sorted((Path(__file__).parent / "benchmarks").glob("*.yaml"))}
+
+
+def _loaded(name: str, file: str) -> dict[str, Any]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    try:
+        return load_yaml(file, resolve_func=True)
+    except ImportError as error:
+        extra = "math" if "math" in name else "ifeval" if "ifeval" in name else None
+        how = f"`pip install 'lm_eval[{extra}]'`" if extra else f"Install {error.name or 'it'}"
+        raise ConfigError(f"The task '{name}' needs a package that is not installed ({str(error).splitlines()[0]}). {how} provides it.") from error
 
 
 def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    from lm_eval.tasks._yaml_loader import load_yaml
-
-    index = task_manager().task_index
-    found = index.get(name)
-    if found is None:
-        near = difflib.get_close_matches(name, list(index), n=4, cutoff=0.6)
-        hint = f" Nearest: {', '.join(near)}." if near else ""
-        raise ConfigError(
-            f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
-            "`lm_eval ls tasks` lists all; a task of your own is given as a path."
-        )
-    if found.tags and found.yaml_path is None:
-        for child in sorted(found.tags):
+    quick = _index()
+    if name in quick.tags:
+        for child in quick.tags[name]:
             yield from _registered(child, overrides)
         return
-    config = load_yaml(found.yaml_path, resolve_func=True) if found.yaml_path else dict(found.cfg or {})
+    file = quick.tasks.get(name) or quick.groups.get(name)
+    if file is not None:
+        config = _loaded(name, file)
+    else:
+        index = task_manager().task_index
+        found = index.get(name)
+        if found is None:
+            near = difflib.get_close_matches(name, [*index, *own_benchmarks()], n=4, cutoff=0.6)
+            hint = f" Nearest: {', '.join(near)}." if near else ""
+            raise ConfigError(
+                f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
+                "`lm_eval ls tasks` lists all; a task of your own is given as a path."
+            )
+        if found.tags and found.yaml_path is None:
+            for child in sorted(found.tags):
+                yield from _registered(child, overrides)
+            return
+        config = _loaded(name, str(found.yaml_path)) if found.yaml_path else dict(found.cfg or {})
     if "group" in config and not isinstance(config.get("task"), str):
         yield from _members(config, overrides, name=name)
     else:
@@ -122,7 +186,7 @@ def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: s
         else:
             child = member.get("task") or member.get("group")
             extra = {k: v for k, v in member.items() if k not in ("task", "group")}
-            if child in task_manager().task_index:
+            if child in _index().tasks or child in _index().groups or child in task_manager().task_index:
                 yield from _registered(child, {**merged, **extra})
             else:
                 yield {**merged, **member, "task": f"{name}::{child}"}
@@ -153,6 +217,8 @@ def _with_local_paths(config: dict[str, Any], folder: Path) -> dict[str, Any]:
 def local_files(entry: TaskEntry) -> list[Path]:
     """Local files that decide what an entry measures: its data, and for a task YAML the YAML, the Python beside it and the data it names."""
     files = [Path(p) for p in (entry.data, entry.fewshot_data) if p is not None]
+    if entry.task in own_benchmarks():
+        files.append(Path(own_benchmarks()[entry.task]))
     if entry.is_file:
         path = Path(entry.task)
         files += [path, *sorted(path.parent.glob("*.py"))]
@@ -171,7 +237,7 @@ def local_files(entry: TaskEntry) -> list[Path]:
 
 def wants_hub(entry: TaskEntry) -> bool:
     """True where running the entry may read the hub: a built-in task without `data`, or a YAML that names a hub data set."""
-    if entry.data is not None:
+    if entry.data is not None or entry.kind == "code":
         return False
     local = ("json", "csv", "parquet", "text", "arrow", "pandas", None)
     return not entry.is_file or any(
@@ -190,15 +256,17 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
         DataError: the data cannot be loaded or lacks columns.
     """
     configs = _find_configs(entry)
-    rows = _rows(entry.data)
-    examples = _rows(entry.fewshot_data)
+    rows = _rows(entry.data, str(configs[0]["task"]))
+    examples = _rows(entry.fewshot_data, str(configs[0]["task"]))
     tasks: dict[str, Any] = {}
     parts = [rows] if len(configs) == 1 else _divide(entry, configs, rows)
     shots = [examples] if len(configs) == 1 else _divide(entry, configs, examples)
     for config, part, shot in zip(configs, parts, shots, strict=True):
         name = str(config["task"])
         if config.get("unsafe_code"):
-            raise ConfigError(f"The task '{name}' runs code that the model writes, which holdfast does not do. Take it out of the evaluation.")
+            raise ConfigError(
+                f"The task '{name}' runs code that the model writes outside a sandbox. Take it out; humaneval and mbpp run in holdfast's sandbox."
+            )
         if entry.num_fewshot is not None:
             config["num_fewshot"] = entry.num_fewshot
         if part is not None:
@@ -207,10 +275,10 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
     return tasks
 
 
-def _rows(path: str | None) -> Any:
+def _rows(path: str | None, task: str) -> Any:
     from holdfast.data.sources import load_rows
 
-    return None if path is None else load_rows(path)
+    return None if path is None else convert(load_rows(path), task, path)[0]
 
 
 def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:

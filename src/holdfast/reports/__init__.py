@@ -6,6 +6,9 @@
     markup, page (with page.css and page.js)        one self-contained HTML document
     run_report, tradeoff_report, terminal, card     the four things written or printed
     distance_report                 how far one checkpoint lies from another
+    evaluation_report, comparison_report    models side by side, two models question by question
+    evaluation_charts, flips        their figures, and the questions whose answers changed
+    comparison_text                 a comparison in a terminal, as Markdown, as JUnit
 
 Everything is read from plain records; torch is never imported.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STYLE = {"good": "green", "bad": "red", "flat": "dim"}
 
 
-class _Printer:
+class Printer:
     """Prints text and tables on a console, in plain ASCII where the console cannot show more; user text is never read as markup."""
 
     def __init__(self, console: Console | None) -> None:
@@ -57,7 +57,7 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
         DataError: the folder has no readable run.json.
     """
     run = read_run(folder)
-    out = _Printer(console)
+    out = Printer(console)
     record, trained = run.record, training_figures(run.record, run.metrics)
     out.line(f"{run.title} ({record.status})", "bold")
     out.line(run.verdict)
@@ -123,7 +123,7 @@ def print_tradeoff(
         DataError: a folder has no readable run.json.
     """
     figures = read_tradeoff(arms, source=source, target=target, metric=metric)
-    out = _Printer(console)
+    out = Printer(console)
     rows = []
     if figures.start is not None and not any(f.arm.kind == "start" for f in figures.arms):
         rows.append([("start", "dim"), (figures.start.source_text, "dim"), (figures.start.target_text, "dim"), ("", ""), ("", "")])

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
 
     from holdfast.data.formats import Templates
-    from holdfast.evaluation.suite import EvaluationPlan
+    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.retention.method import RetentionMethod
     from holdfast.training.adapters import AdapterArguments
 
@@ -317,7 +317,8 @@ def _suites(own: Mapping[Any, Any], problems: list[str]) -> Any:
 
 
 def _evaluation(value: Any, problems: list[str]) -> EvaluationPlan:
-    from holdfast.evaluation.suite import EvaluationPlan, parse_evaluation
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.suite import parse_evaluation
 
     if isinstance(value, EvaluationPlan):
         return value

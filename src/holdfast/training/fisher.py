@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.environment import quiet_datasets, quiet_libraries, shown_name, versions
 from holdfast.errors import ConfigError, RunFolderError
 from holdfast.retention.fisher import (
     ESTIMATORS,
@@ -28,7 +29,6 @@ from holdfast.retention.fisher import (
     made_of,
     save_fisher,
 )
-from holdfast.training.environment import quiet_datasets, quiet_libraries, shown_name, versions
 
 if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig

@@ -105,7 +105,7 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
     from transformers import AutoModelForCausalLM, PreTrainedModel
     from transformers.initialization import meta_device_safe_creation_ops, no_tie_weights
 
-    from holdfast.training.loading import check_causal_lm
+    from holdfast.models import check_causal_lm
 
     if isinstance(model, (str, os.PathLike)):
         model = check_causal_lm(os.fspath(model), trust_remote_code=trust_remote_code)

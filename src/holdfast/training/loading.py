@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.environment import EFFICIENT_LOADING, loads_on_one_process_only
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
-from holdfast.training.environment import EFFICIENT_LOADING, loads_on_one_process_only
+from holdfast.models import check_causal_lm, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -52,35 +53,7 @@ def load_model(config: TrainConfig) -> Any:
     except ImportError as error:
         raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
     except (OSError, ValueError) as error:
-        raise ModelError(f"Could not load {name}: {_first_line(error)}") from error
-
-
-def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
-    """The model's config, if it is one of a causal LM.
-
-    Raises:
-        ModelError: no such model, or another kind of model.
-    """
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    local = os.path.isdir(name)
-    try:
-        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        where = "this folder" if local else "a local folder or, with a network, the hub"
-        raise ModelError(f"Expected a model at {name} ({where}), but its config cannot be read: {_first_line(error)}") from error
-    architectures = getattr(config, "architectures", None) or []
-    causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
-    unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # BERT and its kin load as "LMHeadModel" too, but look at the whole text unless they were made decoders.
-    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False) and not causal
-    if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or unknown or encoder:
-        raise ModelError(
-            f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got {', '.join(architectures) or config.model_type} "
-            f"at {name}. Choose a decoder-only model."
-        )
-    return config
+        raise ModelError(f"Could not load {name}: {first_line(error)}") from error
 
 
 def load_tokenizer(config: TrainConfig) -> Any:
@@ -97,7 +70,7 @@ def load_tokenizer(config: TrainConfig) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ModelError(f"Expected a tokenizer beside the model at {name}, but none can be loaded: {_first_line(error)}") from error
+        raise ModelError(f"Expected a tokenizer beside the model at {name}, but none can be loaded: {first_line(error)}") from error
     for key in ("eos_token", "pad_token"):
         token = getattr(config.training, key)
         if token is not None and token not in tokenizer.get_vocab():
@@ -136,7 +109,7 @@ def load_chat_template(path: str) -> str:
     try:
         template = AutoTokenizer.from_pretrained(path).chat_template
     except (OSError, ValueError) as error:
-        raise ModelError(f"chat_template_path: expected a .jinja file or a model with a chat template, got {path}: {_first_line(error)}") from error
+        raise ModelError(f"chat_template_path: expected a .jinja file or a model with a chat template, got {path}: {first_line(error)}") from error
     if not isinstance(template, str):
         raise ModelError(f"chat_template_path: the tokenizer of {path} has no chat template; choose an instruct model or a .jinja file.")
     return template
@@ -208,20 +181,3 @@ def other_rows(tokenizer: Any) -> Any:
         return standardise(load_rows(name), tokenizer, files=data_files(name) if is_path(name) else None)
 
     return load
-
-
-def model_folder(name: str, revision: str = "main") -> Path | None:
-    """The local folder of a model: itself, or its snapshot in the hub cache; None when it is nowhere on disk."""
-    if os.path.isdir(name):
-        return Path(name)
-    try:
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-    except ValueError:
-        return None
-    return Path(found).parent if isinstance(found, str) else None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from holdfast.checkpoints.live_tensors import gathered
+from holdfast.environment import loads_on_one_process_only
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
@@ -43,7 +44,6 @@ from holdfast.retention.anchor import Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.training.diverged import describe_samples, diverged
-from holdfast.training.environment import loads_on_one_process_only
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
 from holdfast.training.teacher_cache import TeacherCache

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
+from holdfast.environment import lock_folder, now, quiet_datasets, quiet_libraries, say, shown_bytes, shown_name, terminated_is_interrupted
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
 from holdfast.results import LayerDistance, RunFolder, RunRecord
 from holdfast.training import run_folder
-from holdfast.training.environment import now, quiet_datasets, quiet_libraries, say, shown_bytes, shown_name, terminated_is_interrupted
 
 if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig
@@ -49,7 +49,7 @@ def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | o
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
     run_folder.refuse_foreign(folder)
-    with run_folder.lock_folder(folder.path) if main else contextlib.nullcontext(), quiet_libraries(), terminated_is_interrupted():
+    with lock_folder(folder.path) if main else contextlib.nullcontext(), quiet_libraries(), terminated_is_interrupted():
         record = run_folder.open_run(folder, config)
         if record.status == "finished":
             if run_folder.nothing_left(folder, record, config, evaluated=plan_fingerprint(config.evaluation)):
@@ -131,7 +131,8 @@ class _Run:
 
     def prepare(self, *, trained: bool) -> None:
         """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows here, before anything slow."""
-        from holdfast.training.loading import check_causal_lm, load_model, load_tokenizer, model_folder
+        from holdfast.models import check_causal_lm, model_folder
+        from holdfast.training.loading import load_model, load_tokenizer
 
         model, args = self.config.model, self.config.training
         check_causal_lm(model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code)

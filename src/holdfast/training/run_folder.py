@@ -6,19 +6,16 @@ that a record never tells of weights it did not make. One process works in a fol
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoints.reader import checkpoint_hash
+from holdfast.environment import hardware, now, shown_name, versions
 from holdfast.errors import RunFolderError
 from holdfast.results import RunFolder, RunRecord
-from holdfast.training.environment import hardware, now, shown_name, versions
 
 if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig
@@ -130,7 +127,7 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
     Raises:
         RunFolderError: the start model or the training data is another than the one the run was made from.
     """
-    from holdfast.training.loading import model_folder
+    from holdfast.models import model_folder
 
     refuse_changed_data(folder, record, config, data_hash(config))
     start = model_folder(config.model.model_name_or_path, config.model.model_revision)
@@ -171,25 +168,3 @@ def is_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-@contextlib.contextmanager
-def lock_folder(path: Path) -> Iterator[None]:
-    """One process a folder. The kernel lets go of the lock when the process ends, however it ends.
-
-    Raises:
-        RunFolderError: another process is at work in the folder.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        handle = open(path / ".lock", "a+")  # noqa: SIM115
-    except OSError as error:
-        raise RunFolderError(f"Could not write in the output folder {path}: {error.strerror}. Choose an output_dir that can be written.") from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunFolderError(f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir.") from None
-        yield
-    finally:
-        handle.close()

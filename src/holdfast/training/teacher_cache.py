@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from holdfast.cache import cache_folder
+from holdfast.environment import shown_bytes
 from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.progress import progress
@@ -39,7 +40,6 @@ from holdfast.retention.method import TokenLoss
 from holdfast.retention.state_store import StateStore
 from holdfast.retention.teacher import AdapterOffTeacher, Teacher
 from holdfast.retention.teacher_states import ROUNDING_AT, StartModel, build_states, plan_batches, rounding_error, sample_states, teacher_key
-from holdfast.training.environment import shown_bytes
 from holdfast.training.zero import engine_dtype
 
 BUILD_TOKENS = {"cpu": 4096, "cuda": 32768}

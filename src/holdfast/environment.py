@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import platform
 import signal
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from holdfast.errors import RunFolderError
 
 
 @contextlib.contextmanager
@@ -132,3 +135,25 @@ EFFICIENT_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 def loads_on_one_process_only() -> bool:
     """Whether a model loaded now would have its weights on one process of each machine, and empty ones on the others (FSDP)."""
     return all(os.environ.get(name, "").lower() in ("1", "true", "yes", "on", "y", "t") for name in ("ACCELERATE_USE_FSDP", EFFICIENT_LOADING))
+
+
+@contextlib.contextmanager
+def lock_folder(path: Path) -> Iterator[None]:
+    """One process a folder. The kernel lets go of the lock when the process ends, however it ends.
+
+    Raises:
+        RunFolderError: another process is at work in the folder.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = open(path / ".lock", "a+")  # noqa: SIM115
+    except OSError as error:
+        raise RunFolderError(f"Could not write in the output folder {path}: {error.strerror}. Choose an output_dir that can be written.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError(f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir.") from None
+        yield
+    finally:
+        handle.close()

@@ -1,0 +1,125 @@
+"""Classification by likelihood: which class's name would the model say after the text?
+
+For a text x and class names c of |c| tokens:
+
+    score(c) = log p(c | x) / |c|        p(c) = softmax_c score(c)        nats = -log p(gold)
+
+The mean is over tokens, so that a long name is no handicap; the perplexity of the gold class is exp of the mean nats over texts.
+Source: the in-domain measure of the overtraining study (paper 003, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.errors import DataError
+from holdfast.evaluation.documents import border_ids
+from holdfast.evaluation.entries import ClassesEntry
+from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.partial import Partial
+from holdfast.results import fingerprint
+
+
+def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
+    """(prompts, index of the right class) of every row.
+
+    Raises:
+        DataError: columns that the template names are missing, or a label that is no class.
+    """
+    from holdfast.data.sources import load_rows
+
+    rows = load_rows(entry.data, split=entry.split, config=entry.config)
+    if entry.max_documents is not None:
+        rows = rows.select(range(min(entry.max_documents, len(rows))))
+    columns = list(rows.column_names)
+    if entry.label not in columns:
+        raise DataError(f"{entry.data} has no column '{entry.label}' with the right class (it has {', '.join(columns)}). Name it with `label`.")
+    prompts, golds, bad = [], [], []
+    known = {name: index for index, name in enumerate(entry.labels)} or {str(index): index for index in range(len(entry.options))}
+    for number, row in enumerate(rows):
+        try:
+            prompts.append(entry.prompt.format(**row))
+        except (KeyError, IndexError) as error:
+            raise DataError(f"The prompt of '{entry.name}' names the column {error}, but {entry.data} has {', '.join(columns)}.") from None
+        label = row[entry.label]
+        label = str(int(label)) if isinstance(label, (bool, float)) and float(label).is_integer() else str(label)
+        if label not in known:
+            bad.append((number, label))
+        golds.append(known.get(label, -1))
+    if bad:
+        number, label = bad[0]
+        raise DataError(
+            f"{len(bad)} of {len(golds)} rows of {entry.data} have a label that is no class (row {number}: {label!r}; expected {', '.join(known)}). "
+            "Write `options` as a mapping from label to text."
+        )
+    if not prompts:
+        raise DataError(f"{entry.data} has no rows to classify.")
+    return prompts, golds
+
+
+def score_classes(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    golds: Sequence[int],
+    options: Sequence[str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    partial: Partial | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the kind "classes" (see `holdfast.results.Evaluation`).
+
+    Args:
+        model: a Hugging Face causal LM.
+        tokenizer: its tokenizer.
+        prompts: what is given, one a text.
+        golds: index of the right class, one a text.
+        options: the classes' names.
+        progress: called with (options done, options in all).
+        partial: where finished rows are kept.
+
+    Raises:
+        DataError: a name that adds no token, or more tokens than the model takes.
+    """
+    from holdfast.evaluation.perplexity import resolve_window
+    from holdfast.evaluation.shared_prefix import paths_of, rows_alone, scorer_for
+
+    window, _ = resolve_window(model)
+    requests = [border_ids(prompt, option, tokenizer) for prompt in prompts for option in options]
+    paths = paths_of(requests, length=window)
+    partial = partial or Partial(None)
+    found: list[Any] = [partial.found.get(f"class {index}") for index in range(len(paths))]
+    with evaluation_mode(model):
+        scorer = scorer_for(model, length=window, paths=paths)
+        rows, scorer = (scorer.rows(paths), scorer) if scorer is not None else rows_alone(model, paths)
+        done = 0
+        for row in rows:
+            if any(found[path.index] is None for path in row.paths):
+                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
+                    found[path.index] = answer
+                partial.add({f"class {path.index}": found[path.index] for path in row.paths})
+            done += len(row.paths)
+            if progress is not None:
+                progress(done, len(paths))
+    scored = []
+    for index, (prompt, gold) in enumerate(zip(prompts, golds, strict=True)):
+        here = range(index * len(options), (index + 1) * len(options))
+        scores = [float(found[i][0]) / len(paths[i].targets) for i in here]
+        top = max(scores)
+        total = top + math.log(sum(math.exp(score - top) for score in scores))
+        best = scores.index(top)
+        scored.append(
+            {
+                "doc": fingerprint([prompt, list(options)], length=32),
+                "question": prompt,
+                "choices": list(options),
+                "nats": total - scores[gold],
+                "acc": float(best == gold),
+                "probabilities": [math.exp(score - total) for score in scores],
+                "gold": gold,
+                "answer": best,
+            }
+        )
+    return scored

@@ -1,0 +1,154 @@
+"""What a plan is made of: one value an entry, one a plan. Nothing is loaded here, and nothing is checked: see `holdfast.evaluation.suite`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TASK_SUFFIXES = (".yaml", ".yml")
+
+CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "mbpp": "mbpp", "mbpp_instruct": "mbpp"}
+"""Tasks whose answers are programs, by the form of their rows. They run in the sandbox, and only where the user allows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityEntry:
+    """Held-out text, or completions given prompts, to be scored token by token."""
+
+    suite: str
+    """"source", "target" or a name of the user's."""
+    name: str
+    """Unique within its suite; the stem of the data file unless given."""
+    data: str
+    """Absolute path of a local file or folder, or a hub id."""
+    split: str = "train"
+    """Split of the data; a single local file is the split "train"."""
+    config: str | None = None
+    """Configuration name of a hub data set."""
+    window: int | None = None
+    """Longest context in tokens; None: the model's maximum."""
+    stride: int | None = None
+    """New tokens per window in documents longer than `window`; None: half of it. Cost grows with window / stride."""
+    max_documents: int | None = None
+    """Only the first so many documents; None: all."""
+    text: str | None = None
+    """`str.format` template over the columns for plain text."""
+    prompt: str | None = None
+    """Template of what is given; comes with `completion`."""
+    completion: str | None = None
+    """Template of what is scored."""
+    memorisation: bool = False
+    """Also counts the tokens that were the model's most likely one, and the entropy of its distributions."""
+
+    @property
+    def kind(self) -> str:
+        """ "perplexity" or "memorisation"."""
+        return "memorisation" if self.memorisation else "perplexity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassesEntry:
+    """Texts to be classified by the likelihood of each class's name."""
+
+    suite: str
+    name: str
+    data: str
+    """Absolute path of a local file or folder, or a hub id."""
+    prompt: str
+    """`str.format` template over the columns: what is given."""
+    options: tuple[str, ...]
+    """What the classes are called, as the model would continue the prompt, in the order of the labels."""
+    labels: tuple[str, ...] = ()
+    """The label column's values in the order of `options`; empty: whole numbers from 0."""
+    label: str = "label"
+    """Column with the right class."""
+    split: str = "train"
+    config: str | None = None
+    max_documents: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """ "classes"."""
+        return "classes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEntry:
+    """One lm-evaluation-harness task or group of tasks."""
+
+    suite: str
+    """"source", "target" or a name of the user's."""
+    name: str
+    """Unique within its suite; the task's name (or the YAML file's stem) unless given."""
+    task: str
+    """Built-in task or group, or the absolute path of a task YAML."""
+    data: str | None = None
+    """Absolute path of a local file that replaces the task's data set; prompts, choices and metrics stay the task's own."""
+    fewshot_data: str | None = None
+    """Absolute path of the examples shown before each question; None with `data`: drawn from `data` itself, never the question asked."""
+    num_fewshot: int | None = None
+    """Examples shown before each question; None: what the task says."""
+    limit: int | None = None
+    """Only the first so many questions (of each subtask of a group); None: all."""
+    apply_chat_template: bool = False
+    """Puts the questions in the tokenizer's chat template."""
+    metric: str | None = None
+    """The metric to lead with; None: accuracy where there is one, else exact match, else the task's first."""
+    answers: bool = False
+    """Looks at the distribution at the answer position in place of the task's own metrics."""
+    samples: int | None = None
+    """Programs a problem, of tasks whose answers are programs; None: 1."""
+    temperature: float | None = None
+    """Of sampling where there are several programs a problem; None: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2 for pass@1)."""
+
+    @property
+    def kind(self) -> str:
+        """ "task", "answers" or "code"."""
+        return "answers" if self.answers else "code" if self.task in CODE_FAMILIES else "task"
+
+    @property
+    def is_file(self) -> bool:
+        """True where `task` is the path of a task YAML."""
+        return self.task.endswith(TASK_SUFFIXES)
+
+
+Entry = PerplexityEntry | ClassesEntry | TaskEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average:
+    """The mean of several figures, each counting once."""
+
+    name: str
+    members: tuple[tuple[str, str, str | None], ...]
+    """(suite, entry, metric) of the plan; None is the entry's leading metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """All entries, source first, then target, then the others, each in the order of the config."""
+
+    entries: tuple[Entry, ...] = ()
+    batch_size: int = 8
+    """Questions per forward pass of tasks. Fixed, never "auto": results depend on it, and a comparison must not."""
+    before: bool = True
+    """Evaluates the bare starting model too, which comparisons need."""
+    confidence: float = 0.95
+    """Level of all intervals."""
+    seed: int = 0
+    """Of resampling, of the choice of few-shot examples, and of sampled generation."""
+    averages: tuple[Average, ...] = ()
+    """Made of the entries' figures; compared as such, too."""
+    allow_code_execution: bool = False
+    """Runs programs that the model wrote, in a sandbox. Without it tasks with programs for answers are refused."""
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """Names of the suites in order."""
+        return tuple(dict.fromkeys(e.suite for e in self.entries))
+
+    @property
+    def tasks(self) -> dict[str, TaskEntry]:
+        """The tasks by name, and by "suite/name" where two suites have one of the same name."""
+        tasks = [e for e in self.entries if isinstance(e, TaskEntry)]
+        names = [t.name for t in tasks]
+        return {t.name if names.count(t.name) == 1 else f"{t.suite}/{t.name}": t for t in tasks}

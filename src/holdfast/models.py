@@ -1,0 +1,206 @@
+"""Models and tokenizers by name, for whoever only reads them: a local folder, an adapter's folder, or a hub id.
+
+Safetensors only, no remote code unless asked, no download unless a hub id is named. What is wrong with a folder is said before the loader is asked,
+in words a user can act on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
+from holdfast.environment import shown_name
+from holdfast.errors import ModelError
+from holdfast.results import fingerprint
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model with what belongs to it."""
+
+    model: Any
+    """In evaluation mode, on its device."""
+    tokenizer: Any
+    identity: dict[str, Any]
+    """`{"name", "hash", "architecture", "parameters", "dtype"}`; the hash changes whenever the weights or the dtype they are used in do."""
+
+
+def load(
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str | None = None,
+    revision: str = "main",
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> Loaded:
+    """Loads a causal language model to be measured, with its tokenizer.
+
+    Args:
+        name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), or a hub id.
+        dtype: one of `DTYPES`; "auto" is what the checkpoint was saved in.
+        device: for example "cuda:0"; None: the first accelerator, else the CPU.
+        revision: of a hub id.
+        trust_remote_code: runs Python code that comes with the model.
+        attn_implementation: for transformers; None: its own choice.
+
+    Raises:
+        ModelError: no model or tokenizer there, not a causal LM, weights that are not safetensors.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    name = os.fspath(name)
+    base = adapter_base(name)
+    check_causal_lm(base or name, revision="main" if base else revision, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+    if os.path.isdir(base or name):
+        CheckpointReader(base or name)  # names a missing or damaged shard, where the loader below speaks of headers
+    kwargs: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code, "dtype": dtype, "use_safetensors": True}
+    if attn_implementation is not None:
+        kwargs["attn_implementation"] = attn_implementation
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, **kwargs)
+    except ImportError as error:
+        raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Could not load {name}: {first_line(error)}") from error
+    place = torch.device(device) if device is not None else best_device()
+    model = model.to(place).eval()
+    identity = {
+        "name": shown_name(name),
+        "hash": weights_hash(name, revision=revision, dtype=dtype),
+        "architecture": type(model).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+    }
+    return Loaded(model=model, tokenizer=tokenizer, identity=identity)
+
+
+def best_device() -> Any:
+    """The first accelerator that torch sees, else the CPU, as a `torch.device`."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device("cpu") if accelerator is None else accelerator
+
+
+def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
+    """The tokenizer that lies beside a model; for an adapter without one, its base's.
+
+    Raises:
+        ModelError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    base = adapter_base(name)
+    places = [(name, revision)] if base is None else [(name, revision), (base, "main")]
+    problems = []
+    for place, version in places:
+        if os.path.isdir(place) and not any((Path(place) / file).exists() for file in _TOKENIZER_FILES):
+            problems.append(f"none of {', '.join(_TOKENIZER_FILES[:3])} is there")
+            continue
+        try:
+            return AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError, KeyError) as error:
+            problems.append(first_line(error))
+    raise ModelError(
+        f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0]}. "
+        "Copy the tokenizer files of the model that it was made from into the folder."
+    )
+
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def adapter_base(name: str) -> str | None:
+    """The base model that a PEFT adapter's folder names, None for any other folder or a hub id.
+
+    Raises:
+        ModelError: an adapter without the name of its base.
+    """
+    path = Path(name) / "adapter_config.json"
+    if not path.is_file() or (Path(name) / "config.json").is_file():
+        return None
+    try:
+        base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"Expected an adapter's configuration in {path}, but it cannot be read: {first_line(error)}") from error
+    if not base:
+        raise ModelError(f"{path} does not say which base model the adapter belongs to. Set base_model_name_or_path in it.")
+    return str(base)
+
+
+def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> str:
+    """What identifies a model's figures: the hash of its weight files (with its base's for an adapter), and the dtype that they are used in.
+
+    Raises:
+        ModelError: the weights are nowhere on disk.
+    """
+    base = adapter_base(name)
+    folder = model_folder(name, revision)
+    if folder is None:
+        raise ModelError(f"Expected the weights of {name} on disk (a folder, or the hub's cache after it was loaded), found none.")
+    parts = [_adapter_hash(folder), weights_hash(base)] if base is not None else [checkpoint_hash(folder)]
+    return parts[0] if dtype == "auto" and len(parts) == 1 else fingerprint([*parts, dtype])
+
+
+def _adapter_hash(folder: Path) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.safetensors"), folder / "adapter_config.json"]):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
+    """The model's config, if it is one of a causal LM.
+
+    Raises:
+        ModelError: no such model, or another kind of model.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    local = os.path.isdir(name)
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        where = "this folder" if local else "a local folder or, with a network, the hub"
+        raise ModelError(f"Expected a model at {name} ({where}), but its config cannot be read: {first_line(error)}") from error
+    architectures = getattr(config, "architectures", None) or []
+    causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
+    unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    # BERT and its kin load as "LMHeadModel" too, but look at the whole text unless they were made decoders.
+    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False) and not causal
+    if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or unknown or encoder:
+        raise ModelError(
+            f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got {', '.join(architectures) or config.model_type} "
+            f"at {name}. Choose a decoder-only model."
+        )
+    return config
+
+
+def model_folder(name: str, revision: str = "main") -> Path | None:
+    """The local folder of a model: itself, or its snapshot in the hub cache; None when it is nowhere on disk."""
+    if os.path.isdir(name):
+        return Path(name)
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except ValueError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message: libraries put whole manuals below it."""
+    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -1,0 +1,355 @@
+"""`holdfast compare`: what names a model, what is written, how the gate ends, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluation.test_compare_folders import TEXT, answers, texts, write, write_average
+from holdfast.cli.compare import find_models
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError
+from holdfast.results import Comparison, EvaluationRecord, RunFolder, RunRecord, StageMatrix, read_json, write_json
+
+
+def measure(folder: Path, shift: float, *, model: str) -> None:
+    """A quiz whose answers follow one difficulty, prose, and an average of the quiz and a second one."""
+    hard = np.random.default_rng(0).random((2, 300))
+    for number, name in enumerate(("quiz", "riddles")):
+        write(folder, "source", name, answers((hard[number] < 0.6 + shift).astype(float)), model=model, batch_size=8)
+    nats = 30 - 10 * shift + np.random.default_rng(1).normal(0, 1, 40)
+    write(folder, "target", "prose", texts(nats), metrics=TEXT, kind="perplexity", model=model)
+    write_average(folder, [("source", "quiz", "acc"), ("source", "riddles", "acc")], name="average")
+
+
+def measured_output(path: Path, shifts: dict[str, float], status: str = "finished") -> None:
+    for label, shift in shifts.items():
+        measure(path / label, shift, model=label)
+    write_json(path / "evaluate.json", EvaluationRecord(models=[{"label": label} for label in shifts], status=status))
+
+
+def measured_run(path: Path, name: str, shift: float, *, start: bool = True, status: str = "finished") -> None:
+    folder = RunFolder(path)
+    folder.write(RunRecord(name=name, status=status))
+    if start:
+        measure(folder.evaluated("start").path, 0.0, model="start")
+    measure(folder.evaluated("result").path, shift, model=name)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measured")
+    measured_output(folder / "two", {"base": 0.0, "tuned": -0.2})
+    measured_output(folder / "three", {"base": 0.0, "math": 0.1, "law": -0.1})
+    measured_output(folder / "one", {"only": 0.0}, status="interrupted")
+    measured_run(folder / "runs" / "direct", "direct", -0.2)
+    measured_run(folder / "runs" / "kept", "kept", 0.0, status="interrupted")
+    measured_run(folder / "runs" / "late", "late", 0.0, start=False)
+    return folder
+
+
+@pytest.fixture
+def here(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(measured)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    return measured
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Stands in for the page; keeps what it is given."""
+    seen: list[dict[str, Any]] = []
+
+    def write_comparison_report(path: Path, **given: Any) -> Path:
+        seen.append({"path": path, **given})
+        return path
+
+    monkeypatch.setitem(sys.modules, "holdfast.reports.comparison_report", types.SimpleNamespace(write_comparison_report=write_comparison_report))
+    return seen
+
+
+FEW = ("--resamples", "200")
+
+
+def call(*words: str) -> int:
+    return main(["compare", *words, *FEW])
+
+
+def record(*words: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    found = main(["compare", *words, *FEW, "--json", "-"])
+    captured = capsys.readouterr()
+    assert found == code, captured.err
+    return json.loads(captured.out)
+
+
+# ------------------------------------------------------------------------------------------------------ what names a model
+
+
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        (["two"], ["base", "tuned"]),
+        (["two:base", "two:tuned"], ["base", "tuned"]),
+        (["two/tuned", "two/base/"], ["tuned", "base"]),
+        (["two/evaluate.json"], ["base", "tuned"]),
+        (["runs/direct"], ["start", "direct"]),
+        (["runs/direct", "runs/kept"], ["direct", "kept"]),
+        (["runs/direct:start", "runs/kept/run.json"], ["direct:start", "kept"]),
+        (["one", "three:math"], ["only", "math"]),
+        (["two:base", "three:base"], ["two:base", "three:base"]),
+        (["runs/direct/evaluations/start", "one:only"], ["start", "only"]),
+    ],
+)
+def test_models_are_found(here, words, labels, capsys):
+    assert record(*words, capsys=capsys)["labels"] == labels
+
+
+def test_a_run_alone_is_start_against_result(here, capsys):
+    found = record("runs/direct", capsys=capsys)
+    quiz = next(c for c in found["comparisons"] if c["name"] == "quiz")
+    assert quiz["difference"] == pytest.approx(-0.2, abs=0.05)
+    assert [s.label for s in find_models("runs/direct", alone=False)] == ["direct"]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["expected two models, got 0, as in 'holdfast compare A B'"]),
+        (["one"], ["expected two models, got 1: only"]),
+        (["three"], ["expected two models, got 3", "add --stages", "three:base, three:math, three:law"]),
+        (["three", "two:base"], ["three holds 3 models: name the one to compare, three:base, three:math, three:law"]),
+        (["two:bse", "two:tuned"], ["two has no model 'bse'. Did you mean two:base? It has: two:base, two:tuned"]),
+        (["runs/direct:end", "runs/kept"], ["runs/direct is a run, which has runs/direct:start and runs/direct:result; got ':end'"]),
+        (["runs/late"], ["nothing was measured of the run's start model"]),
+        (["runs/dircet", "twoo:base"], ["no such folder: runs/dircet. Did you mean runs/direct", "no such folder: twoo:base. Did you mean two"]),
+        (["runs", "two:base"], ["found neither. Inside are: runs/direct, runs/kept, runs/late"]),
+        (["two/base/source.quiz.json", "two:base"], ["expected a folder, got the file"]),
+        (["two:base", "two:tuned", "one"], ["expected two models, got 3: base, tuned, only", "--stages"]),
+    ],
+    ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
+)
+def test_words_that_name_no_two_models(here, words, parts, capsys):
+    assert call(*words) == 2
+    shown = capsys.readouterr().err
+    for part in parts:
+        assert part in shown, shown
+
+
+def test_what_is_not_finished_is_said(here, tmp_path, capsys):
+    found = record("runs/kept", "one", capsys=capsys)
+    assert found["notes"][:2] == ["runs/kept: the run is interrupted, not finished.", "one: the evaluation is interrupted, not finished."]
+    write_json(tmp_path / "out" / "evaluate.json", EvaluationRecord(models=[{"label": "a"}, {"label": "b"}]))
+    with pytest.raises(ConfigError, match=r"nothing was measured of a and b \(the evaluation is running"):
+        find_models(str(tmp_path / "out"), alone=True)
+
+
+# --------------------------------------------------------------------------------------------------------------- output
+
+
+def test_the_table(here, capsys):
+    assert call("two") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("base → tuned\n")
+    for part in ("quiz", "riddles", "average", "prose", "nats_per_token", "lost", "McNemar", "95 %"):
+        assert part in shown
+    assert "bits_per_byte" not in shown
+    assert call("two", "--metrics", "all", "--confidence", "0.9") == 0
+    shown = capsys.readouterr().out
+    assert "bits_per_byte" in shown and "90 %" in shown
+
+
+def test_all_files(here, tmp_path, page, capsys):
+    out = tmp_path / "deep" / "out"
+    assert call("two", "--output-dir", str(out), "--markdown", str(tmp_path / "comment.md"), "--fail-if", "quiz drop > 50pt") == 0
+    shown = capsys.readouterr().out
+    found = read_json(out / "comparison.json")
+    assert {(c["suite"], c["name"]) for c in found["comparisons"]} == {
+        ("source", "quiz"),
+        ("source", "riddles"),
+        ("source", "average"),
+        ("target", "prose"),
+    }
+    assert all(Comparison.from_json(c).confidence == 0.95 for c in found["comparisons"])
+    assert found["rules"] == [{"rule": "quiz drop > 50pt", "outcome": "passed", "failed": False}]
+    assert (found["failed"], found["settings"]["resamples"], found["matrix"]) == (False, 200, None)
+    assert set(found["versions"]) == {"holdfast", "python", "numpy", "scipy"}
+    assert "quiz drop" in (tmp_path / "comment.md").read_text()
+    assert not (out / "comparison.md").exists()
+    assert ET.parse(out / "comparison.xml").getroot()[0].get("tests") == "1"
+    [given] = page
+    assert given["path"] == out / "comparison.html"
+    assert (given["before"].path, given["after"].path, given["labels"]) == (Path("two/base"), Path("two/tuned"), ("base", "tuned"))
+    assert [c.name for c in given["comparisons"]] == [c["name"] for c in found["comparisons"]]
+    assert (len(given["gates"]), given["unmatched"], given["matrix"]) == (1, [], None)
+    assert all(f"Wrote {path}" in shown for path in (out / "comparison.html", tmp_path / "comment.md"))
+
+
+def test_the_page_itself(here, tmp_path):
+    pytest.importorskip("holdfast.reports.comparison_report")
+    assert call("three", "--stages", "quiz", "riddles", "--fail-if", "any drop > 90%", "--html", str(tmp_path / "a.html")) == 0
+    text = (tmp_path / "a.html").read_text()
+    assert "<html" in text and "riddles" in text and "any drop &gt; 90%" in text
+
+
+def test_stdout_is_clean(here, capsys):
+    assert call("two", "--markdown", "-") == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("### base → tuned\n") and "Measure" in captured.err
+    assert len(record("two", capsys=capsys)["comparisons"]) == 4
+
+
+def test_what_is_not_compared_is_said(here, tmp_path, capsys):
+    measure(tmp_path / "a", 0.0, model="a")
+    measure(tmp_path / "b", 0.1, model="b")
+    write(tmp_path / "b", "source", "quiz", answers([1, 0]), batch_size=16)
+    write(tmp_path / "b", "source", "new", answers([1, 0]))
+    found = record(str(tmp_path / "a"), str(tmp_path / "b"), capsys=capsys)
+    assert [c["name"] for c in found["comparisons"]] == ["riddles", "prose"]
+    assert [u.split(":")[0] for u in found["unmatched"]] == ["source/quiz", "source/new", "source/average"]
+    write(tmp_path / "c", "source", "quiz", answers([1, 0]), batch_size=16)
+    assert call(str(tmp_path / "a"), str(tmp_path / "c")) == 2
+    shown = capsys.readouterr().err
+    assert "Nothing can be compared" in shown and "batch_size: 8 and 16" in shown and "source/riddles" in shown
+
+
+# ----------------------------------------------------------------------------------------------------------------- gate
+
+
+@pytest.mark.parametrize(
+    ("rules", "strict", "code", "said"),
+    [
+        (["quiz drop > 1pt"], False, 3, ["FAIL       quiz drop > 1pt"]),
+        (["quiz drop > 50pt", "target/prose rise > 50%"], False, 0, ["PASS       quiz drop > 50pt", "PASS       target/prose rise > 50%"]),
+        (["quiz drop > 20pt"], False, 0, ["UNDECIDED  quiz drop > 20pt"]),
+        (["quiz drop > 20pt"], True, 3, ["UNDECIDED  quiz drop > 20pt, which fails"]),
+        (["any drop > 2%", "quiz drop > 50pt"], False, 3, ["FAIL       any drop > 2% (4 of 4)", "5 tests were made"]),
+        (["average drop > 5pt"], False, 3, ["FAIL       average drop > 5pt"]),
+        (["prose perplexity rise > 3%"], False, 3, ["FAIL       prose perplexity rise > 3%", "target/prose perplexity: rise 22"]),
+    ],
+)
+def test_the_gate(here, rules, strict, code, said, capsys):
+    words = [w for rule in rules for w in ("--fail-if", rule)]
+    assert call("two", *words, *(["--strict"] if strict else [])) == code
+    shown = " ".join(capsys.readouterr().out.split("\n"))
+    for part in said:
+        assert part in shown, shown
+
+
+def test_rules_of_a_yaml(here, tmp_path, capsys):
+    (tmp_path / "gate.yaml").write_text("fail-if: ['quiz drop > 1pt', 'any drop > 90%']\nresamples: 200\n")
+    assert main(["compare", "two", "--config", str(tmp_path / "gate.yaml")]) == 3
+    assert "PASS       any drop > 90%" in capsys.readouterr().out
+
+
+def test_files_are_there_when_the_gate_fails(here, tmp_path, capsys):
+    assert call("two", "--fail_if", "quiz drop > 1pt", "--junit", str(tmp_path / "a.xml"), "--json", str(tmp_path / "a.json")) == 3
+    assert ET.parse(tmp_path / "a.xml").getroot()[0].get("failures") == "1"
+    assert read_json(tmp_path / "a.json")["failed"] is True
+
+
+def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
+    from holdfast.evaluation import compare_folders
+
+    monkeypatch.setattr(compare_folders, "compare_entries", lambda *a, **k: pytest.fail("the work began"))
+    assert (
+        main(
+            [
+                "compare",
+                "two",
+                "--fail-if",
+                "quiz drop",
+                "--metrics",
+                "al",
+                "--confidence",
+                "95",
+                "--resamples",
+                "3",
+                "--html",
+                "a.png",
+                "--stages",
+                "=x",
+            ]
+        )
+        == 2
+    )
+    shown = capsys.readouterr().err
+    for part in ("rule 'quiz drop'", "expected one of primary, all, got 'al'", "between 0 and 1, got 95", "of at least 100, got '3'", "ends with .html, got a.png",
+                 "expected LABEL=TASK"):  # fmt: skip
+        assert part in shown, shown
+    assert call("two", "--fail-if", "qiuz drop > 1pt", "--fail-if", "prose drop > 1pt", "--fail-if", "quiz drop > 1pt") == 2
+    shown = capsys.readouterr().err
+    assert "2 problems" in shown and "Did you mean 'quiz'?" in shown and "points are of shares" in shown
+    assert call("two", "--strict") == 2
+    assert "there is no rule" in capsys.readouterr().err
+    assert main(["compare", "two", "--json", "-", "--markdown", "-"]) == 2
+    assert main(["compare", "two", "--fial-if", "x"]) == 2
+    assert "Did you mean '--fail_if'?" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------------------- stages
+
+
+def test_sequential_training(here, page, tmp_path, capsys):
+    words = ["three:base", "three:math", "three:law", "--stages", "math=quiz", "law=source/riddles"]
+    found = record(*words, "--html", str(tmp_path / "a.html"), capsys=capsys)
+    assert found["labels"] == ["base", "math", "law"]
+    matrix = found["matrix"]
+    assert (matrix["tasks"], matrix["stages"]) == (["quiz", "riddles"], ["base", "math", "law"])
+    assert matrix["scores"][0] == pytest.approx([0.6, 0.6], abs=0.06)
+    assert matrix["measures"]["forgetting"]["value"] == pytest.approx(0.2, abs=0.05)
+    quiz = next(c for c in found["comparisons"] if c["name"] == "quiz")
+    assert quiz["difference"] == pytest.approx(-0.1, abs=0.05), "the start against the last"
+    assert isinstance(page[0]["matrix"], StageMatrix) and page[0]["after"].path == Path("three/law")
+    assert call("three", "--stages", "quiz", "riddles", "--fail-if", "quiz drop > 30pt") == 0
+    shown = capsys.readouterr().out
+    assert "Forgetting (lower is better)" in shown and "PASS" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (
+            ["three", "--stages", "quiz"],
+            ["--stages names 1 tasks, so expected 2 models (the start, and one after each stage), got 3: base, math, law"],
+        ),
+        (["three", "--stages", "a=qiuz", "b=quiz"], ["--stages: task 'qiuz': the start was not measured on it. Did you mean 'quiz'?"]),
+        (["three", "--stages", "a=quiz", "b=prose"], ["expected tasks in one unit"]),
+    ],
+    ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
+)
+def test_stages_that_do_not_fit(here, words, parts, capsys):
+    assert call(*words) == 2
+    shown = capsys.readouterr().err
+    for part in parts:
+        assert part in shown, shown
+
+
+# ------------------------------------------------------------------------------------------------------------ the rest
+
+
+def test_help_teaches(capsys):
+    assert main(["compare", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("--fail_if", "--strict", "--metrics", "--confidence", "--resamples", "--seed", "--stages", "--output_dir", "--html", "--markdown", "--junit",
+                 "--json", "examples", "Exit code", "undecided"):  # fmt: skip
+        assert word in shown, word
+
+
+def test_it_does_without_torch(here, page, tmp_path):
+    """In a fresh process, the page apart (it is written in another room)."""
+    code = (
+        "import sys\nfrom holdfast.cli import compare\n"
+        f"code = compare.run(['two', '--resamples', '100', '--fail_if', 'any drop > 1%', '--markdown', {str(tmp_path / 'a.md')!r}])\n"
+        "print('code', code, *({'torch', 'transformers', 'lm_eval', 'plotly', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
+    assert done.stdout.splitlines()[-1] == "code 3"

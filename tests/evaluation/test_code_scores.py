@@ -1,0 +1,237 @@
+"""pass@k against enumeration, programs of the real benchmarks, and how completions become programs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluation import code_scores
+from holdfast.evaluation.code_scores import (
+    DEFAULT_LIMITS,
+    HUMANEVAL_STOPS,
+    MBPP_STOPS,
+    extract_code,
+    humaneval_program,
+    mbpp_program,
+    pass_at_k,
+    score_completions,
+    truncate,
+)
+from holdfast.evaluation.sandbox import Limits, Outcome, capabilities
+
+DOC = {
+    "task_id": "Test/0",
+    "prompt": 'def add(a, b):\n    """The sum."""\n',
+    "entry_point": "add",
+    "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-1, 1) == 0\n",
+}
+
+
+@pytest.fixture
+def needs_sandbox() -> None:
+    if not all(there for name, there in capabilities().items() if name != "namespaces"):
+        pytest.skip("this machine has no sandbox")
+
+
+@pytest.fixture
+def human_eval(shared_data: Path) -> list[dict]:
+    with gzip.open(shared_data / "human_eval" / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.fixture
+def mbpp(shared_data: Path) -> list[dict]:
+    with gzip.open(shared_data / "mbpp" / "mbpp.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.fixture
+def sanitized(shared_data: Path) -> list[dict]:
+    return json.loads((shared_data / "mbpp" / "sanitized-mbpp.json").read_text(encoding="utf-8"))
+
+
+# --------------------------------------------------------------------------------------------------------------- pass@k
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_pass():
+    for n in range(1, 9):
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                subsets = list(combinations([i < c for i in range(n)], k))
+                assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-14)
+
+
+def test_pass_at_k_of_many_completions():
+    """Exact integers as the reference; at this size a quotient of float binomials would overflow."""
+    for n, c, k in [(200, 1, 100), (200, 100, 100), (10_000, 3, 500), (10_000, 9_000, 1_000), (200, 0, 100), (200, 200, 1)]:
+        exact = 1 - math.comb(n - c, k) / math.comb(n, k)
+        assert pass_at_k(n, c, k) == pytest.approx(exact, rel=1e-12, abs=1e-15)
+    assert pass_at_k(7, 3, 1) == pytest.approx(3 / 7, abs=1e-15)
+    assert pass_at_k(5, 0, 5) == 0.0 and pass_at_k(5, 1, 5) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "text"),
+    [
+        (5, 1, 10, "pass@10 needs at least 10 completions of a problem, got 5"),
+        (5, 6, 1, "c: expected between 0 and n = 5, got 6"),
+        (5, -1, 1, "c: expected between 0 and n = 5, got -1"),
+        (5, 1, 0, "k: expected at least 1, got 0"),
+        (0, 0, 1, "pass@1 needs at least 1 completions of a problem, got 0"),
+    ],
+)
+def test_what_has_no_estimate_is_refused(n, c, k, text):
+    with pytest.raises(DataError, match=r"expected|needs") as caught:
+        pass_at_k(n, c, k)
+    assert text in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------- completions to programs
+
+
+def test_truncate_cuts_at_the_first_stop():
+    text = "    return a + b\n\nprint(add(1, 2))\n\ndef other():\n    pass\n"
+    assert truncate(text, HUMANEVAL_STOPS) == "    return a + b\n"
+    assert truncate(text, ("\ndef", "never")) == "    return a + b\n\nprint(add(1, 2))\n"
+    assert truncate(text, ()) == text == truncate(text, ("",))
+    assert truncate("def f(): pass\n[DONE]\nassert", MBPP_STOPS) == "def f(): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        ("Sure:\n```python\nx = 1\n```\nDone.", "x = 1\n"),
+        ("```\nx = 1\n```", "x = 1\n"),
+        ("```py\nx = 1", "x = 1"),
+        ("~~~ Python3 title\nx = '```'\n~~~", "x = '```'\n"),
+        ("````python\nx = '''\n```\n'''\n````\n", "x = '''\n```\n'''\n"),
+        ("```bash\npip install x\n```\nthen\n```python\nx = 2\n```", "x = 2\n"),
+        ("```python\nimport os\n```\n```python\ndef add(a, b):\n    return a + b\n```", "def add(a, b):\n    return a + b\n"),
+        ("```python\nx = 1\n```\n```python\nx = 2\n```", "x = 1\n"),
+        ("    return a + b\n", "    return a + b\n"),
+        ("```json\n{}\n```", "```json\n{}\n```"),
+        ("```python\n```", ""),
+    ],
+)
+def test_code_of_a_chat_reply(reply, code):
+    assert extract_code(reply, entry_point="add") == code
+
+
+def test_the_humaneval_program_is_that_of_the_release():
+    assert humaneval_program(DOC, "    return a + b\n") == DOC["prompt"] + "    return a + b\n" + "\n" + DOC["test"] + "\n" + "check(add)"
+
+
+def test_the_mbpp_program_of_both_files():
+    full = {
+        "task_id": 1,
+        "text": "t",
+        "code": "",
+        "test_list": ["assert f(1)", "assert f(2)"],
+        "test_setup_code": "root = Node(1)",
+        "challenge_test_list": ["no"],
+    }
+    assert mbpp_program(full, "class Node: ...") == "class Node: ...\nroot = Node(1)\nassert f(1)\nassert f(2)"
+    clean = {"task_id": 2, "prompt": "p", "code": "", "test_imports": ["import math", "import re"], "test_list": ["assert f(1)"]}
+    assert mbpp_program(clean, "from __future__ import annotations") == "from __future__ import annotations\nimport math\nimport re\nassert f(1)"
+
+
+# --------------------------------------------------------------------------------------------------------------- scores
+
+
+@pytest.mark.usefixtures("needs_sandbox")
+def test_rows_of_scores():
+    good, bad, full = "    return a + b\n", "    return a - b\n", "def add(a, b):\n    return a + b\n"
+    other = {**DOC, "task_id": "Test/1"}
+    seen = []
+    rows = score_completions(
+        [DOC, other],
+        [[good, bad, full, good], [bad, "    return (", "    import os\n    os._exit(0)\n", bad]],
+        family="humaneval",
+        ks=(1, 2),
+        workers=2,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert [list(row) for row in rows] == [["task_id", "n", "correct", "pass@1", "pass@2", "reasons", "details"]] * 2
+    assert [(r["task_id"], r["n"], r["correct"], r["pass@1"], r["pass@2"]) for r in rows] == [("Test/0", 4, 3, 0.75, 1.0), ("Test/1", 4, 0, 0.0, 0.0)]
+    assert [r["reasons"] for r in rows] == [["passed", "failed", "passed", "passed"], ["failed", "error", "exited early", "failed"]]
+    assert "assert candidate(1, 2) == 3" in rows[0]["details"][1]
+    assert seen[-1] == (5, 5)  # of eight, five are different
+
+
+def test_equal_programs_run_once(monkeypatch):
+    ran = []
+
+    def run_all(programs, *, limits, workers, progress):
+        ran.append((list(programs), limits))
+        return [Outcome(passed="good" in p, reason="passed" if "good" in p else "failed", seconds=0.0) for p in programs]
+
+    monkeypatch.setattr(code_scores, "run_all", run_all)
+    rows = score_completions([DOC, DOC], [["good", "bad"] * 5, ["bad"] * 10], family="humaneval", ks=(1, 10))
+    assert len(ran[0][0]) == 2 and ran[0][1] == DEFAULT_LIMITS["humaneval"]
+    assert [r["correct"] for r in rows] == [5, 0] and rows[0]["pass@10"] == 1.0
+    score_completions([{"task_id": 1, "test_list": []}], [["x"]], family="mbpp", limits=Limits(cpu_seconds=2))
+    assert ran[1][1] == Limits(cpu_seconds=2)
+
+
+def test_bad_requests_name_everything(monkeypatch):
+    monkeypatch.setattr(code_scores, "run_all", lambda *_, **__: pytest.fail("something was run"))
+    with pytest.raises(ConfigError, match=r"humaneval or mbpp, got 'human_eval'.*Did you mean 'humaneval'"):
+        score_completions([], [], family="human_eval")
+    for ks in ((), (0,), (1.5,), (True,)):
+        with pytest.raises(ConfigError, match="ks: expected whole numbers"):
+            score_completions([], [], family="mbpp", ks=ks)
+    with pytest.raises(DataError) as caught:
+        score_completions([DOC, {"task_id": 5}, DOC], [["x"], "text"], family="humaneval", ks=(1, 10))
+    text = str(caught.value)
+    assert "completions of 3 problems, got them of 2" in text
+    assert "row 2: expected the columns of humaneval, got none named prompt, test, entry_point" in text
+    assert "Test/0: pass@10 needs at least 10 completions, got 1" in text
+    assert "5: expected a list of completions as text, got str" in text
+
+
+# ---------------------------------------------------------------------------------------------------- the real benchmarks
+
+
+def spread(rows: list[dict], count: int) -> list[dict]:
+    return rows[:: max(1, len(rows) // count)]
+
+
+@pytest.mark.usefixtures("needs_sandbox")
+def test_humaneval_reference_solutions_pass_and_empty_bodies_fail(human_eval):
+    assert len(human_eval) == 164
+    docs = spread(human_eval, 20)
+    rows = score_completions(docs, [[doc["canonical_solution"], "    pass\n"] for doc in docs], family="humaneval")
+    assert [(row["task_id"], row["reasons"][0]) for row in rows if row["reasons"][0] != "passed"] == []
+    assert [row["task_id"] for row in rows if row["reasons"][1] == "passed"] == []
+
+
+@pytest.mark.usefixtures("needs_sandbox")
+def test_mbpp_reference_solutions_pass(mbpp, sanitized):
+    assert (len(mbpp), len(sanitized)) == (974, 427)
+    setups = [doc for doc in mbpp if doc["test_setup_code"]]
+    imports = [doc for doc in sanitized if doc["test_imports"]]
+    docs = [*spread(mbpp, 12), *setups, *spread(sanitized, 12), *imports[:3]]
+    assert setups and imports
+    rows = score_completions(docs, [[doc["code"]] for doc in docs], family="mbpp")
+    assert [(row["task_id"], row["details"]) for row in rows if row["pass@1"] != 1.0] == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("needs_sandbox")
+def test_all_reference_solutions(human_eval, mbpp, sanitized):
+    """Every problem of the three files: the reference passes, and an empty body does not."""
+    began = time.monotonic()
+    human = score_completions(human_eval, [[d["canonical_solution"], "    pass\n"] for d in human_eval], family="humaneval", ks=(1, 2))
+    assert [row["task_id"] for row in human if row["reasons"][0] != "passed" or row["reasons"][1] == "passed"] == []
+    assert {(row["pass@1"], row["pass@2"]) for row in human} == {(0.5, 1.0)}
+    for docs in (mbpp, sanitized):
+        rows = score_completions(docs, [[d["code"]] for d in docs], family="mbpp")
+        assert [(row["task_id"], row["details"]) for row in rows if row["pass@1"] != 1.0] == []
+    assert (2 * 164 + 974 + 427) / (time.monotonic() - began) > 5  # programs a second; a machine of two cores does tens

@@ -1,0 +1,355 @@
+"""Folders side by side: what is joined, what is refused and said, and averages with their joint bootstrap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.errors import DataError
+from holdfast.evaluation.compare import compare_samples
+from holdfast.evaluation.compare_folders import (
+    JointScores,
+    bootstrap_sums,
+    compare_entries,
+    compare_folders,
+    entry_seed,
+    match_entries,
+    read_evaluations,
+)
+from holdfast.evaluation.estimates import resampled_sums
+from holdfast.results import Comparison, Evaluation, EvaluationFolder, Metric
+
+SHAPES = {"acc": ("accuracy", True), "acc_norm": ("accuracy", True), "exact_match": ("exact_match", True), "nats_per_token": ("nats/token", False),
+          "bits_per_byte": ("bits/byte", False), "perplexity": ("perplexity", False), "brier": ("brier", False), "bleu": ("bleu", True)}  # fmt: skip
+TEXT = ("nats_per_token", "bits_per_byte", "perplexity")
+
+
+def write(
+    folder: Path,
+    suite: str,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    metrics: Iterable[str] = ("acc",),
+    kind: str = "task",
+    model: str = "",
+    versions: Mapping[str, str] | None = None,
+    values: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> EvaluationFolder:
+    """One evaluation with its rows; figures in the record are means, or what `values` says."""
+    found = EvaluationFolder(folder)
+    made = {}
+    for metric in metrics:
+        column = [float(r[metric]) for r in rows if metric in r]
+        value = (values or {}).get(metric, sum(column) / len(column) if column else 1.0)
+        unit, higher = SHAPES.get(metric.split(",")[0], (metric, True))
+        made[metric] = Metric(value=value, n=len(rows), unit=unit, higher_is_better=higher)
+    evaluation = Evaluation(
+        suite=suite, name=name, kind=kind, primary=next(iter(made)), metrics=made, settings=settings, model={"name": model, "hash": model or str(folder)},
+        key="k", versions=dict(versions or {}),
+    )  # fmt: skip
+    found.write(evaluation, rows)
+    return found
+
+
+def answers(values: Iterable[float], **more: Any) -> list[dict[str, Any]]:
+    return [{"doc": f"d{i}", "prompt": f"p{i}", "acc": float(v), **{k: f(v) for k, f in more.items()}} for i, v in enumerate(values)]
+
+
+def texts(nats: Iterable[float], tokens: int = 10, size: int = 40) -> list[dict[str, Any]]:
+    return [{"doc": f"d{i}", "nats": float(v), "tokens": tokens, "bytes": size} for i, v in enumerate(nats)]
+
+
+def write_average(folder: Path, members: Sequence[tuple[str, str, str]], *, name: str = "mean", metric: str = "acc") -> EvaluationFolder:
+    listed = [{"suite": s, "name": n, "metric": m} for s, n, m in members]
+    return write(folder, "source", name, [], metrics=[metric], kind="average", members=listed)
+
+
+def both(tmp_path: Path) -> tuple[EvaluationFolder, EvaluationFolder]:
+    return EvaluationFolder(tmp_path / "before"), EvaluationFolder(tmp_path / "after")
+
+
+def compared(tmp_path: Path, **options: Any) -> tuple[list[Comparison], list[str]]:
+    return compare_folders(*both(tmp_path), **{"resamples": 400, **options})
+
+
+def right_or_wrong(seed: int, n: int = 60, share: float = 0.6) -> np.ndarray:
+    return (np.random.default_rng(seed).random(n) < share).astype(float)
+
+
+# ------------------------------------------------------------------------------------------------------------- joining
+
+
+def test_every_pair_is_compared_as_compare_samples_does(tmp_path):
+    before, after = both(tmp_path)
+    for folder, seed in ((before, 1), (after, 2)):
+        write(folder.path, "source", "quiz", answers(right_or_wrong(seed)))
+        write(folder.path, "target", "prose", texts(np.random.default_rng(seed).gamma(5, 4, 30)), metrics=TEXT, kind="perplexity")
+    found, unmatched = compared(tmp_path, metrics="all")
+    expected = []
+    for suite, name in (("source", "quiz"), ("target", "prose")):
+        one, other = before.find(suite, name), after.find(suite, name)
+        expected += compare_samples(before.samples(suite, name), after.samples(suite, name), one, other, resamples=400)
+    assert found == expected
+    assert [c.metric for c in found] == ["acc", *TEXT]
+    assert unmatched == []
+    assert compared(tmp_path)[0] == [c for c in expected if c.primary]
+
+
+def test_entries_are_joined_by_suite_and_name_else_by_name_where_that_is_clear(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    rows = answers(right_or_wrong(1))
+    for suite, name in (("source", "quiz"), ("old", "moved"), ("source", "twice"), ("extra", "twice")):
+        write(before, suite, name, rows)
+    for suite, name in (("source", "quiz"), ("new", "moved"), ("other", "twice"), ("source", "fresh")):
+        write(after, suite, name, rows)
+    found, unmatched = compared(tmp_path)
+    assert {(c.suite, c.name) for c in found} == {("source", "quiz"), ("old", "moved")}
+    assert sorted(unmatched) == [
+        "extra/twice: measured only before (which of other/twice after is meant is not clear; use the same suites for both).",
+        "other/twice: measured only after (which of extra/twice, source/twice before is meant is not clear; use the same suites for both).",
+        "source/fresh: measured only after.",
+        "source/twice: measured only before (which of other/twice after is meant is not clear; use the same suites for both).",
+    ]
+    matching = match_entries(read_evaluations(EvaluationFolder(before)), read_evaluations(EvaluationFolder(after)))
+    assert "old/moved is compared with new/moved: joined by name." in matching.notes
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ({"num_fewshot": 0}, {"num_fewshot": 5}, "num_fewshot: 0 and 5"),
+        ({"batch_size": 8}, {"batch_size": 16}, "batch_size: 8 and 16"),
+        ({"window": 512, "stride": 256}, {"window": 1024, "stride": 512}, "stride: 256 and 512, window: 512 and 1024"),
+        ({}, {"apply_chat_template": True}, "apply_chat_template: none and True"),
+        ({"task_version": {"a": 1}}, {"task_version": {"a": 2}}, "task_version: {'a': 1} and {'a': 2}"),
+    ],
+)
+def test_other_settings_are_refused_and_named(tmp_path, one, other, said):
+    write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **one)
+    write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), **other)
+    found, unmatched = compared(tmp_path)
+    assert found == []
+    assert unmatched == [
+        f"source/quiz: measured with other settings before than after ({said}), so it is not compared. Evaluate both in the same way."
+    ]
+
+
+def test_settings_that_change_no_answer_do_not_matter(tmp_path):
+    mine = {
+        "confidence": 0.9,
+        "seed": 1,
+        "data": "a.jsonl",
+        "notes": ["x"],
+        "num_fewshot": 5,
+        "subtasks": [],
+        "dtype": "float32",
+        "tokens": 30,
+        "longest": 512,
+    }
+    write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **mine)
+    write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), confidence=0.95, seed=2, data="b.jsonl", num_fewshot=5, newer_key=None, tokens=31)
+    found, unmatched = compared(tmp_path)
+    assert [c.name for c in found] == ["quiz"] and unmatched == []
+
+
+def test_another_kind_is_refused(tmp_path):
+    write(tmp_path / "before", "source", "prose", texts([1, 2]), metrics=TEXT, kind="perplexity")
+    write(tmp_path / "after", "source", "prose", texts([1, 2]), metrics=TEXT, kind="memorisation")
+    assert "measured as perplexity before and as memorisation after" in compared(tmp_path)[1][0]
+
+
+def test_other_samples_and_prompts_are_refused_all_of_them_and_the_rest_compared(tmp_path):
+    for folder, shift in (("before", 0), ("after", 1)):
+        write(tmp_path / folder, "source", "fine", answers([1, 0, 1]))
+        write(tmp_path / folder, "source", "limited", answers([1] * (4 - shift)), limit=4 - shift)
+        write(tmp_path / folder, "source", "reworded", [{**r, "prompt": f"{r['prompt']}{shift}"} for r in answers([1, 1])])
+    found, unmatched = compared(tmp_path)
+    assert [c.name for c in found] == ["fine"]
+    limited, reworded = unmatched
+    assert "1 of 4 occur only before, 0 of 3 only after" in limited and "They differ in limit: 4 and 3." in limited
+    assert limited.count("source/limited") == 1
+    assert "2 of 2 samples were asked with another prompt" in reworded
+
+
+def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
+    for folder in ("before", "after"):
+        for name in ("gone", "strange", "empty"):
+            write(tmp_path / folder, "source", name, [] if name == "empty" else answers([1, 0]))
+    (tmp_path / "after" / "source.gone.samples.jsonl").unlink()
+    (tmp_path / "before" / "source.strange.samples.jsonl").write_text('{"acc": 1.0}\n')
+    found, unmatched = compared(tmp_path)
+    assert found == []
+    assert "source/gone: the per-sample rows are missing in" in "\n".join(unmatched)
+    assert "source/strange: sample rows without 'doc'" in "\n".join(unmatched)
+    assert "source/empty: no samples" in "\n".join(unmatched)
+
+
+def test_evaluations_that_cannot_be_read_are_named_together(tmp_path):
+    write(tmp_path / "before", "source", "fine", answers([1]))
+    (tmp_path / "before" / "source.torn.json").write_text('{"suite": ')
+    (tmp_path / "before" / "source.foreign.json").write_text("[1]")
+    with pytest.raises(DataError) as caught:
+        read_evaluations(EvaluationFolder(tmp_path / "before"))
+    assert "source.torn.json" in str(caught.value) and "source.foreign.json" in str(caught.value)
+    with pytest.raises(DataError, match="found none"):
+        compare_folders(EvaluationFolder(tmp_path / "nothing"), EvaluationFolder(tmp_path / "before"))
+
+
+def test_what_is_worth_knowing_is_noted(tmp_path):
+    for folder, version in (("before", "5.22"), ("after", "5.23")):
+        write(tmp_path / folder, "source", "quiz", answers([1]), model="same", versions={"transformers": version, "torch": "2.13"})
+    notes = match_entries(*(read_evaluations(f) for f in both(tmp_path))).notes
+    assert any("transformers 5.22 and 5.23" in n and "torch" not in n for n in notes)
+    assert any("the same model" in n for n in notes)
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def test_other_tokenizers_leave_bits_per_byte(tmp_path):
+    write(tmp_path / "before", "source", "prose", texts([30, 31, 32], tokens=10), metrics=TEXT, kind="perplexity")
+    write(tmp_path / "after", "source", "prose", texts([33, 34, 35], tokens=12), metrics=TEXT, kind="perplexity")
+    sides = both(tmp_path)
+    found = compare_entries(*sides, match_entries(*(read_evaluations(f) for f in sides)), resamples=200)
+    [c] = found.comparisons
+    assert (c.metric, c.primary) == ("bits_per_byte", True)
+    assert c.difference == pytest.approx(9 / 120 / math.log(2))
+    assert any("counts other tokens in the same text" in n for n in found.notes)
+    write(tmp_path / "after", "source", "prose", texts([33, 34, 35], tokens=12, size=41), metrics=TEXT, kind="perplexity")
+    comparisons, [refused] = compared(tmp_path)
+    assert comparisons == [] and "nats_per_token counts other tokens" in refused
+
+
+def test_a_leading_metric_without_pairs_is_refused(tmp_path):
+    for folder in ("before", "after"):
+        write(tmp_path / folder, "source", "translate", answers([1, 0]), metrics=["bleu", "acc"], values={"bleu": 30.0})
+    comparisons, [refused] = compared(tmp_path, metrics="all")
+    assert comparisons == []
+    assert refused == "source/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
+
+
+def test_counting_distinct_rows_is_the_same_bootstrap():
+    """Both ways of drawing agree in mean, spread and tails of what they draw."""
+    columns = np.column_stack([right_or_wrong(1, 400), right_or_wrong(2, 400), np.ones(400)])
+    quick, plain = (draw(columns, resamples=20_000, seed=3) for draw in (bootstrap_sums, resampled_sums))
+    assert (quick[:, 2] == 400).all()
+    differences = [s[:, 1] - s[:, 0] for s in (quick, plain)]
+    assert differences[0].mean() == pytest.approx(differences[1].mean(), abs=0.5)
+    assert differences[0].std() == pytest.approx(differences[1].std(), rel=0.03)
+    assert np.quantile(differences[0], [0.025, 0.975]) == pytest.approx(np.quantile(differences[1], [0.025, 0.975]), abs=1.5)
+    assert np.array_equal(quick, bootstrap_sums(columns, resamples=20_000, seed=3))
+
+
+def test_many_distinct_rows_are_drawn_one_by_one():
+    columns = np.random.default_rng(0).normal(size=(50, 2))
+    assert np.array_equal(bootstrap_sums(columns, resamples=100, seed=5), resampled_sums(columns, resamples=100, seed=5))
+
+
+# ------------------------------------------------------------------------------------------------------------ averages
+
+
+def write_members(tmp_path: Path, n: int = 500) -> None:
+    """Two quizzes whose answers differ between the sides, one of them with a second metric equal to the first."""
+    for folder, seed in (("before", 0), ("after", 10)):
+        for number, name in enumerate(("one", "two")):
+            rows = answers(right_or_wrong(seed + number, n, 0.6), acc_norm=float)
+            write(tmp_path / folder, "source", name, rows, metrics=["acc", "acc_norm"])
+
+
+def half_width(c: Comparison) -> float:
+    return (c.interval[1] - c.interval[0]) / 2
+
+
+def test_an_average_is_the_mean_of_its_members_differences(tmp_path):
+    write_members(tmp_path)
+    for folder in ("before", "after"):
+        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
+    found, unmatched = compared(tmp_path, resamples=4000)
+    mean, one, two = sorted(found, key=lambda c: c.name != "mean")
+    assert unmatched == []
+    assert mean.difference == pytest.approx((one.difference + two.difference) / 2)
+    assert (mean.before, mean.after) == pytest.approx(((one.before + two.before) / 2, (one.after + two.after) / 2))
+    assert (mean.n, mean.test, mean.primary, mean.flips_lost, mean.unit) == (1000, "paired bootstrap", True, None, "accuracy")
+    independent = math.sqrt(half_width(one) ** 2 + half_width(two) ** 2) / 2
+    assert half_width(mean) == pytest.approx(independent, rel=0.08), "different entries are drawn independently"
+
+
+def test_members_of_one_entry_share_draws(tmp_path):
+    """Two metrics that say the same leave the average as uncertain as each of them."""
+    write_members(tmp_path)
+    for folder in ("before", "after"):
+        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "one", "acc_norm")])
+    found, _ = compared(tmp_path, resamples=4000)
+    mean, one = (next(c for c in found if c.name == name) for name in ("mean", "one"))
+    assert half_width(mean) == pytest.approx(half_width(one), rel=0.08)
+    assert mean.n == 500
+
+
+def test_entries_with_equal_rows_are_drawn_independently(tmp_path):
+    rows = answers(right_or_wrong(1, 200))
+    for name in ("one", "two"):
+        write(tmp_path / "before", "source", name, rows)
+    folder = EvaluationFolder(tmp_path / "before")
+    joint = JointScores([folder], {(e.suite, e.name): [e] for e in read_evaluations(folder)}, resamples=2000, seed=7)
+    one, two = (joint.scores(("source", name), "acc").draws[:, 0] for name in ("one", "two"))
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.08
+    assert entry_seed(7, ("a", "b")) != entry_seed(8, ("a", "b")) != entry_seed(8, ("a", "c"))
+    assert entry_seed(7, ("a", "b")) == entry_seed(7, ("a", "b"))
+
+
+def test_averages_of_averages_and_of_moved_suites(tmp_path):
+    write_members(tmp_path)
+    for folder in ("before", "after"):
+        suite = "source" if folder == "before" else "elsewhere"
+        write(tmp_path / folder, suite, "three", answers(right_or_wrong(len(folder), 100)))
+        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
+        write_average(tmp_path / folder, [("source", "mean", "acc"), (suite, "three", "acc")], name="all")
+    found, unmatched = compared(tmp_path)
+    by_name = {c.name: c for c in found}
+    assert unmatched == []
+    assert by_name["all"].difference == pytest.approx((by_name["mean"].difference + by_name["three"].difference) / 2)
+    assert by_name["all"].n == 1100
+
+
+def test_an_average_of_equal_answers_differs_by_nothing(tmp_path):
+    for folder in ("before", "after"):
+        write(tmp_path / folder, "source", "one", answers([1, 0, 1]))
+        write_average(tmp_path / folder, [("source", "one", "acc")])
+    for c in compared(tmp_path)[0]:
+        assert (c.difference, c.interval, c.p_value, c.verdict) == (0.0, (0.0, 0.0), 1.0, "within noise")
+
+
+def test_averages_that_cannot_be_compared_say_why(tmp_path):
+    for folder in ("before", "after"):
+        write(tmp_path / folder, "source", "fine", answers([1, 0, 1], brier=float), metrics=["acc", "brier"])
+        write(tmp_path / folder, "source", "shots", answers([1, 0, 1]), num_fewshot=len(folder))
+        write(tmp_path / folder, "source", "samples", answers([1] * len(folder)))
+        write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "shots", "acc")], name="a")
+        write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "samples", "acc")], name="b")
+        write_average(tmp_path / folder, [("source", "fine", "acc" if folder == "before" else "brier")], name="c")
+        write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "fine", "brier")], name="d")
+        write_average(tmp_path / folder, [], name="e")
+    found, unmatched = compared(tmp_path)
+    assert [c.name for c in found] == ["fine"]
+    said = {u.split(":")[0]: u for u in unmatched}
+    assert "its member source/shots cannot be compared" in said["source/a"]
+    assert "source/samples: the two evaluations did not answer the same samples" in said["source/b"]
+    assert "an average of other entries before than after" in said["source/c"]
+    assert "some are better when higher" in said["source/d"]
+    assert "names no members" in said["source/e"]
+
+
+def test_one_sample_in_a_member_leaves_no_interval(tmp_path):
+    for folder, value in (("before", 0), ("after", 1)):
+        write(tmp_path / folder, "source", "one", answers([value]))
+        write(tmp_path / folder, "source", "two", answers(right_or_wrong(value, 50)))
+        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
+    mean = next(c for c in compared(tmp_path)[0] if c.name == "mean")
+    assert math.isnan(mean.interval[0]) and mean.p_value == 1.0 and mean.verdict == "within noise"

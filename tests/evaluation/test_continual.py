@@ -1,0 +1,197 @@
+"""The matrix of sequential training and its measures: against the definitions, at the edges, and with intervals that are paired over stages."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluation.test_compare_folders import TEXT, answers, texts, write, write_average
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluation.compare_folders import read_evaluations
+from holdfast.evaluation.continual import average_accuracy, backward_transfer, find_tasks, forgetting, forward_transfer, stage_matrix
+from holdfast.results import EvaluationFolder, StageMatrix
+
+R = np.array([[0.2, 0.3, 0.1], [0.8, 0.4, 0.1], [0.9, 0.7, 0.3], [0.5, 0.75, 0.6]])
+"""Three tasks: scores at the start and after each stage."""
+
+
+def test_measures_by_hand():
+    assert average_accuracy(R) == pytest.approx((0.5 + 0.75 + 0.6) / 3)
+    assert backward_transfer(R) == pytest.approx(((0.5 - 0.8) + (0.75 - 0.7)) / 2)
+    assert forgetting(R) == pytest.approx(((0.9 - 0.5) + (0.7 - 0.75)) / 2), "the best before the last stage; below 0 where the last is the best"
+    assert forward_transfer(R) == pytest.approx(((0.4 - 0.3) + (0.3 - 0.1)) / 2)
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 6])
+def test_measures_are_the_definitions(tasks):
+    """Loops over l = 0..T and i = 1..T as they are written down."""
+    scores = np.random.default_rng(tasks).random((tasks + 1, tasks))
+
+    def r(stage, task):
+        return scores[stage, task - 1]
+
+    last = tasks
+    assert average_accuracy(scores) == pytest.approx(sum(r(last, i) for i in range(1, last + 1)) / last)
+    assert backward_transfer(scores) == pytest.approx(sum(r(last, i) - r(i, i) for i in range(1, last)) / (last - 1))
+    best = {i: max(r(stage, i) for stage in range(last)) for i in range(1, last)}
+    assert forgetting(scores) == pytest.approx(sum(best[i] - r(last, i) for i in range(1, last)) / (last - 1))
+    assert forward_transfer(scores) == pytest.approx(sum(r(i - 1, i) - r(0, i) for i in range(2, last + 1)) / (last - 1))
+    many = np.stack([scores, 1 - scores])
+    for measure in (average_accuracy, backward_transfer, forgetting, forward_transfer):
+        assert measure(many) == pytest.approx([measure(scores), measure(1 - scores)]), "draws go along"
+
+
+def test_the_start_can_be_the_best_and_the_end_cannot():
+    assert forgetting(np.array([[0.9, 0.1], [0.5, 0.1], [0.6, 0.5]])) == pytest.approx(0.3)
+    assert forgetting(np.array([[0.1, 0.1], [0.5, 0.1], [0.6, 0.5]])) == pytest.approx(-0.1)
+
+
+def test_one_task_has_nothing_to_forget():
+    scores = np.array([[0.2], [0.8]])
+    assert average_accuracy(scores) == 0.8
+    assert all(math.isnan(m(scores)) for m in (backward_transfer, forgetting, forward_transfer))
+
+
+# ----------------------------------------------------------------------------------------------------------- a matrix
+
+
+def stages(tmp_path: Path, table: np.ndarray = R, n: int = 400, seed: int = 0) -> list[EvaluationFolder]:
+    """Folders with quizzes t0, t1, ... whose answers follow the table: hard questions are hard at every stage."""
+    folders = []
+    hard = np.random.default_rng(seed).random((table.shape[1], n))
+    for stage, row in enumerate(table):
+        for task, score in enumerate(row):
+            folder = write(tmp_path / f"s{stage}", "source", f"t{task}", answers((hard[task] < score).astype(float)))
+        folders.append(folder)
+    return folders
+
+
+def made(folders: list[EvaluationFolder], names=("t0", "t1", "t2"), **options) -> StageMatrix:
+    labels = ["start", *(f"after {n}" for n in names)]
+    return stage_matrix(folders, [(None, n) for n in names], labels, **{"resamples": 400, **options})
+
+
+def test_the_matrix_holds_the_scores_and_their_measures(tmp_path):
+    folders = stages(tmp_path)
+    found = made(folders)
+    means = [[np.mean([r["acc"] for r in f.samples("source", f"t{i}")]) for i in range(3)] for f in folders]
+    assert np.array(found.scores) == pytest.approx(np.array(means))
+    assert (found.tasks, found.stages, found.unit) == (["t0", "t1", "t2"], ["start", "after t0", "after t1", "after t2"], "accuracy")
+    assert list(found.measures) == ["average_accuracy", "backward_transfer", "forgetting", "forward_transfer"]
+    for name, measure in (("average_accuracy", average_accuracy), ("backward_transfer", backward_transfer), ("forgetting", forgetting)):
+        metric = found.measures[name]
+        assert metric.value == pytest.approx(measure(np.array(means)))
+        low, high = metric.interval
+        assert low < metric.value < high
+        assert (metric.n, metric.confidence, metric.unit) == (1200, 0.95, "accuracy")
+    assert [m.higher_is_better for m in found.measures.values()] == [True, True, False, True]
+    assert found == made(folders), "deterministic"
+    assert found != made(folders, seed=1)
+
+
+def test_intervals_are_paired_over_stages_and_independent_over_tasks(tmp_path):
+    """Backward transfer of nested answers: only the questions that flip are uncertain, and tasks add up as independent errors do."""
+    table = np.array([[0.3, 0.3, 0.3], [0.6, 0.3, 0.3], [0.6, 0.6, 0.3], [0.5, 0.5, 0.6]])
+    n = 900
+    found = made(stages(tmp_path, table, n=n), resamples=3000)
+    low, high = found.measures["backward_transfer"].interval
+    scores = np.array(found.scores)
+    error = math.sqrt(sum(d * (1 - d) / n for d in (scores[1, 0] - scores[3, 0], scores[2, 1] - scores[3, 1]))) / 2
+    assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.08)
+    unpaired = math.sqrt(4 * 0.25 / n) / 2
+    assert error < 0.6 * unpaired
+
+
+def test_stages_that_change_nothing(tmp_path):
+    found = made(stages(tmp_path, np.full((4, 3), 0.5)))
+    for name in ("backward_transfer", "forgetting", "forward_transfer"):
+        assert (found.measures[name].value, found.measures[name].interval) == (0.0, (0.0, 0.0))
+
+
+def test_one_task_is_a_matrix_too(tmp_path):
+    found = made(stages(tmp_path, R[:2, :1]), names=("t0",))
+    assert np.array(found.scores).shape == (2, 1)
+    assert found.measures["average_accuracy"].interval is not None
+    for name in ("backward_transfer", "forgetting", "forward_transfer"):
+        metric = found.measures[name]
+        assert math.isnan(metric.value) and metric.interval is None and metric.n == 0
+
+
+def test_lower_is_better_is_turned_and_said(tmp_path):
+    folders = []
+    for stage, levels in enumerate(((3.0, 3.0), (2.0, 2.9), (2.5, 2.0))):
+        for task, level in enumerate(levels):
+            nats = level * 10 + np.random.default_rng(task).normal(0, 1, 20)
+            folder = write(tmp_path / f"s{stage}", "target", f"t{task}", texts(nats), metrics=TEXT, kind="perplexity")
+        folders.append(folder)
+    found = made(folders, names=("t0", "t1"))
+    assert found.unit == "nats/token, negated"
+    assert np.array(found.scores)[:, 0] == pytest.approx([-3.0, -2.0, -2.5], abs=0.1)
+    assert found.measures["forgetting"].value == pytest.approx(0.5)
+    assert found.measures["backward_transfer"].value == pytest.approx(-0.5)
+    assert found.measures["forward_transfer"].value == pytest.approx(0.1)
+    bits = made(folders, names=("t0", "t1"), metric="bits_per_byte")
+    assert bits.unit == "bits/byte, negated"
+
+
+def test_averages_can_be_tasks(tmp_path):
+    folders = stages(tmp_path)
+    for folder in folders:
+        write_average(folder.path, [("source", "t0", "acc"), ("source", "t1", "acc")])
+    found = stage_matrix(folders[:3], [(None, "mean"), ("source", "t2")], ["a", "b", "c"], resamples=200)
+    means = made(folders).scores
+    assert found.scores[2][0] == pytest.approx((means[2][0] + means[2][1]) / 2)
+
+
+def test_different_shares_go_together_and_other_units_do_not(tmp_path):
+    for stage in range(3):
+        write(tmp_path / f"s{stage}", "source", "quiz", answers([1, 0, 1, 0]))
+        write(tmp_path / f"s{stage}", "source", "sums", answers([1, 0, 1, 1], exact_match=float), metrics=["exact_match"])
+        write(tmp_path / f"s{stage}", "source", "prose", texts([30, 31]), metrics=TEXT, kind="perplexity")
+    folders = [EvaluationFolder(tmp_path / f"s{stage}") for stage in range(3)]
+    assert made(folders, names=("quiz", "sums")).unit == "share"
+    with pytest.raises(ConfigError, match=r"expected tasks in one unit.*source/quiz in accuracy, source/prose in nats/token"):
+        made(folders, names=("quiz", "prose"))
+
+
+# ------------------------------------------------------------------------------------------------------------ mistakes
+
+
+def test_counts_have_to_fit(tmp_path):
+    folders = stages(tmp_path)
+    for names, given in ((("t0", "t1"), folders), ((), folders[:1]), (("t0", "t1", "t2"), folders[:3])):
+        with pytest.raises(ConfigError, match="one model more than tasks"):
+            made(given, names=names)
+
+
+def test_wrong_tasks_are_named_all_at_once(tmp_path):
+    folders = stages(tmp_path)
+    write(folders[0].path, "target", "t2", answers([1]))
+    start = read_evaluations(folders[0])
+    with pytest.raises(ConfigError) as caught:
+        find_tasks(start, [(None, "t9x"), (None, "t2"), (None, "t0"), ("source", "t0"), ("sourc", "t1"), ("source", "t1")], metric="f1")
+    text = str(caught.value)
+    assert "task 't9x': the start was not measured on it. Measured: source/t0" in text
+    assert "task 't2': several suites have it. Write one of source/t2, target/t2." in text
+    assert "task 'source/t0' is given twice" in text
+    assert "task 'sourc/t1': the start was not measured on it. Did you mean 'source/t1'?" in text
+    assert "task 't0' has no metric 'f1'. It has: acc." in text
+    assert len(caught.value.problems) == 6
+
+
+def test_stages_that_were_not_measured_alike_are_named_all_at_once(tmp_path):
+    folders = stages(tmp_path)
+    write(folders[1].path, "source", "t0", answers([1] * 400), num_fewshot=5)
+    write(folders[2].path, "source", "t1", answers([1] * 399))
+    (folders[3].path / "source.t2.json").unlink()
+    with pytest.raises(DataError) as caught:
+        made(folders)
+    text = str(caught.value)
+    assert "source/t0, after t0 against start: measured with other settings" in text
+    assert "source/t1: the two evaluations did not answer the same samples" in text
+    assert "source/t2, after t2 against start: measured only before" in text
+    with pytest.raises(DataError, match=r"(?s)found none.*found none"):
+        made([folders[0], EvaluationFolder(tmp_path / "x"), EvaluationFolder(tmp_path / "y"), folders[1]])

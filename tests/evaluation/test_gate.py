@@ -1,0 +1,310 @@
+"""Rules: how they are read, what they speak of, and that they judge the interval and not the point."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluation.test_compare_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluation.compare import compare_samples
+from holdfast.evaluation.compare_folders import Compared, Matching, Pair, compare_entries, match_entries, read_evaluations
+from holdfast.evaluation.gate import bind_rules, by_rule, is_failed, is_share, judge, many_tests, outcome_of, parse_rules, to_record
+from holdfast.results import Comparison, Evaluation, GateOutcome, Metric
+
+NAN = math.nan
+
+
+def rule(text: str) -> Any:
+    [found] = parse_rules([text])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mmlu drop > 1pt", ("mmlu", "drop", ">", 1.0, "pt")),
+        ("any drop>2%", ("any", "drop", ">", 2.0, "%")),
+        ("source drop > 0.5 points", ("source", "drop", ">", 0.5, "pt")),
+        ("prose perplexity rise > 3%", ("prose perplexity", "rise", ">", 3.0, "%")),
+        ("gsm8k/exact_match,strict-match drop > 0", ("gsm8k/exact_match,strict-match", "drop", ">", 0.0, "")),
+        ("target gain < 2pt", ("target", "gain", "<", 2.0, "pt")),
+        ("prose FALL <= -1e-3 nats/token", ("prose", "fall", "<=", -1e-3, "nats/token")),
+        ("my own text drop >= .5", ("my own text", "drop", ">=", 0.5, "")),
+    ],
+)
+def test_rules_are_read(text, expected):
+    found = rule(text)
+    assert (found.what, found.direction, found.operator, found.threshold, found.unit) == expected
+    assert found.text == text
+
+
+def test_malformed_rules_are_named_all_at_once():
+    wrong = ["mmlu", "mmlu drops > 1pt", "mmlu drop > much", "drop > 1pt", "mmlu drop > inf", "mmlu drop = 1pt", ""]
+    with pytest.raises(ConfigError) as caught:
+        parse_rules(["mmlu drop > 1pt", *wrong])
+    assert len(caught.value.problems) == len(wrong)
+    text = str(caught.value)
+    assert "got 'drops'. Did you mean 'drop'?" in text
+    assert "expected a number after '>', such as 1pt or 2%, got 'much'" in text
+    assert "it names no entry" in text
+    assert "such as 'mmlu drop > 1pt'" in text
+    assert [r.text for r in parse_rules(["any drop > 1%", "any drop > 1%"])] == ["any drop > 1%"]
+
+
+# ------------------------------------------------------------------------------------------------------------- binding
+
+
+def evaluation(suite: str, name: str, *metrics: tuple[str, str, bool, float], settings: dict | None = None) -> Evaluation:
+    made = {m: Metric(value=value, n=9, unit=unit, higher_is_better=higher) for m, unit, higher, value in metrics}
+    return Evaluation(suite=suite, name=name, kind="task", primary=metrics[0][0], metrics=made, settings=settings or {}, model={}, key="k")
+
+
+ACC = ("acc", "accuracy", True, 0.5)
+STRICT, FLEXIBLE = ("exact_match,strict-match", "exact_match", True, 0.4), ("exact_match,flexible-extract", "exact_match", True, 0.5)
+NATS, PERPLEXITY = ("nats_per_token", "nats/token", False, 2.0), ("perplexity", "perplexity", False, 7.4)
+COMMON = [
+    evaluation("source", "mmlu", ACC, ("acc_norm", "accuracy", True, 0.6)),
+    evaluation("source", "prose", NATS, PERPLEXITY),
+    evaluation("target", "gsm8k", STRICT, FLEXIBLE),
+    evaluation("other", "two words", FLEXIBLE, STRICT, ACC),
+    evaluation("other", "f1 in percent", ("f1", "f1", True, 61.5)),
+]
+
+
+def matching(before: list[Evaluation] = COMMON, after: list[Evaluation] | None = None) -> Matching:
+    return match_entries(before, COMMON if after is None else after)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("any drop > 2%", {("source", "mmlu"): None, ("source", "prose"): None, ("target", "gsm8k"): None, ("other", "two words"): None,
+                           ("other", "f1 in percent"): None}),
+        ("source drop > 2%", {("source", "mmlu"): None, ("source", "prose"): None}),
+        ("mmlu drop > 1pt", {("source", "mmlu"): None}),
+        ("source/mmlu drop > 1pt", {("source", "mmlu"): None}),
+        ("mmlu acc_norm drop > 1pt", {("source", "mmlu"): "acc_norm"}),
+        ("source/mmlu/acc_norm drop > 1pt", {("source", "mmlu"): "acc_norm"}),
+        ("any acc drop > 1pt", {("source", "mmlu"): "acc", ("other", "two words"): "acc"}),
+        ("source acc drop > 1pt", {("source", "mmlu"): "acc"}),
+        ("prose perplexity rise > 3%", {("source", "prose"): "perplexity"}),
+        ("gsm8k/exact_match,flexible-extract drop > 0", {("target", "gsm8k"): "exact_match,flexible-extract"}),
+        ("gsm8k exact_match drop > 0", {("target", "gsm8k"): "exact_match,strict-match"}),
+        ("two words drop > 1pt", {("other", "two words"): None}),
+        ("two words acc drop > 1pt", {("other", "two words"): "acc"}),
+        ("f1 in percent drop > 1", {("other", "f1 in percent"): None}),
+        ("prose rise > 0.1 nats/token", {("source", "prose"): None}),
+    ],
+)  # fmt: skip
+def test_subjects_and_metrics_are_found(text, expected):
+    [aim] = bind_rules([rule(text)], matching())
+    assert aim.keys == list(expected)
+    assert {k: aim.metrics[k] for k in aim.keys} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("mmlo drop > 1pt", ["no entry or suite 'mmlo'. Did you mean 'mmlu'?"]),
+        ("sourc drop > 1%", ["Did you mean 'source'?"]),
+        ("zzz drop > 1%", ["There are: source/mmlu, source/prose", "and any"]),
+        ("mmlu acc_nrm drop > 1pt", ["'mmlu' has no metric 'acc_nrm'. Did you mean 'acc_norm'?", "It has: acc, acc_norm"]),
+        ("prose drop > 1pt", ["points are of shares between 0 and 1, but source/prose nats_per_token is in nats/token"]),
+        ("any drop > 1pt", ["source/prose", "f1 in percent f1 is in f1"]),
+        ("f1 in percent drop > 1pt", ["points are of shares"]),
+        ("mmlu drop > 1 nats/token", ["expected pt, %, or the metric's own unit, got 'nats/token', but source/mmlu acc is in accuracy"]),
+        ("mmlu perplexity rise > 1%", ["'mmlu' has no metric 'perplexity'"]),
+    ],
+)
+def test_rules_that_do_not_fit_are_refused_before_the_work(text, parts):
+    with pytest.raises(ConfigError) as caught:
+        bind_rules([rule(text)], matching())
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_all_misfits_at_once():
+    with pytest.raises(ConfigError) as caught:
+        bind_rules(parse_rules(["mmlo drop > 1pt", "mmlu drop > 1pt", "prose drop > 1pt"]), matching())
+    assert [p.split(":")[0] for p in caught.value.problems] == ["rule 'mmlo drop > 1pt'", "rule 'prose drop > 1pt'"]
+
+
+def test_a_metric_of_which_several_filters_exist_has_to_be_named():
+    entry = evaluation("target", "gsm8k", ACC, STRICT, FLEXIBLE)
+    with pytest.raises(ConfigError, match="'exact_match' is any of exact_match,strict-match, exact_match,flexible-extract"):
+        bind_rules([rule("gsm8k exact_match drop > 0")], matching([entry], [entry]))
+
+
+def test_entries_of_one_side_and_refused_ones():
+    shots = [evaluation("source", "quiz", ACC, settings={"num_fewshot": n}) for n in (0, 5)]
+    sides = [[*COMMON, shots[0], evaluation("source", "lost", ACC)], [*COMMON, shots[1], evaluation("target", "new", ACC)]]
+    found = matching(*sides)
+    for text, part in (
+        ("quiz drop > 1pt", "num_fewshot: 0 and 5"),
+        ("any drop > 1%", "num_fewshot: 0 and 5"),
+        ("lost drop > 1pt", "source/lost: measured only before"),
+        ("new drop > 1pt", "target/new: measured only after"),
+    ):
+        with pytest.raises(ConfigError, match=part):
+            bind_rules([rule(text)], found)
+    [aim] = bind_rules([rule("target drop > 1%")], found)
+    assert aim.keys == [("target", "gsm8k")] and aim.missing == []
+
+
+def test_an_entry_that_was_not_measured_again_is_undecided_under_a_general_rule():
+    found = matching([*COMMON, evaluation("source", "lost", ACC)], COMMON)
+    [aim] = bind_rules([rule("source drop > 1%")], found)
+    assert aim.missing == [("source", "lost")]
+    outcomes = judge([aim], Compared(comparisons=[change("mmlu"), change("prose", metric="nats_per_token")], unmatched=found.unmatched, notes=[]))
+    assert [(o.name, o.outcome) for o in outcomes] == [("mmlu", "passed"), ("prose", "passed"), ("lost", "undecided")]
+    assert "measured only before" in outcomes[-1].reason
+    assert not is_failed(outcomes) and is_failed(outcomes, strict=True)
+
+
+def test_shares():
+    assert all(is_share(unit, [0.0, 0.3, 1.0]) for unit in ("accuracy", "pass@1", "probability", "share of tokens", "average", "combination"))
+    assert not is_share("accuracy", [1.2]) and not is_share("nats/token", [0.5]) and not is_share("bits/byte", [0.9]) and not is_share("f1", [55.0])
+
+
+# ------------------------------------------------------------------------------------------------------------- judging
+
+
+def change(name: str = "mmlu", **fields: Any) -> Comparison:
+    """An accuracy that did not change much, unless fields say otherwise."""
+    known = {
+        "suite": "source", "name": name, "metric": "acc", "unit": "accuracy", "higher_is_better": True, "n": 500, "before": 0.5, "after": 0.5,
+        "difference": 0.0, "interval": (-0.001, 0.001), "p_value": 1.0, "test": "McNemar (exact)",
+    }  # fmt: skip
+    return Comparison(**{**known, **fields})
+
+
+def judged(text: str, comparison: Comparison) -> GateOutcome:
+    values = [Metric(value=v, n=comparison.n, unit=comparison.unit, higher_is_better=comparison.higher_is_better) for v in (comparison.before,) * 2]
+    sides = [
+        Evaluation(suite=comparison.suite, name=comparison.name, kind="task", primary=comparison.metric, metrics={comparison.metric: v}, settings={},
+                   model={}, key="k") for v in values
+    ]  # fmt: skip
+    found = Matching(pairs=[Pair(before=sides[0], after=sides[1])], unmatched=[], notes=[])
+    [outcome] = judge(bind_rules([rule(text)], found), Compared(comparisons=[comparison], unmatched=[], notes=[]))
+    return outcome
+
+
+def moved(low: float, high: float, **fields: Any) -> Comparison:
+    return change(difference=(low + high) / 2, interval=(low, high), **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "interval", "outcome"),
+    [
+        ("mmlu drop > 1pt", (-0.03, -0.011), "failed"),
+        ("mmlu drop > 1pt", (-0.03, -0.009), "undecided"),
+        ("mmlu drop > 1pt", (-0.009, 0.02), "passed"),
+        ("mmlu drop > 1pt", (0.02, 0.05), "passed"),
+        ("mmlu drop > 1pt", (-0.0625, 0.0625), "undecided"),
+        ("mmlu drop > 0", (0.0, 0.0), "passed"),
+        ("mmlu drop >= 0", (0.0, 0.0), "failed"),
+        ("mmlu gain < 2pt", (0.0, 0.0), "failed"),
+        ("mmlu gain < 2pt", (0.021, 0.05), "passed"),
+        ("mmlu gain < 2pt", (0.01, 0.05), "undecided"),
+        ("mmlu gain <= 25pt", (0.25, 0.3), "undecided"),
+        ("mmlu gain < 25pt", (0.25, 0.3), "passed"),
+        ("mmlu drop > 2%", (-0.02, -0.0101), "failed"),
+        ("mmlu drop > 2%", (-0.0099, 0.0), "passed"),
+        ("mmlu rise > 1pt", (0.02, 0.03), "failed"),
+        ("mmlu fall > 1pt", (-0.03, -0.02), "failed"),
+        ("mmlu drop > 0.01", (-0.03, -0.02), "failed"),
+        ("mmlu drop > 0.01 accuracy", (-0.03, -0.02), "failed"),
+    ],
+)
+def test_the_whole_interval_decides(text, interval, outcome):
+    assert judged(text, moved(*interval)).outcome == outcome
+
+
+def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
+    found = judged("mmlu drop > 1pt", moved(-0.03, -0.01))
+    assert (found.value, found.interval, found.threshold, found.unit) == (pytest.approx(2.0), pytest.approx((1.0, 3.0)), 1.0, "pt")
+    assert found.reason == "drop 2 pt [1, 3]: 1 pt lies inside the interval; more samples would decide."
+    found = judged("mmlu gain < 2%", moved(-0.03, -0.01))
+    assert (found.value, found.interval, found.unit) == (pytest.approx(-4.0), pytest.approx((-6.0, -2.0)), "%")
+    assert (found.suite, found.name, found.metric, found.rule) == ("source", "mmlu", "acc", "mmlu gain < 2%")
+    assert math.copysign(1, judged("mmlu drop > 1pt", moved(0.0, 0.0)).value) == 1, "no minus before a zero"
+
+
+def test_drop_is_worse_and_rise_is_more_whatever_is_better():
+    text = {"metric": "perplexity", "unit": "perplexity", "higher_is_better": False, "before": 10.0, "after": 10.5}
+    worse = moved(0.4, 0.6, name="prose", **text)
+    assert [judged(f"prose {d} > 3%", worse).outcome for d in ("drop", "rise", "gain", "fall")] == ["failed", "failed", "passed", "passed"]
+    assert judged("prose drop > 3%", worse).interval == pytest.approx((4.0, 6.0))
+
+
+def test_without_an_interval_nothing_is_decided():
+    found = judged("mmlu drop > 1pt", change(difference=-0.9, interval=(NAN, NAN), n=1))
+    assert found.outcome == "undecided" and "one sample has no interval" in found.reason
+    found = judged("mmlu drop > 1%", change(before=0.0, difference=0.5, interval=(0.4, 0.6)))
+    assert found.outcome == "undecided" and "nothing is relative to 0" in found.reason
+
+
+def test_what_turns_out_not_to_be_comparable_stops_the_gate(tmp_path: Path):
+    for folder in ("before", "after"):
+        write(tmp_path / folder, "source", "fine", answers([1, 0, 1]))
+        write(tmp_path / folder, "source", "samples", answers([1] * len(folder)))
+        tokens = len(folder)
+        write(tmp_path / folder, "target", "prose", texts([30, 31, 32], tokens=tokens), metrics=TEXT, kind="perplexity")
+    sides = both(tmp_path)
+    found = match_entries(*(read_evaluations(f) for f in sides))
+    done = compare_entries(*sides, found, resamples=100)
+    with pytest.raises(DataError, match=r"rule 'any drop > 1%': source/samples: the two evaluations did not answer the same samples"):
+        judge(bind_rules([rule("any drop > 1%")], found), done)
+    with pytest.raises(DataError, match=r"got 'nats/token', but target/prose bits_per_byte is in bits/byte"):
+        judge(bind_rules([rule("prose rise > 1 nats/token")], found), done)
+    with pytest.raises(DataError, match=r"target/prose: perplexity cannot be paired"):
+        judge(bind_rules([rule("prose perplexity rise > 1%")], found), done)
+    [outcome] = judge(bind_rules([rule("prose drop > 200%")], found), done)
+    assert (outcome.metric, outcome.outcome) == ("bits_per_byte", "passed")
+
+
+def test_averages_can_be_gated(tmp_path: Path):
+    for folder, share in (("before", 0.8), ("after", 0.3)):
+        for name in ("one", "two"):
+            write(tmp_path / folder, "source", name, answers(right_or_wrong(len(name + folder), 200, share)))
+        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")], name="average")
+    sides = both(tmp_path)
+    found = match_entries(*(read_evaluations(f) for f in sides))
+    [outcome] = judge(bind_rules([rule("average drop > 1pt")], found), compare_entries(*sides, found, resamples=400))
+    assert outcome.outcome == "failed" and outcome.value > 30
+
+
+def test_a_gate_is_closed_by_one_failure():
+    failed, passed, undecided = (judged("mmlu drop > 1pt", moved(*i)) for i in ((-0.3, -0.2), (0.1, 0.2), (-0.1, 0.1)))
+    assert is_failed([passed, failed]) and not is_failed([passed, undecided]) and is_failed([passed, undecided], strict=True) and not is_failed([])
+    assert [outcome_of(o) for o in ([passed, failed, undecided], [passed, undecided], [passed])] == ["failed", "undecided", "passed"]
+    assert list(by_rule([failed, passed])) == ["mmlu drop > 1pt"]
+    assert to_record([passed, undecided], strict=True) == [{"rule": "mmlu drop > 1pt", "outcome": "undecided", "failed": True}]
+
+
+def test_many_tests_are_said():
+    one = judged("mmlu drop > 1pt", moved(-0.1, 0.1))
+    assert many_tests([one], confidence=0.95) is None
+    assert "3 tests were made" in str(many_tests([one] * 3, confidence=0.95)) and "2.5 %" in str(many_tests([one] * 3, confidence=0.95))
+
+
+def test_right_at_the_threshold_a_rule_fails_as_rarely_as_it_says():
+    """A true drop of exactly the threshold: each wrong certainty (failed, passed) has a chance of about 2.5 %, over real bootstraps."""
+    rng = np.random.default_rng(0)
+    counts = {"failed": 0, "passed": 0, "undecided": 0}
+    trials, n = 400, 300
+    one = evaluation("source", "mmlu", ACC)
+    for trial in range(trials):
+        before = rng.random(n) < 0.6
+        flips = rng.random(n)
+        after = np.where(before, flips >= 0.15, flips < 0.1)  # 0.6 * 0.15 - 0.4 * 0.1 = 0.05 lost
+        pair = [answers(side.astype(float)) for side in (before, after)]
+        [c] = compare_samples(*pair, one, one, resamples=200, seed=trial)[:1]
+        counts[judged("mmlu drop > 5pt", c).outcome] += 1
+    assert counts["failed"] <= 0.05 * trials and counts["passed"] <= 0.05 * trials
+    assert counts["failed"] + counts["passed"] >= 0.015 * trials, "so cautious that it is no test"

@@ -1,0 +1,451 @@
+"""Judging against a server that plays faults: verdicts, both orders, retries, resuming, and the key that goes nowhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from email.utils import formatdate
+
+import pytest
+
+from evaluation import fake_endpoint as fake
+from evaluation.fake_endpoint import FakeEndpoint, completion
+from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
+from holdfast.evaluation import judge as judge_module
+from holdfast.evaluation.judge import JUDGEMENTS, Endpoint, JudgeSettings, Pair, judge_pairs, kept_judgements, question
+from holdfast.evaluation.ledger import Ledger, read_ledger
+from holdfast.evaluation.verdict import MalformedReply, letter_of, read_verdict
+from holdfast.evaluation.win_rate import win_rate
+
+pytest.importorskip("openai", reason="judging needs the extra 'judge'")
+
+SECRET = "sk-very-secret-0123456789"
+PAIRS = [Pair(instruction=f"Say {i}.", candidate=f"{i}" + "!" * (i % 3), reference=f"{i} {'!' * ((i + 1) % 3)}") for i in range(5)]
+SETTINGS = JudgeSettings(model="judge")
+
+
+def endpoint(server: FakeEndpoint, **changes) -> Endpoint:
+    return Endpoint(base_url=server.url, **{"first_wait": 0.01, "workers": 2, **changes})
+
+
+def ask(server: FakeEndpoint, folder, pairs=PAIRS, settings=SETTINGS, **changes):
+    return judge_pairs(pairs, settings, endpoint(server, **changes), folder)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+# ------------------------------------------------------------------------------------------------------------ verdicts
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        ("m", "m"), ("M", "M"), (" m\n", "m"), ("**M**", "M"), ("_m_", "m"), ("Output (m)", "m"), ("The better output is: M.", "M"),
+        ("<think>M or m? M is long.</think>\nm", "m"), ("m m", "m"), ("Tie", "tie"), ("It's a tie", None), ("I'm sorry, I can't judge that.", None),
+        ("", None), ("m or M", None), ("Both are fine", None), ("mm", None), ("MM", None), ("1", None), ("I would say m", None), ("Model", None),
+    ],
+)  # fmt: skip
+def test_letters(reply, letter):
+    assert letter_of(reply) == letter
+
+
+def test_the_probability_sums_the_variants_of_both_letters():
+    """Leading spaces and marks are the same letter, capitals are not, other words are neither."""
+    found = read_verdict(completion("m", 0.8))
+    assert (found.outcome, found.letter, found.source) == ("judged", "m", "logprobs")
+    assert found.p_first == pytest.approx(0.8) and found.mass == pytest.approx(1.0)
+    leaking = read_verdict(completion("M", 0.3, leak=0.4))
+    assert leaking.p_first == pytest.approx(0.3) and leaking.mass == pytest.approx(0.6)
+    body = completion("m", 0.5)
+    top = {"▁m": 0.2, "Ġm": 0.1, "**m": 0.1, "M.": 0.1, "Model": 0.4, "m2": 0.05}
+    body["choices"][0]["logprobs"]["content"][0] = {
+        "token": "▁m", "logprob": math.log(0.2), "top_logprobs": [{"token": t, "logprob": math.log(p)} for t, p in top.items()]
+    }  # fmt: skip
+    assert read_verdict(body).p_first == pytest.approx(0.4 / 0.5)
+
+
+def test_the_verdict_token_is_found_behind_others():
+    assert read_verdict(completion("Output (m)", 0.9, tokens=["Output", " (", "m", ")"])).p_first == pytest.approx(0.9)
+    reasoned = completion("<think>m?</think> m", 0.9, tokens=["<think>", "m", "?", "</think>", " m"])
+    earlier = completion("m", 0.1)["choices"][0]["logprobs"]["content"][0]
+    reasoned["choices"][0]["logprobs"]["content"][1] = earlier
+    assert read_verdict(reasoned).p_first == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": []}, {"content": [{"token": "M", "logprob": -0.1, "top_logprobs": []}]},
+                                      {"content": [{"token": "M", "logprob": None, "top_logprobs": [{"token": "M", "logprob": None}]}]}, "odd"])  # fmt: skip
+def test_without_log_probabilities_the_letter_counts_whole(logprobs):
+    body = completion("M")
+    body["choices"][0]["logprobs"] = logprobs
+    found = read_verdict(body)
+    assert (found.p_first, found.source, found.mass) == (0.0, "text", None)
+
+
+def test_refusals_are_no_ties():
+    refusal = completion(None)
+    refusal["choices"][0]["message"]["refusal"] = "I won't."
+    for body in (refusal, completion(None), completion("I cannot compare these.", 0.5), completion("")):
+        found = read_verdict(body)
+        assert (found.outcome, found.p_first) == ("refused", None)
+    assert read_verdict(refusal).reply == "I won't."
+    tie = read_verdict(completion("tie"))
+    assert (tie.outcome, tie.p_first) == ("judged", 0.5)
+
+
+@pytest.mark.parametrize("body", [None, [], "m", {}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": [{"message": None}]}])
+def test_what_is_no_completion_is_malformed(body):
+    with pytest.raises(MalformedReply):
+        read_verdict(body)
+
+
+# ------------------------------------------------------------------------------------------------------------- judging
+
+
+def test_both_orders_are_asked_and_averaged(tmp_path):
+    with FakeEndpoint() as server:
+        found = ask(server, tmp_path)
+    shown = {asked.parts for asked in server.asked}
+    assert shown == {(p.instruction, *order) for p in PAIRS for order in ((p.candidate, p.reference), (p.reference, p.candidate))}
+    assert len(server.asked) == found.questions == found.asked == 10
+    for pair, result in zip(PAIRS, found.pairs, strict=True):
+        gap = pair.candidate.count("!") - pair.reference.count("!")
+        assert result.candidate_first == pytest.approx(sigmoid(gap + 0.2)) and result.candidate_second == pytest.approx(sigmoid(gap - 0.2))
+        assert result.doc == pair.doc and (result.length_candidate, result.length_reference) == (len(pair.candidate), len(pair.reference))
+    figures = win_rate(found.pairs)
+    gaps = [p.candidate.count("!") - p.reference.count("!") for p in PAIRS]
+    assert figures.value == pytest.approx(sum(sigmoid(g + 0.2) + sigmoid(g - 0.2) for g in gaps) / 10)
+    assert figures.first_preferred > 0.5
+    assert (found.by_logprobs, found.judged, found.refused, found.failed) == (10, 10, 0, 0)
+    assert (found.prompt_tokens, found.completion_tokens, found.notes) == (1000, 20, [])
+
+
+def test_what_is_sent(tmp_path):
+    with FakeEndpoint() as server:
+        ask(server, tmp_path, PAIRS[:1], api_key=SECRET)
+    asked = server.asked[0]
+    assert asked.path == "/v1/chat/completions" and asked.headers["authorization"] == f"Bearer {SECRET}"
+    assert [m["role"] for m in asked.body.pop("messages")] == ["user"]
+    assert asked.body == {"model": "judge", "max_tokens": 8, "temperature": 0.0, "logprobs": True, "top_logprobs": 20}
+
+
+def test_braces_in_answers_and_templates_of_ones_own(tmp_path):
+    settings = JudgeSettings(model="judge", template='{"q": "{instruction}", "m": "{first}", "M": "{second}", "x": {}}')
+    sent = question("{first}?", "{second} {", "{0} }", settings).message
+    assert sent == '{"q": "{first}?", "m": "{second} {", "M": "{0} }", "x": {}}'
+    with FakeEndpoint() as server, pytest.raises(ConfigError) as caught:
+        ask(
+            server, tmp_path, settings=JudgeSettings(model="", template="{first}", max_tokens=0, top_logprobs=21, temperature=3), workers=0, timeout=0
+        )
+    assert len(caught.value.problems) == 7 and "{instruction} and {second} missing" in str(caught.value)
+    assert server.asked == [] and list(tmp_path.iterdir()) == []
+
+
+def test_equal_answers_are_ties_and_never_asked(tmp_path):
+    same = [Pair(instruction=str(i), candidate="a", reference="a") for i in range(3)]
+    with FakeEndpoint() as server:
+        found = ask(server, tmp_path, same)
+    assert server.asked == [] and win_rate(found.pairs).value == 0.5
+
+
+def test_the_same_question_is_asked_once(tmp_path):
+    with FakeEndpoint() as server:
+        found = ask(server, tmp_path, [PAIRS[1], PAIRS[1], Pair(instruction="Say 1.", candidate=PAIRS[1].reference, reference=PAIRS[1].candidate)])
+    assert len(server.asked) == found.questions == 2
+    assert found.pairs[0].preference == pytest.approx(1 - found.pairs[2].preference)
+
+
+def test_no_log_probabilities_are_said(tmp_path):
+    with FakeEndpoint(rule=lambda i, a, b: completion("m")) as server:
+        found = ask(server, tmp_path)
+    figures = win_rate(found.pairs)
+    assert (figures.value, figures.ties, figures.first_preferred, figures.order_changes) == (0.5, 5, 1.0, 1.0)
+    assert found.by_logprobs == 0 and "10 of 10 verdicts came without log-probabilities" in found.notes[0]
+
+
+def test_refusals_are_counted_and_not_asked_again(tmp_path):
+    def rule(instruction, first, second):
+        return completion("I'm not able to", finish_reason="length") if "2" in instruction else fake.by_quality(instruction, first, second)
+
+    with FakeEndpoint(rule=rule) as server:
+        found = ask(server, tmp_path)
+        again = ask(server, tmp_path)
+    assert (found.refused, found.judged, len(server.asked)) == (2, 8, 10)
+    assert [p.status for p in found.pairs].count("refused") == 1 and again.pairs == found.pairs and again.asked == 0
+    assert "2 replies were cut at max_tokens" in found.notes[0]
+
+
+# -------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fake.status(500), fake.status(503), fake.status(429), fake.status(408), fake.cut(), fake.reset(), fake.body(b'{"choices": [{"mess'),
+        fake.body(b"<html>busy</html>"), fake.body(b""), fake.body(b"\xff\xfe"), fake.empty_choices(), fake.body(b"null"), fake.body(b"[]"),
+        fake.late(0.6), fake.dribbling(1.0),
+    ],
+    ids=["500", "503", "429", "408", "cut", "reset", "torn", "html", "empty", "bytes", "no choices", "null", "list", "late", "dribbling"],
+)  # fmt: skip
+def test_faults_are_asked_again(fault, tmp_path):
+    with FakeEndpoint(faults=[fault, fault]) as server:
+        found = ask(server, tmp_path, PAIRS[:2], timeout=0.3)
+    assert (found.judged, found.failed) == (4, 0)
+    assert len(server.asked) == 6
+    assert found.pairs == ask(server, tmp_path, PAIRS[:2]).pairs  # needs no server any more
+
+
+def test_pauses_grow_and_are_capped(tmp_path, monkeypatch):
+    pauses = []
+    sleep = judge_module.asyncio.sleep
+
+    async def noted(seconds):
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(judge_module.asyncio, "sleep", noted)
+    with FakeEndpoint(always=fake.status(500)) as server:
+        found = ask(server, tmp_path, PAIRS[1:2], workers=1, attempts=6, first_wait=1.0, longest_wait=5.0)
+    assert found.failed == 2 and len(server.asked) == 12
+    for pause, most in zip(pauses, [1, 2, 4, 5, 5] * 2, strict=True):
+        assert most / 2 <= pause <= most
+
+
+@pytest.mark.parametrize(("headers", "least"), [({"Retry-After": "1"}, 1.0), ({"retry-after-ms": "400"}, 0.4), ({"Retry-After": "date"}, 0.3)])
+def test_retry_after_is_honoured_by_all_workers(headers, least, tmp_path):
+    if headers.get("Retry-After") == "date":
+        headers = {"Retry-After": formatdate(time.time() + 2, usegmt=True)}
+    with FakeEndpoint(faults=[fake.status(429, headers=headers)]) as server:
+        found = ask(server, tmp_path, PAIRS[:3], workers=1)
+    times = [asked.time for asked in server.asked]
+    assert found.judged == 6 and times[1] - times[0] >= least * 0.95
+    with FakeEndpoint(faults=[fake.fine(), fake.status(429, headers={"Retry-After": "0.5"})]) as server:
+        ask(server, tmp_path / "two", PAIRS, workers=2)
+    times = [asked.time for asked in server.asked]
+    assert sum(t > times[1] + 0.45 for t in times) >= len(times) - 4, "only what was on its way may come before the pause is over"
+
+
+def test_an_absurd_retry_after_is_capped(tmp_path):
+    with FakeEndpoint(faults=[fake.status(429, headers={"Retry-After": "86400"})]) as server:
+        assert ask(server, tmp_path, PAIRS[:1], longest_wait=0.05).judged == 2
+
+
+def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_path):
+    def failing(handler, asked):
+        return "Say 1." in asked.message and fake.status(400, {"error": {"message": "This prompt is too long for the temperature of today"}})(
+            handler, asked
+        )
+
+    with FakeEndpoint(always=failing) as server:
+        found = ask(server, tmp_path)
+        assert (found.judged, found.failed, len(server.asked)) == (8, 2, 10), "a 400 is not asked again within a run"
+        assert [p.status for p in found.pairs].count("failed") == 1
+        row = next(r for r in kept_judgements(tmp_path).values() if r["outcome"] == "failed")
+        assert row["error"] == "HTTP 400: This prompt is too long for the temperature of today"
+        server.always = None
+        again = ask(server, tmp_path)
+    assert (again.asked, again.judged, again.failed, len(server.asked)) == (2, 10, 0, 12)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "expected"),
+    [
+        (401, f"Incorrect API key provided: {SECRET}", ("401", "MY_KEY", "Check the key")),
+        (403, "no access to this model", ("403", "MY_KEY", "'judge'")),
+        (404, "The model `judge` does not exist", ("404", "--judge_model ('judge')", "--base_url")),
+        (402, "pay", ("402", "credit")),
+        (
+            429,
+            {"error": {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}},
+            ("quota", "credit"),
+        ),
+    ],
+)
+def test_what_cannot_succeed_stops_at_once(code, said, expected, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    with FakeEndpoint(always=fake.status(code, said)) as server, pytest.raises(HoldfastError) as caught:
+        ask(server, tmp_path, api_key=SECRET, key_variable="MY_KEY")
+    assert len(server.asked) <= 2, "one a worker"
+    assert all(word in str(caught.value) for word in expected), str(caught.value)
+    assert isinstance(caught.value, ConfigError) == (code in (401, 403, 404))
+    written = "".join(p.read_text() for p in tmp_path.rglob("*") if p.is_file())
+    assert SECRET not in str(caught.value) + repr(caught.value) + caplog.text + written
+    assert SECRET not in repr(endpoint(server, api_key=SECRET))
+
+
+def test_a_missing_key_is_named(tmp_path):
+    with FakeEndpoint(always=fake.status(401, "no key")) as server, pytest.raises(ConfigError, match=r"No key was sent.*--api_key_env"):
+        ask(server, tmp_path)
+
+
+def test_an_echoed_key_is_not_kept(tmp_path):
+    """In replies, in errors that are recorded, and in addresses."""
+    with FakeEndpoint(rule=lambda i, a, b: completion(f"You sent {SECRET}")) as server:
+        ask(server, tmp_path, PAIRS[:1], api_key=SECRET)
+        server.always = fake.status(400, f"bad {SECRET}")
+        ask(server, tmp_path, PAIRS[1:2], api_key=SECRET)
+        server.always = fake.body(f"oops {SECRET}".encode())
+        ask(server, tmp_path, PAIRS[2:3], api_key=SECRET, attempts=1)
+    content = (tmp_path / JUDGEMENTS).read_text()
+    assert len(content.splitlines()) == 6 and content.count("***") == 6 and SECRET not in content
+    assert Endpoint(base_url=f"https://me:{SECRET}@host:1/v1?key={SECRET}").shown == "https://host:1/v1"
+
+
+def test_nobody_there_is_said_and_not_recorded_as_failures(tmp_path):
+    with FakeEndpoint() as server:
+        url = server.url
+    with pytest.raises(HoldfastError, match=r"Nobody answers at http://127\.0\.0\.1") as caught:
+        judge_pairs(PAIRS, SETTINGS, Endpoint(base_url=url, first_wait=0.01, attempts=2), tmp_path)
+    assert "2 attempts" in str(caught.value) and kept_judgements(tmp_path) == {}
+
+
+# ------------------------------------------------------------------------------------------------ what endpoints take
+
+
+@pytest.mark.parametrize(
+    ("refusals", "left"),
+    [
+        ([(400, "max_logprobs: top_logprobs must be at most 5", None)], {"max_tokens": 8, "temperature": 0.0, "logprobs": True, "top_logprobs": 5}),
+        ([(400, "This model does not support logprobs", "logprobs")], {"max_tokens": 8, "temperature": 0.0}),
+        ([(422, "Unexpected fields: top_logprobs", None)] * 2, {"max_tokens": 8, "temperature": 0.0}),
+        (
+            [
+                (400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", "max_tokens"),
+                (400, "Unsupported value", "temperature"),
+            ],
+            {"max_completion_tokens": 8, "logprobs": True, "top_logprobs": 20},
+        ),
+    ],
+)
+def test_refused_parameters_are_left_out(refusals, left, tmp_path):
+    faults = [fake.status(code, {"error": {"message": said, "param": param}}) for code, said, param in refusals]
+    with FakeEndpoint(faults=faults) as server:
+        found = ask(server, tmp_path, workers=1)
+    assert found.judged == 10 and found.failed == 0 and len(server.asked) == 10 + len(refusals)
+    assert [{k: v for k, v in asked.body.items() if k not in ("model", "messages")} for asked in server.asked[len(refusals) :]] == [left] * 10
+    assert any("refused a parameter" in note for note in found.notes)
+
+
+def test_workers_adapt_together(tmp_path):
+    def picky(handler, asked):
+        return "logprobs" in asked.body and fake.status(400, "logprobs are not supported")(handler, asked)
+
+    with FakeEndpoint(rule=lambda i, a, b: completion("M"), always=picky) as server:
+        found = ask(server, tmp_path, workers=5)
+    assert (found.judged, found.failed, found.by_logprobs) == (10, 0, 0)
+    assert len(server.asked) <= 15 and sum("refused a parameter" in note for note in found.notes) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ resuming
+
+
+def test_a_second_run_asks_nothing_and_other_settings_ask_anew(tmp_path):
+    with FakeEndpoint() as server:
+        first = ask(server, tmp_path)
+        again = ask(server, tmp_path, workers=5, api_key="other")
+        assert again.pairs == first.pairs and (again.asked, len(server.asked)) == (0, 10)
+        assert (again.prompt_tokens, again.judged) == (first.prompt_tokens, first.judged)
+        assert ask(server, tmp_path, settings=JudgeSettings(model="other")).asked == 10
+    others = [JudgeSettings(model="judge", **change) for change in ({"template": SETTINGS.template + "."}, {"max_tokens": 9}, {"top_logprobs": 5})]
+    keys = {question(*parts, SETTINGS).key for parts in (("a", "b", "c"), ("a", "c", "b"), ("x", "b", "c"))}
+    assert len(keys | {question("a", "b", "c", settings).key for settings in others}) == 6
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    """The run dies while a request is on its way; what was recorded is not asked again."""
+    pairs = [Pair(instruction=str(i), candidate=f"{i}!", reference=f"{i}.") for i in range(12)]
+    calls = []
+
+    def dies(done, total):
+        calls.append((done, total))
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with FakeEndpoint() as server:
+        with pytest.raises(KeyboardInterrupt):
+            judge_pairs(pairs, SETTINGS, endpoint(server, workers=3), tmp_path, progress=dies)
+        kept = kept_judgements(tmp_path)
+        assert len(kept) == 7 and calls[0] == (0, 24)
+        asked = len(server.asked)
+        found = ask(server, tmp_path, pairs)
+        assert found.asked == 17 and len(server.asked) == asked + 17
+        later = {question(i, a, b, SETTINGS).key for i, a, b in (x.parts for x in server.asked[asked:])}
+    assert later.isdisjoint(kept) and found.judged == 24
+    lines = [json.loads(line) for line in (tmp_path / JUDGEMENTS).read_text().splitlines()]
+    assert len({line["key"] for line in lines}) == len(lines) == 24
+
+
+@pytest.mark.parametrize("torn", [b'{"key": "abc", "outc', b'{"key": "abc"}', b"\xe4", b"x" * 200_000])
+def test_a_torn_last_line_is_cut_off(torn, tmp_path):
+    with FakeEndpoint() as server:
+        found = ask(server, tmp_path)
+        whole = (tmp_path / JUDGEMENTS).read_bytes()
+        lines = whole.splitlines(keepends=True)
+        (tmp_path / JUDGEMENTS).write_bytes(b"".join(lines[:-1]) + torn)
+        again = ask(server, tmp_path)
+    assert again.asked == 1 and len(server.asked) == 11 and again.pairs == found.pairs
+    assert (tmp_path / JUDGEMENTS).read_bytes().splitlines()[:-1] == whole.splitlines()[:-1]
+
+
+def test_the_ledger_belongs_to_one_at_a_time_and_to_holdfast(tmp_path):
+    with Ledger(tmp_path / "a.jsonl") as one:
+        one.add([{"key": "k", "v": 1}, {"key": "k", "v": float("nan")}, {"key": "\ud800"}])
+        with pytest.raises(RunFolderError, match="Another holdfast process"), Ledger(tmp_path / "a.jsonl"):
+            pass
+    assert math.isnan(read_ledger(tmp_path / "a.jsonl")["k"]["v"])
+    (tmp_path / "b.jsonl").write_text('{"text": "mine"}\n')
+    with pytest.raises(DataError, match="not one of holdfast's"), Ledger(tmp_path / "b.jsonl"):
+        pass
+    assert (tmp_path / "b.jsonl").read_text() == '{"text": "mine"}\n'
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="Could not write"), Ledger(tmp_path / "file" / "a.jsonl"):
+        pass
+
+
+def test_a_full_disk_stops_the_run_and_keeps_what_there_is(tmp_path, monkeypatch):
+    add, left = Ledger.add, [3]
+
+    def filling(self, rows):
+        left[0] -= 1
+        if left[0] < 0:
+            raise StorageError("Could not write: the disk is full")
+        add(self, rows)
+
+    with FakeEndpoint() as server:
+        monkeypatch.setattr(Ledger, "add", filling)
+        with pytest.raises(StorageError):
+            ask(server, tmp_path)
+        monkeypatch.setattr(Ledger, "add", add)
+        assert ask(server, tmp_path).asked == 7
+
+
+def test_workers_work_at_once(tmp_path):
+    """Four requests have to be on their way together before any is answered."""
+    barrier = threading.Barrier(4, timeout=5)
+
+    def rule(*parts):
+        barrier.wait()
+        return fake.by_quality(*parts)
+
+    with FakeEndpoint(rule=rule) as server:
+        assert ask(server, tmp_path, PAIRS[:4], workers=4).judged == 8
+
+
+def test_inside_a_running_loop(tmp_path):
+    """As in a notebook."""
+    import asyncio
+
+    async def cell():
+        return ask(server, tmp_path, PAIRS[:2])
+
+    with FakeEndpoint() as server:
+        assert asyncio.run(cell()).judged == 4
+
+
+def test_nothing_to_judge_is_refused(tmp_path):
+    with FakeEndpoint() as server, pytest.raises(DataError, match="at least one pair"):
+        ask(server, tmp_path, [])

@@ -1,0 +1,307 @@
+"""Evaluation folders of two models that answered the same questions, as the runner would leave them: every kind of row, realistic sizes.
+
+A question has a difficulty that both models share, so right answers are correlated; the second model has lost something on some entries and gained
+on others. Everything is deterministic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.evaluation.compare import compare_samples
+from holdfast.evaluation.estimates import TEXT_FIGURES, estimate, figure_for
+from holdfast.results import Comparison, Evaluation, EvaluationFolder, EvaluationRecord, GateOutcome, Metric, StageMatrix
+
+PROSE = (
+    "the river carries more sediment after rain than before it while a cell divides faster when warm and courts read statutes narrowly although "
+    "markets clear slowly under price controls"
+)
+WORDS = PROSE.split()
+TOPICS = (
+    "abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry college_computer_science "
+    "college_mathematics college_medicine college_physics computer_security conceptual_physics econometrics electrical_engineering "
+    "elementary_mathematics formal_logic global_facts high_school_biology high_school_chemistry high_school_computer_science "
+    "high_school_european_history high_school_geography high_school_government_and_politics high_school_macroeconomics "
+    "high_school_mathematics high_school_microeconomics high_school_physics high_school_psychology high_school_statistics "
+    "high_school_us_history high_school_world_history human_aging human_sexuality international_law jurisprudence logical_fallacies "
+    "machine_learning management marketing medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory "
+    "professional_accounting professional_law professional_medicine professional_psychology public_relations security_studies sociology "
+    "us_foreign_policy virology world_religions"
+)
+SUBJECTS = tuple(f"mmlu_{name}" for name in TOPICS.split())
+Row = dict[str, Any]
+Sides = tuple[list[Row], list[Row]]
+
+
+def doc_hash(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def sentence(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(words)).capitalize()
+
+
+def outcomes(rng: random.Random, before: float, after: float, agreement: float = 0.9) -> tuple[bool, bool]:
+    """Right or wrong of both models, correlated by the question's difficulty."""
+    shared, own = rng.random(), rng.random()
+    same = rng.random() < agreement
+    return shared < before, (shared if same else own) < after
+
+
+def softmax(values: Sequence[float]) -> list[float]:
+    top = max(values)
+    weights = [math.exp(v - top) for v in values]
+    return [w / sum(weights) for w in weights]
+
+
+def _scores(rng: random.Random, gold: int, right: bool, options: int, sure: float) -> list[float]:
+    """Log-likelihoods whose largest is the gold one where `right`."""
+    scores = [-9.0 + rng.gauss(0, 0.5) for _ in range(options)]
+    picked = gold if right else (gold + 1 + rng.randrange(options - 1)) % options
+    scores[picked] = max(scores) + 0.05 + abs(rng.gauss(0, sure))
+    return scores
+
+
+def multiple_choice(
+    name: str, n: int, before: float, after: float, *, tasks: Sequence[str] = (), options: int = 4, words: int = 14, seed: int = 0
+) -> Sides:
+    """Rows of a multiple-choice task of both models; with `tasks` a group whose subtasks follow each other."""
+    rng = random.Random(f"{name} {seed}")
+    sides: Sides = ([], [])
+    for i in range(n):
+        task = tasks[i * len(tasks) // n] if tasks else None
+        shift = 0.16 * math.sin(hash_number(task)) if task else 0.0
+        drop = 0.06 * math.cos(3 * hash_number(task)) if task else 0.0
+        gold = rng.randrange(options)
+        shared: Row = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i)}
+        shared |= {"question": sentence(rng, words) + "?", "choices": [sentence(rng, 2 + rng.randrange(4)) for _ in range(options)], "gold": gold}
+        if task:
+            shared["task"] = task
+        for rows, right in zip(sides, outcomes(rng, before + shift, after + shift + drop), strict=True):
+            scores = _scores(rng, gold, right, options, 0.8)
+            rows.append({**shared, "loglikelihoods": scores, "answer": scores.index(max(scores)), "acc": float(right)})
+    return sides
+
+
+def hash_number(text: str | None) -> float:
+    return int(doc_hash(text)[:8], 16) / 1e7
+
+
+def generation(name: str, n: int, before: float, after: float, *, words: int = 60, metric: str = "exact_match,strict-match") -> Sides:
+    """Rows of a task whose answers are generated text."""
+    rng = random.Random(name)
+    sides: Sides = ([], [])
+    for i in range(n):
+        gold = str(rng.randrange(2, 900))
+        shared = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i), "question": sentence(rng, 35) + "?", "gold": gold}
+        for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
+            answer = gold if right else str(int(gold) + 1 + rng.randrange(20))
+            output = f"{sentence(rng, words)}.\n{sentence(rng, words // 2)}.\n#### {answer}"
+            rows.append({**shared, "output": output, metric: float(right)})
+    return sides
+
+
+def text(name: str, n: int, level: float, change: float) -> Sides:
+    """Rows of held-out text: nats, tokens and bytes a document."""
+    rng = random.Random(name)
+    sides: Sides = ([], [])
+    for i in range(n):
+        tokens = rng.randint(60, 900)
+        nats = tokens * (level + rng.gauss(0, 0.35))
+        shared = {"doc": doc_hash(name, i), "tokens": tokens, "bytes": 4 * tokens + rng.randrange(40)}
+        sides[0].append({**shared, "nats": nats})
+        sides[1].append({**shared, "nats": nats + tokens * rng.gauss(change, 0.09)})
+    return sides
+
+
+def answers(name: str, n: int, before: float, after: float, *, options: int = 4) -> Sides:
+    """Rows about the answer's position: mass, entropies and probabilities of the options; the second model is too sure of itself."""
+    rng = random.Random(name)
+    sides: Sides = ([], [])
+    for i in range(n):
+        gold = rng.randrange(options)
+        shared = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i), "question": sentence(rng, 18) + "?", "gold": gold}
+        for place, (rows, right) in enumerate(zip(sides, outcomes(rng, before, after), strict=True)):
+            chances = softmax([(0.9 + 0.9 * place) * s for s in _scores(rng, gold, right, options, 1.2 + 0.5 * right)])
+            mass = min(0.999, max(0.02, rng.betavariate(6 + 6 * place, 2)))
+            option_entropy = -sum(p * math.log(p) for p in chances if p > 0)
+            rows.append(
+                {
+                    **shared,
+                    "probabilities": chances,
+                    "answer": chances.index(max(chances)),
+                    "acc": int(right),
+                    "mass": mass,
+                    "option_entropy": option_entropy,
+                    "entropy": option_entropy * mass + (1 - mass) * rng.uniform(2, 6),
+                }
+            )
+    return sides
+
+
+def code(name: str, n: int, before: float, after: float) -> Sides:
+    """Rows of programs that pass their tests or do not."""
+    rng = random.Random(name)
+    sides: Sides = ([], [])
+    for i in range(n):
+        shared = {
+            "doc": doc_hash(name, i),
+            "prompt": doc_hash("prompt", name, i),
+            "question": f"def solve_{i}(values):\n    # {sentence(rng, 12)}",
+            "n": 1,
+        }
+        for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
+            program = f"    total = 0\n    for value in values:\n        total += value\n    return total{'' if right else ' + 1'}"
+            reasons = ["passed" if right else "AssertionError: expected 6, got 7"]
+            rows.append({**shared, "pass@1": float(right), "correct": int(right), "outputs": [program], "reasons": reasons})
+    return sides
+
+
+def evaluation(
+    suite: str, name: str, kind: str, rows: Sequence[Mapping[str, Any]], metrics: Mapping[str, tuple[str, bool]], **changes: Any
+) -> Evaluation:
+    """The evaluation of rows; `metrics` is name -> (unit, higher is better), the first leads."""
+    found = {}
+    for metric, (unit, higher) in metrics.items():
+        figure = figure_for(metric, rows, higher_is_better=higher, unit=unit)
+        assert figure is not None, metric
+        value, interval = estimate(figure, rows, resamples=200)
+        found[metric] = Metric(value=value, n=len(rows), unit=figure.unit, higher_is_better=figure.higher_is_better, interval=interval)
+    fields: dict[str, Any] = {
+        "suite": suite,
+        "name": name,
+        "kind": kind,
+        "primary": next(iter(metrics)),
+        "metrics": found,
+        "settings": {"num_fewshot": 0, "batch_size": 8, "subtasks": sorted({str(r["task"]) for r in rows if "task" in r})},
+        "model": {"name": "m", "hash": "4f1d2c" + "0" * 58},
+        "key": f"key of {suite}/{name}",
+        "seconds": 12.5,
+        "versions": {"torch": "2.13.0", "transformers": "5.23.0", "lm_eval": "0.4.13"},
+    }
+    return Evaluation(**{**fields, **changes})
+
+
+ACCURACY = {"acc": ("accuracy", True)}
+TEXT = {name: (TEXT_FIGURES[name].unit, False) for name in ("nats_per_token", "bits_per_byte")}
+
+
+class Pair:
+    """Two folders that are filled together, and the comparison of what lies in them."""
+
+    def __init__(self, root: Path, labels: tuple[str, str] = ("base", "tuned")) -> None:
+        self.root = root
+        self.labels = labels
+        self.before, self.after = (EvaluationFolder(root / label) for label in labels)
+        self.comparisons: list[Comparison] = []
+
+    def add(self, suite: str, name: str, kind: str, sides: Sides, metrics: Mapping[str, tuple[str, bool]], **changes: Any) -> Pair:
+        """Writes an entry of both models and compares it."""
+        held = [evaluation(suite, name, kind, rows, metrics, **changes) for rows in sides]
+        for folder, e, rows in zip((self.before, self.after), held, sides, strict=True):
+            folder.write(e, rows)
+        self.comparisons += compare_samples(sides[0], sides[1], held[0], held[1], resamples=400)
+        return self
+
+    def average(self, suite: str, name: str) -> Pair:
+        """The mean of the suite's accuracies so far."""
+        held = [c for c in self.comparisons if c.suite == suite and c.primary and c.unit == "accuracy"]
+        members = [{"suite": c.suite, "name": c.name, "metric": c.metric} for c in held]
+        n = sum(c.n for c in held)
+        values = [sum(getattr(c, side) for c in held) / len(held) for side in ("before", "after")]
+        for folder, value in zip((self.before, self.after), values, strict=True):
+            metric = Metric(value=value, n=n, unit="accuracy", higher_is_better=True, interval=(value - 0.012, value + 0.012))
+            fields: dict[str, Any] = {"suite": suite, "name": name, "kind": "average", "primary": "average", "metrics": {"average": metric}}
+            folder.write(Evaluation(**fields, settings={"members": members}, model={"name": "m"}, key="average"), [])
+        difference = values[1] - values[0]
+        self.comparisons.append(
+            Comparison(
+                suite=suite,
+                name=name,
+                metric="average",
+                unit="accuracy",
+                higher_is_better=True,
+                n=n,
+                before=values[0],
+                after=values[1],
+                difference=difference,
+                interval=(difference - 0.007, difference + 0.007),
+                p_value=0.001,
+                test="paired bootstrap",
+            )
+        )
+        return self
+
+
+def full_pair(root: Path, *, mmlu: int = 1710) -> Pair:
+    """Every kind of entry, in three suites."""
+    pair = Pair(root, ("Qwen2.5-0.5B", "tuned-on-medical"))
+    pair.add("knowledge", "mmlu", "task", multiple_choice("mmlu", mmlu, 0.47, 0.45, tasks=SUBJECTS), ACCURACY)
+    pair.add("knowledge", "arc_challenge", "task", multiple_choice("arc", 600, 0.52, 0.47), ACCURACY)
+    pair.add("knowledge", "sciq", "task", multiple_choice("sciq", 500, 0.71, 0.70), ACCURACY)
+    pair.add("knowledge", "openbookqa", "task", multiple_choice("obqa", 300, 0.36, 0.37), ACCURACY)
+    pair.average("knowledge", "average")
+    pair.add("reasoning", "gsm8k", "task", generation("gsm8k", 260, 0.36, 0.29), {"exact_match,strict-match": ("exact_match", True)})
+    pair.add("reasoning", "mbpp", "code", code("mbpp", 160, 0.34, 0.36), {"pass@1": ("pass@1", True)})
+    pair.add("source", "prose", "perplexity", text("prose", 400, 2.9, 0.03), TEXT)
+    pair.add("target", "medical", "perplexity", text("medical", 300, 3.2, -0.4), TEXT)
+    pair.add(
+        "target", "medqa_answers", "answers", answers("medqa", 500, 0.42, 0.55), {**ACCURACY, "entropy": ("nats", False), "mass": ("share", True)}
+    )
+    return pair
+
+
+GATES = [
+    GateOutcome(
+        rule="knowledge drop > 1pt", suite="knowledge", name="mmlu", metric="acc", outcome="undecided", value=1.75, interval=(-0.1, 3.6),
+        threshold=1.0, unit="pt", reason="The drop is 1.75 pt [-0.10, 3.60]: 1 pt lies inside the interval.",
+    ),
+    GateOutcome(
+        rule="gsm8k drop > 2pt", suite="reasoning", name="gsm8k", metric="exact_match,strict-match", outcome="failed", value=6.9,
+        interval=(2.7, 11.1), threshold=2.0, unit="pt", reason="The drop is 6.90 pt [2.70, 11.10], all of it beyond 2 pt.",
+    ),
+    GateOutcome(
+        rule="prose perplexity rise > 5%", suite="source", name="prose", metric="perplexity", outcome="passed", value=3.0, interval=(2.1, 3.9),
+        threshold=5.0, unit="%", reason="The rise is 3.00 % [2.10, 3.90], all of it within 5 %.",
+    ),
+]  # fmt: skip
+
+
+def stage_matrix() -> StageMatrix:
+    def measure(value: float, n: int = 900) -> Metric:
+        return Metric(value=value, n=n, unit="accuracy", higher_is_better=True, interval=(value - 0.021, value + 0.021))
+
+    return StageMatrix(
+        tasks=["mathematics", "law", "medicine"],
+        stages=["start", "after mathematics", "after law", "after medicine"],
+        scores=[[0.31, 0.42, 0.38], [0.52, 0.40, 0.37], [0.45, 0.58, 0.39], [0.41, 0.51, 0.57]],
+        measures={
+            "average_accuracy": measure(0.4967),
+            "backward_transfer": measure(-0.09),
+            "forgetting": measure(0.09),
+            "forward_transfer": measure(-0.005),
+        },
+        unit="accuracy",
+    )
+
+
+def evaluation_record(labels: Sequence[str], **changes: Any) -> EvaluationRecord:
+    fields: dict[str, Any] = {
+        "models": [
+            {"label": label, "name": f"Qwen/{label}", "hash": doc_hash(label), "architecture": "Qwen2ForCausalLM", "parameters": 494_032_768}
+            for label in labels
+        ],
+        "suites": ["knowledge", "reasoning", "mine.yaml"],
+        "plan": {"batch_size": 8, "confidence": 0.95, "seed": 0},
+        "status": "finished",
+        "created": "2025-11-20T09:12:44Z",
+        "finished": "2025-11-20T10:01:02Z",
+        "versions": {"holdfast": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
+        "hardware": {"device": "NVIDIA H200", "devices": 1, "precision": "bfloat16"},
+    }
+    return EvaluationRecord(**{**fields, **changes})

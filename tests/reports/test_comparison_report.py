@@ -1,0 +1,600 @@
+"""The page of a comparison: its figures are those of the comparisons, its questions those that flipped, and gaps are named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from synthetic_evaluations import ACCURACY, GATES, TEXT, Pair, answers, doc_hash, full_pair, generation, multiple_choice, stage_matrix, text
+from synthetic_runs import browse, chromium, comparison
+from test_report_browser import console_of, look_on_phone
+from test_report_pages import NASTY, figures_of, words_of
+
+from holdfast.errors import DataError
+from holdfast.reports.comparison_report import Measured, comparison_verdict, write_comparison_report
+from holdfast.reports.evaluation_charts import (
+    calibration,
+    calibration_change,
+    calibration_interval,
+    gain_forest,
+    is_share,
+    quantile_chart,
+    reliability_chart,
+    retention_radar,
+    squeeze,
+    subject_names,
+)
+from holdfast.reports.figures import row
+from holdfast.reports.flips import MOST_FLIPS, Flip, Flips, answer_of, chosen, fair_shares, flips_of, flips_panel
+from holdfast.results import Comparison, EvaluationFolder
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Pair:
+    return full_pair(tmp_path_factory.mktemp("pair"), mmlu=570)
+
+
+def write(pair: Pair, path: Path, **changes: Any) -> str:
+    fields: dict[str, Any] = {"before": pair.before, "after": pair.after, "labels": pair.labels, "comparisons": pair.comparisons}
+    return write_comparison_report(path / "c.html", **{**fields, **changes}).read_text(encoding="utf-8")
+
+
+def section(page: str, title: str) -> str:
+    """One section's markup, empty where the page has none of that title."""
+    found = re.search(rf"<section><h2>{re.escape(title)}</h2>(.*?)</section>", page, re.S)
+    return found[1] if found else ""
+
+
+def titles(page: str) -> list[str]:
+    return re.findall(r"<section><h2>(.*?)</h2>", page)
+
+
+def cards(page: str) -> list[str]:
+    return re.findall(r'<li class="flip".*?</li>(?=<li class="flip"|</ol>)', page, re.S)
+
+
+def small(root: Path) -> Pair:
+    """Two entries, quick to make."""
+    pair = Pair(root)
+    pair.add("knowledge", "arc", "task", multiple_choice("arc", 120, 0.6, 0.5), ACCURACY)
+    return pair.add("source", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
+
+
+# --------------------------------------------------------------------------------------------------------- the sections
+
+
+def test_the_whole_page_has_every_part_rules_first(pair, tmp_path) -> None:
+    page = write(pair, tmp_path, gates=GATES, unmatched=["reasoning/bbh: only before."], matrix=stage_matrix())
+    assert titles(page) == [
+        "Rules", "Before and after", "Retention", "Stages of training", "Subjects", "Confidence and entropy",
+        "Questions whose answers flipped", "Documents that changed most", "Not compared", "What was compared",
+    ]  # fmt: skip
+    assert "reasoning/bbh: only before." in section(page, "Not compared")
+    assert len(page) < 4_000_000
+
+
+def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
+    quiet = Pair(tmp_path).add("source", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
+    assert titles(write(quiet, tmp_path)) == ["Before and after", "Documents that changed most", "What was compared"]
+    empty = write(quiet, tmp_path, comparisons=[], unmatched=["source/prose: only before."])
+    assert titles(empty) == ["Before and after", "Not compared", "What was compared"]
+    assert "Nothing was compared between base and tuned." in empty
+    assert 'id="figures"' not in empty
+
+
+def test_folders_that_are_not_there_leave_the_figures(tmp_path) -> None:
+    pair = small(tmp_path / "a")
+    nowhere = EvaluationFolder(tmp_path / "nowhere")
+    page = write(pair, tmp_path, before=nowhere, after=nowhere)
+    assert titles(page) == ["Before and after", "Retention", "What was compared"]
+
+
+def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
+    page = write(small(tmp_path / "a"), tmp_path, gates=GATES)
+    rows = re.findall(r"<tr>(.*?)</tr>", section(page, "Rules"), re.S)[1:]
+    assert [re.search(r'class="chip \w+">(\w+)<', r)[1] for r in rows] == ["failed", "undecided", "passed"]
+    assert "gsm8k drop &gt; 2pt" in rows[0] and "+6.9 pt" in rows[0] and "[+2.7, +11.1]" in rows[0] and ">2 pt<" in rows[0]
+    assert "all of it beyond 2 pt." in rows[0]
+    assert re.search(r'<span class="pill bad">failed</span>', page)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        (["passed"], "The rule passed; from a to b"),
+        (["passed", "passed"], "All 2 rules passed; from a to b"),
+        (["passed", "failed", "undecided"], "Of 3 rules 1 failed, 1 undecided, 1 passed; from a to b"),
+        ([], "From a to b"),
+    ],
+)
+def test_the_verdict_is_one_sentence(outcomes, words) -> None:
+    gates = [dataclasses.replace(GATES[0], outcome=o) for o in outcomes]
+    arc = {"name": "arc", "unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_lost": 40, "flips_gained": 9}
+    rows = [
+        row(comparison(**arc, before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))),
+        row(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
+    ]
+    text_of = comparison_verdict(("a", "b"), rows, gates)
+    assert text_of == f"{words}, of 2 measures: 2 lost; the largest loss is arc, −5.0 pt."
+    assert comparison_verdict(("a", "b"), rows[1:]).endswith("the largest loss is prose, +1.000 nats/token.")
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def test_forests_hold_the_comparisons_accuracies_in_points_and_the_rest_in_their_unit(pair, tmp_path) -> None:
+    forests = [f for f in figures_of(write(pair, tmp_path)) if str(f["layout"]["xaxis"].get("title", {}).get("text")).startswith("gain")]
+    assert [f["layout"]["xaxis"]["title"]["text"] for f in forests] == ["gain, points → better", "gain, nats/token → better", "gain, points → better"]
+    primary = [c for c in pair.comparisons if c.primary]
+    for forest, expected in zip(
+        forests,
+        ([100 * c.difference for c in primary if c.higher_is_better], [-c.difference for c in primary if not c.higher_is_better]),
+        strict=False,
+    ):
+        assert sorted(x for d in forest["data"] for x in d["x"]) == pytest.approx(sorted(expected), rel=1e-3)
+    assert len(forests[0]["layout"]["annotations"]) == 2 * 8 and len(forests[2]["layout"]["annotations"]) == 0
+
+
+def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
+    base = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_lost": 1, "flips_gained": 2}
+    gains = {"a": 0.02, "b": -0.05, "c": math.nan}
+    rows = [row(comparison(**base, name=n, before=0.5, after=0.5 + g, difference=g, interval=(g - 0.01, g + 0.01))) for n, g in gains.items()]
+    chart = gain_forest(rows, title="t")
+    assert chart is not None
+    assert [cells[:3] for cells in chart.rows] == [["b", "−5.0 pt", "[−6.0, −4.0]"], ["a", "+2.0 pt", "[+1.0, +3.0]"]]
+    assert chart.caption.endswith("Not drawn, because the difference is not a number: c.")
+    by_tone = {d["marker"]["line"]["color"]: d for d in chart.figure["data"]}
+    assert by_tone["var(--bad)"]["x"] == [-5.0] and by_tone["var(--bad)"]["y"] == [0]
+    assert by_tone["var(--good)"]["error_x"]["array"] == [1.0]
+    mixed = [row(comparison(name="text")), row(comparison(name="bytes", unit="bits/byte")), row(comparison(name="zero", before=0.0))]
+    relative = gain_forest(mixed, title="t")
+    assert relative is not None
+    assert [cells[:2] for cells in relative.rows] == [["text", mixed[0].relative], ["bytes", mixed[1].relative]]
+    assert relative.caption.endswith("Not drawn, because a start of 0 has no relative change: zero.")
+    assert gain_forest([rows[2]], title="t") is None
+
+
+def test_sixty_lines_are_compact(pair, tmp_path) -> None:
+    chart = next(f for f in figures_of(write(pair, tmp_path)) if len((f["layout"].get("yaxis") or {}).get("ticktext") or ()) == 57)
+    assert chart["layout"]["height"] < 1300
+    assert len(chart["data"]) <= 3
+    assert "anatomy" in chart["layout"]["yaxis"]["ticktext"]
+    assert len(set(chart["layout"]["yaxis"]["ticktext"])) == 57
+    assert max(len(t) for t in chart["layout"]["meta"]["narrow"]) <= 17
+
+
+def test_retention_is_after_over_before(tmp_path) -> None:
+    page = write(small(tmp_path / "a"), tmp_path)
+    c = next(c for c in small(tmp_path / "b").comparisons if c.name == "arc")
+    bars = next(d for f in figures_of(page) for d in f["data"] if d["type"] == "bar")
+    assert bars["x"] == pytest.approx([100 * c.after / c.before], rel=1e-4)
+    assert bars["error_x"]["array"][0] == pytest.approx(100 * (c.interval[1] - c.difference) / c.before, rel=1e-2)
+    assert "Not drawn, because less is better or nothing was there before: 1." in page
+    assert "scatterpolar" not in page.split('id="figures">')[1].split("</script>")[0]
+
+
+@pytest.mark.parametrize(("n", "drawn"), [(2, False), (3, True), (12, True), (13, False)])
+def test_the_radar_is_drawn_for_three_to_twelve_tasks(n, drawn) -> None:
+    base = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "before": 0.5, "after": 0.4, "difference": -0.1, "interval": (-0.2, 0.0)}
+    chart = retention_radar([row(comparison(**base, name=f"task {i}")) for i in range(n)], ("a", "b"))
+    assert (chart is not None) == drawn
+    if chart is not None:
+        assert chart.figure["data"][1]["r"] == pytest.approx([80.0] * (n + 1))
+        assert len(set(chart.figure["data"][1]["theta"])) == n
+
+
+def test_averages_are_no_tasks_of_the_radar(pair, tmp_path) -> None:
+    radar = next(f for f in figures_of(write(pair, tmp_path)) if f["data"][0]["type"] == "scatterpolar")
+    assert "average" not in radar["layout"]["polar"]["angularaxis"]["ticktext"]
+
+
+def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> None:
+    matrix = stage_matrix()
+    page = write(small(tmp_path / "a"), tmp_path, matrix=matrix)
+    figure = next(f for f in figures_of(page) if f["data"][0]["type"] == "heatmap")
+    assert figure["data"][0]["z"] == [[pytest.approx(100 * v) for v in line] for line in matrix.scores]
+    assert [(s["x0"] + 0.5, s["y0"] + 0.5) for s in figure["layout"]["shapes"]] == [(0, 1), (1, 2), (2, 3)]
+    words = section(page, "Stages of training")
+    assert "Backward transfer" in words and "−0.090" in words and "[−0.111, −0.069]" in words
+    assert (
+        "heatmap"
+        not in write(small(tmp_path / "b"), tmp_path, matrix=dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]]))
+        .split('id="figures">')[1]
+        .split("</script>")[0]
+    )
+
+
+def test_subjects_are_compared_one_by_one(pair, tmp_path) -> None:
+    words = section(write(pair, tmp_path), "Subjects")
+    before, after = pair.before.samples("knowledge", "mmlu"), pair.after.samples("knowledge", "mmlu")
+    scores = [np.mean([r["acc"] for r in rows if r["task"] == "mmlu_anatomy"]) for rows in (before, after)]
+    cells = re.search(r"<tr><th[^>]*>anatomy</th>(.*?)</tr>", words, re.S)
+    assert cells is not None
+    assert f"{scores[0]:.3f}" in cells[1] and f"{scores[1]:.3f}" in cells[1] and ">10<" in cells[1]
+    assert "57 subjects" in words and "about 2.9 would be by chance alone" in words
+
+
+def test_answers_have_a_diagram_curves_and_calibration_errors(pair, tmp_path) -> None:
+    page = write(pair, tmp_path)
+    words = section(page, "Confidence and entropy")
+    rows = pair.before.samples("target", "medqa_answers")
+    found = calibration([r["probabilities"][r["answer"]] for r in rows], [r["acc"] for r in rows])
+    assert f"{100 * found.error:.1f} %" in words and f"chance {100 * found.chance:.1f}" in words
+    series = {d.get("name"): d for f in figures_of(page) if f["layout"]["yaxis"]["title"]["text"] == "right, %" for d in f["data"]}
+    assert series[pair.labels[0]]["y"] == pytest.approx([100 * v for v in found.accuracy], rel=1e-4)
+    assert len([1 for f in figures_of(page) if f["layout"].get("xaxis", {}).get("title", {}).get("text") == "samples, sorted, %"]) == 3 + 2
+
+
+def test_curves_are_the_quantiles(tmp_path) -> None:
+    from holdfast.reports.evaluation_charts import Series
+
+    values = [float(v) for v in range(101)]
+    chart = quantile_chart([Series(label="a", colour="accent", values=[*reversed(values), math.nan])], title="t", unit="nats", caption="")
+    assert chart is not None
+    xs, ys = chart.figure["data"][0]["x"], chart.figure["data"][0]["y"]
+    assert ys == pytest.approx(xs) and len(xs) == 101 and chart.rows[0][2:] == ["50", "90", "50", "101"]
+    assert quantile_chart([Series(label="a", colour="accent", values=[math.nan])], title="t", unit="nats", caption="") is None
+
+
+# --------------------------------------------------------------------------------------------------------- calibration
+
+
+def test_calibration_error_by_hand() -> None:
+    """Bins {0.5, 0.6} with 1 of 2 right and {0.8, 0.9} with 2 of 2: (|0.5 - 0.55| + |1 - 0.85|) / 2 = 0.1."""
+    found = calibration([0.9, 0.5, 0.8, 0.6], [1, 1, 1, 0], bins=2)
+    assert found.error == pytest.approx(0.1)
+    assert found.confidence == pytest.approx((0.55, 0.85))
+    assert found.accuracy == pytest.approx((0.5, 1.0))
+    assert found.counts == (2, 2)
+    variances = 0.5 * 0.5 + 0.6 * 0.4, 0.9 * 0.1 + 0.8 * 0.2
+    assert found.chance == pytest.approx(sum(math.sqrt(2 * v / math.pi) for v in variances) / 4)
+
+
+def test_bins_have_equal_mass_and_perfect_answers_no_error() -> None:
+    rng = np.random.default_rng(0)
+    found = calibration(rng.random(1003), rng.random(1003) < 0.5)
+    assert sum(found.counts) == 1003 and max(found.counts) - min(found.counts) <= 1 and len(found.counts) == 10
+    assert calibration([1.0, 1.0, 1.0], [1, 1, 1]).error == 0
+    assert calibration([1.0], [0]).error == 1
+    assert calibration([0.7] * 10, [1] * 7 + [0] * 3, bins=1).error == pytest.approx(0)
+
+
+def test_what_a_calibrated_model_shows_by_chance() -> None:
+    rng = np.random.default_rng(1)
+    shown, chance = [], []
+    for _ in range(60):
+        sure = rng.uniform(0.3, 0.98, 400)
+        found = calibration(sure, rng.random(400) < sure)
+        shown.append(found.error)
+        chance.append(found.chance)
+    assert np.mean(shown) == pytest.approx(np.mean(chance), rel=0.07)
+
+
+def test_the_interval_surrounds_the_error_and_the_change_is_paired() -> None:
+    rng = np.random.default_rng(2)
+    sure = rng.uniform(0.3, 0.98, 800)
+    luck = rng.random(800)
+    little, much = luck < sure - 0.05, luck < sure - 0.2
+    low, high = calibration_interval(sure, much, resamples=300)
+    assert 0.1 < low < 0.2 < high < 0.3
+    change, interval = calibration_change((sure, little), (sure, much), resamples=300)
+    assert change == pytest.approx(calibration(sure, much).error - calibration(sure, little).error)
+    assert interval[0] < change < interval[1] and interval[0] > 0.05
+    same = calibration_change((sure, much), (sure, much), resamples=300)
+    assert same[0] == 0 and all(math.isnan(v) for v in same[1])  # no draw differs, so there is no interval to form
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "bins"), [([], [], 10), ([0.5], [1, 0], 10), ([1.5], [1], 10), ([-3.2], [1], 10), ([0.5], [2], 10), ([0.5], [1], 0)]
+)
+def test_what_cannot_be_binned_is_refused(confidence, correct, bins) -> None:
+    with pytest.raises(DataError, match="Expected"):
+        calibration(confidence, correct, bins=bins)
+
+
+def test_a_change_of_other_questions_is_refused() -> None:
+    with pytest.raises(DataError, match=r"same questions.*got 1 and 2"):
+        calibration_change(([0.5], [1]), ([0.5, 0.6], [1, 0]))
+
+
+def test_a_diagram_draws_the_diagonal_and_every_model() -> None:
+    found = calibration([0.9, 0.5, 0.8, 0.6], [1, 1, 1, 0], bins=2)
+    chart = reliability_chart([("a", "flat", found), ("b", "accent", found)], title="t")
+    assert [d.get("name") for d in chart.figure["data"]] == [None, "a", "b"]
+    assert chart.rows[0] == ["a", "55.0 %", "50.0 %", "2"]
+
+
+# --------------------------------------------------------------------------------------------------------------- flips
+
+
+def test_flips_are_the_questions_that_changed(tmp_path) -> None:
+    pair = small(tmp_path / "a")
+    page = write(pair, tmp_path)
+    c = next(c for c in pair.comparisons if c.name == "arc")
+    shown = cards(page)
+    assert len(shown) == c.flips_lost + c.flips_gained > 10
+    assert sum('data-change="lost"' in s for s in shown) == c.flips_lost
+    rows = {r["doc"][:12]: (r, s) for r, s in zip(pair.before.samples("knowledge", "arc"), pair.after.samples("knowledge", "arc"), strict=True)}
+    for card in shown:
+        before, after = rows[re.search(r"doc ([0-9a-f]{12})", card)[1]]
+        assert ("lost" in card[:60]) == (before["acc"] == 1)
+        assert before["question"] in unescape(card)
+        options = re.findall(r"<li(?: class=\"right\")?>.*?</li>", card, re.S)
+        marks = [set(re.findall(r'class="mark (\w+)"', o)) for o in options]
+        for place, found in enumerate(marks):
+            expected = {n for n, at in (("gold", before["gold"]), ("before", before["answer"]), ("after", after["answer"])) if at == place}
+            assert found == expected
+            assert before["choices"][place] in unescape(options[place])
+
+
+def test_outputs_of_generation_and_code_stand_side_by_side(pair, tmp_path) -> None:
+    page = write(pair, tmp_path)
+    generated = next(c for c in cards(page) if "<strong>gsm8k</strong>" in c)
+    assert generated.count('<div class="sides">') == 1 and "####" in generated and 'class="mark gold"' in generated
+    assert "<details" in generated  # a long output is folded
+    program = next(c for c in cards(page) if "<strong>mbpp</strong>" in c)
+    assert "    total = 0" in program and "AssertionError: expected 6, got 7" in program and "(passed)" in program
+
+
+def test_length_normalised_answers_are_those_of_the_metric() -> None:
+    found = {"choices": ["a", "a much longer option"], "loglikelihoods": [-3.0, -6.0], "answer": 0}
+    assert [answer_of(found, m) for m in ("acc", "acc_norm", "acc_norm,none")] == [0, 1, 1]
+    assert answer_of({"choices": ["é", "ab"], "loglikelihoods": [-3.0, -4.0], "answer": 0}, "acc_norm") == 1
+    assert answer_of({"choices": ["éé", "abc"], "loglikelihoods": [-3.0, -4.0], "answer": 1}, "acc_bytes") == 0
+    assert answer_of({}, "acc") is None and answer_of({"answer": math.nan}, "acc") is None
+
+
+def test_gold_may_be_several_and_fields_may_lack() -> None:
+    rows = [{"doc": "1", "acc": 1.0, "choices": ["x", "y", "z"], "gold": [0, 2], "answer": 2}, {"doc": "2", "acc": 0.0}]
+    after = [{**rows[0], "acc": 0.0, "answer": 1}, {"doc": "2", "acc": 1.0}]
+    found = flips_of("e", "f", "acc", rows, after)
+    panel = str(flips_panel([found]))
+    assert found.lost == 1 and len(found.found) == 2
+    assert panel.count('class="mark gold"') == 2
+    assert "The question was not recorded." in panel
+    assert flips_panel([]) is None and flips_panel([flips_of("e", "f", "acc", rows, rows)]) is None
+
+
+def test_of_many_classes_only_gold_and_answers_are_shown() -> None:
+    before = {"doc": "1", "acc": 1, "probabilities": [1 / 77] * 77, "gold": 5, "answer": 5}
+    panel = str(flips_panel([flips_of("e", "f", "acc", [before], [{**before, "acc": 0, "answer": 70}])]))
+    assert panel.count('class="letter"') == 2 and "75 other options" in panel
+
+
+def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_path) -> None:
+    pair = Pair(tmp_path)
+    pair.add("knowledge", "big", "task", multiple_choice("big", 2000, 0.6, 0.45), ACCURACY)
+    pair.add("knowledge", "little", "task", multiple_choice("little", 100, 0.6, 0.5), ACCURACY)
+    page = write(pair, tmp_path)
+    flips = {c.name: c.flips_lost + c.flips_gained for c in pair.comparisons}
+    assert sum(flips.values()) > MOST_FLIPS > flips["little"]
+    shown = cards(page)
+    assert len(shown) == MOST_FLIPS
+    assert sum("<strong>little" in s for s in shown) == flips["little"]  # a small entry is not crowded out
+    assert f"big: {flips['big'] - (MOST_FLIPS - flips['little']):,} more in knowledge.big.samples.jsonl; of both models" in page
+
+
+def test_places_are_divided_fairly() -> None:
+    assert fair_shares([100, 3, 50], 60) == [29, 3, 28]
+    assert fair_shares([2, 1], 60) == [2, 1]
+    assert fair_shares([0, 0], 5) == [0, 0]
+    assert fair_shares([9, 9, 9], 2) == [1, 1, 0]
+    assert sum(fair_shares([7, 1000, 300, 0, 41], 300)) == 300
+
+
+def test_what_is_picked_is_spread_over_the_entry() -> None:
+    flips = [Flip(entry="e", lost=i % 2 == 0, before={"doc": str(i)}, after={}, metric="acc") for i in range(1000)]
+    (picked,) = chosen([Flips(entry="e", file="f", found=flips)], 100)
+    places = [int(f.before["doc"]) for f in picked]
+    assert len(set(places)) == 100 and min(places) < 20 and max(places) > 970
+    assert sum(f.lost for f in picked) == 50
+
+
+def test_very_long_texts_lose_their_middle(tmp_path) -> None:
+    sides = generation("g", 60, 0.6, 0.3, words=4000)
+    page = write(Pair(tmp_path).add("r", "g", "task", sides, {"exact_match,strict-match": ("exact_match", True)}), tmp_path)
+    card = cards(page)[0]
+    assert "characters left out" in card and "####" in card
+    assert len(card) < 12_000
+
+
+# ----------------------------------------------------------------------------------------------------------- documents
+
+
+def test_documents_that_changed_most_are_named(tmp_path) -> None:
+    sides = text("prose", 60, 2.9, 0.0)
+    sides[1][17]["nats"] = sides[0][17]["nats"] + 900.5
+    sides[1][23]["nats"] = sides[0][23]["nats"] - 800.25
+    words = section(write(Pair(tmp_path).add("source", "prose", "perplexity", sides, TEXT), tmp_path), "Documents that changed most")
+    rows = re.findall(r'<tr><th data-label="Document".*?</tr>', words, re.S)
+    assert len(rows) == 16
+    assert rows[0].startswith('<tr><th data-label="Document" scope="row">row 18<') and "+900.5" in rows[0]
+    assert ">row 24<" in rows[8] and "−800.2" in rows[8]
+    assert doc_hash("prose", 17)[:12] in rows[0]
+    assert "The 8 that lost most and the 8 that gained most, of 60 documents." in words
+
+
+# --------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_files_that_cannot_be_used_are_said_first(tmp_path) -> None:
+    pair = small(tmp_path / "a")
+    (pair.before.path / "knowledge.bad.json").write_text("{not json")
+    (pair.before.path / "knowledge.odd.json").write_text('{"suite": "knowledge"}')
+    (pair.after.path / "knowledge.arc.samples.jsonl").unlink()
+    page = write(pair, tmp_path)
+    banner = re.search(r'<div class="banner warn">(.*?)</div>', page, re.S)
+    assert banner is not None
+    assert "base: knowledge.bad.json could not be read" in banner[1] and "base: knowledge.odd.json could not be read" in banner[1]
+    assert "tuned: knowledge.arc.samples.jsonl could not be read: there is no such file" in banner[1]
+    assert str(tmp_path) not in page
+    assert page.index("banner warn") < page.index("<section>")
+    assert "Questions whose answers flipped" not in titles(page) and "Before and after" in titles(page)
+
+
+def test_rows_that_do_not_fit_are_said_and_not_shown(tmp_path) -> None:
+    pair = small(tmp_path / "a")
+    rows = pair.after.samples("knowledge", "arc")
+    found = pair.after.find("knowledge", "arc")
+    assert found is not None
+    pair.after.write(found, [{**r, "prompt": "another"} for r in rows])
+    page = write(pair, tmp_path)
+    assert "arc: 120 of 120 samples were asked with another prompt before than after" in page
+    assert cards(page) == []
+    pair.after.write(found, [{k: v for k, v in r.items() if k != "doc"} for r in rows])
+    assert "which samples are joined on" in write(pair, tmp_path)
+
+
+def test_folders_of_models_are_named_by_their_last_part(tmp_path) -> None:
+    sides = text("prose", 20, 2.9, 0.0)
+    pair = Pair(tmp_path).add("s", "prose", "perplexity", sides, TEXT, model={"name": "/data/someone/run-7", "hash": "ab" * 32})
+    words = section(write(pair, tmp_path), "What was compared")
+    assert "run-7 · ababababababababa" in words.replace("…", "a") and "someone" not in words
+
+
+def test_an_entry_is_found_under_another_suite_by_its_name(tmp_path) -> None:
+    pair = small(tmp_path)
+    measured = Measured(pair.before, "base")
+    assert measured.find("elsewhere", "arc") is measured.find("knowledge", "arc") is not None
+    assert measured.find("knowledge", "nothing") is None
+
+
+def test_user_text_is_escaped_everywhere(tmp_path) -> None:
+    sides = multiple_choice("x", 40, 0.8, 0.3)
+    for rows in sides:
+        for r in rows:
+            r.update({"question": f"<script>alert(1)</script> {NASTY}", "choices": [NASTY] * 4, "task": NASTY})
+    pair = Pair(tmp_path, (f"a{NASTY}".replace("/", "|"), "b"))
+    pair.add(NASTY, NASTY, "task", sides, ACCURACY, settings={NASTY: NASTY}, model={"name": NASTY, "hash": NASTY})
+    pair.add("g", "g", "task", generation("g", 40, 0.9, 0.2), {"exact_match,strict-match": ("exact_match", True)}, versions={NASTY: NASTY})
+    gate = dataclasses.replace(GATES[0], rule=NASTY, suite=NASTY, name=NASTY, metric=NASTY, reason=NASTY, unit=NASTY, outcome=NASTY)
+    matrix = dataclasses.replace(stage_matrix(), tasks=[NASTY] * 3, stages=[NASTY] * 4, unit=NASTY)
+    page = write(pair, tmp_path, labels=(NASTY, NASTY), gates=[gate, GATES[1]], unmatched=[NASTY], matrix=matrix)
+    words = words_of(page)
+    assert "<img" not in words and "<!--" not in words and "<script>alert" not in words
+    assert words.count("<script") == words.count("</script>") == 2
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in words
+    assert "http://" not in words and "https://" not in words
+    assert figures_of(page)
+
+
+def test_five_thousand_rows_make_a_page_of_some_megabytes_in_seconds(tmp_path) -> None:
+    pair = Pair(tmp_path)
+    pair.add("k", "mmlu", "task", multiple_choice("mmlu", 5000, 0.5, 0.45, tasks=[f"mmlu_s{i}" for i in range(57)], words=60), ACCURACY)
+    pair.add("t", "qa", "answers", answers("qa", 5000, 0.5, 0.55), ACCURACY)
+    pair.add("s", "prose", "perplexity", text("prose", 5000, 2.9, 0.03), TEXT)
+    write(pair, tmp_path, comparisons=[])  # plotly is packed once a process
+    started = time.process_time()  # of this process alone, however busy the machine is
+    page = write(pair, tmp_path, gates=GATES, matrix=stage_matrix())
+    assert time.process_time() - started < 3
+    assert len(page) < 4_000_000
+
+
+def test_neither_torch_nor_scipy_is_loaded_to_define_a_page() -> None:
+    program = "import sys, holdfast.reports.comparison_report, holdfast.reports.evaluation_report; print({'torch', 'numpy', 'scipy', 'plotly'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------- small parts
+
+
+def test_shares_are_known_by_unit_and_range() -> None:
+    assert is_share("accuracy", "acc", 0.3) and is_share("exact_match") and is_share("pass@1", "pass@1", 1.0) and is_share("acc_norm")
+    assert not is_share("nats/token", "nats_per_token", 0.9) and not is_share("f1", "f1", 61.0)
+
+
+def test_names_are_shortened_in_the_middle_and_subjects_lose_what_they_share() -> None:
+    assert squeeze("high_school_government_and_politics", 26) == "high_school_gov…d_politics"
+    assert squeeze("short", 26) == "short"
+    assert subject_names(["mmlu_anatomy", "mmlu_law_school"]) == ["anatomy", "law school"]
+    assert subject_names(["mmlu_high_school_biology", "mmlu_high_school_physics"]) == ["biology", "physics"]
+    assert subject_names(["alone"]) == ["alone"] and subject_names([]) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- the browser
+
+needs_chromium = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory) -> Path:
+    """One browser profile for the module: a fresh one costs a second a page."""
+    return tmp_path_factory.mktemp("chromium")
+
+
+CLICKS = """<script>
+addEventListener("load", () => {
+  const panel = document.querySelector(".flips"), found = {}, all = [...panel.querySelectorAll(".flip")];
+  const visible = () => all.filter((e) => e.offsetParent !== null);
+  const search = panel.querySelector("input"), more = [...panel.children].at(-1), says = () => panel.querySelector("[role=status]").textContent;
+  const press = (name) => [...panel.querySelectorAll(".finder button")].find((b) => b.textContent === name).click();
+  const type = (text) => { search.value = text; search.dispatchEvent(new Event("input")); };
+  found.first = [visible().length, says(), more.textContent];
+  press("lost"); found.lost = says(); found.only = visible().every((e) => e.dataset.change === "lost");
+  press("gained"); found.gained = says();
+  press("all"); type(WORD); found.typed = visible().map((e) => e.querySelector(".doc").textContent);
+  type("nothing like it"); found.none = [visible().length, says()];
+  type(""); more.click(); found.all = [visible().length, more.hidden];
+  document.body.append(Object.assign(document.createElement("pre"), { id: "clicks", textContent: JSON.stringify(found) }));
+});
+</script></body>"""
+
+
+@needs_chromium
+def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searched(pair, tmp_path, profile) -> None:
+    path = write_comparison_report(
+        tmp_path / "c.html",
+        before=pair.before,
+        after=pair.after,
+        labels=pair.labels,
+        comparisons=pair.comparisons,
+        gates=GATES,
+        matrix=stage_matrix(),
+    )
+    page = path.read_text(encoding="utf-8")
+    shown = cards(page)
+    one = re.search(r"doc ([0-9a-f]{12})", shown[40])[0]
+    path.write_text(CLICKS.replace("WORD", json.dumps(one.upper())).join(page.rsplit("</body>", 1)), encoding="utf-8")
+    done = browse(path, profile, "--dump-dom")
+    assert console_of(done.stderr) == []
+    plots = re.findall(r'<div class="[^"]*plot[^"]*" data-figure="\d+"', done.stdout)
+    assert len(plots) == len(figures_of(page)) >= 11
+    assert all("js-plotly-plot" in p for p in plots)
+    clicks = re.search(r'<pre id="clicks">(.*?)</pre>', done.stdout, re.S)
+    assert clicks is not None
+    found = json.loads(clicks[1])
+    lost = sum('data-change="lost"' in s for s in shown)
+    assert found["first"] == [12, f"12 of {len(shown)} questions", f"Show all {len(shown)}"]
+    assert (found["lost"], found["gained"]) == (f"12 of {lost} questions", f"12 of {len(shown) - lost} questions")
+    assert found["only"] is True and found["typed"] == [one] and found["none"] == [0, "0 questions"]
+    assert found["all"] == [len(shown), True]
+
+
+@needs_chromium
+def test_the_page_fits_a_phone(pair, tmp_path, profile) -> None:
+    long = "a_very_long_name_without_any_end_" * 3
+    comparisons = [dataclasses.replace(c, name=long) if c.name == "sciq" else c for c in pair.comparisons]
+    gates = [*GATES, dataclasses.replace(GATES[0], rule=long * 2, name=long, reason=long * 3)]
+    path = write_comparison_report(
+        tmp_path / "c.html", before=pair.before, after=pair.after, labels=(long, long), comparisons=comparisons, gates=gates,
+        unmatched=[long * 3], matrix=stage_matrix(),
+    )  # fmt: skip
+    found = look_on_phone(path, profile, 360)
+    assert found == {"scroll": 360, "outside": [], "drawn": len(figures_of(path.read_text())), "wide": 0}
+
+
+def test_the_synthetic_pair_covers_all_kinds(pair) -> None:
+    kinds = {e.kind for e in pair.before.all()}
+    assert kinds == {"task", "code", "average", "perplexity", "answers"}
+    assert any(isinstance(c, Comparison) and c.flips_lost for c in pair.comparisons)

@@ -1,0 +1,216 @@
+"""A comparison as text: Markdown that stays a table, XML that a build server reads, a terminal that stays readable."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from rich.console import Console
+from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
+
+from holdfast.reports.comparison_text import comparison_junit, comparison_line, comparison_markdown, print_comparison
+from holdfast.results import GateOutcome, Metric, StageMatrix
+
+COMPARISONS = [comparison(), comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)]
+LABELS = ("base", "tuned")
+EVIL = "a|b`c <script>alert(1)</script> *x* _y_ [z](http://q) #1 @all\nnext & \x07bell"
+
+
+def outcome(rule: str = "any drop > 1pt", result: str = "passed", name: str = "arc_easy", **fields) -> GateOutcome:
+    known = {
+        "suite": "source", "metric": "acc", "value": 0.4, "interval": (-0.2, 0.9), "threshold": 1.0, "unit": "pt",
+        "reason": f"drop 0.4 pt [-0.2, 0.9]: {result} because of {name}.",
+    }  # fmt: skip
+    return GateOutcome(rule=rule, name=name, outcome=result, **{**known, **fields})
+
+
+GATES = [
+    outcome("mmlu drop > 1pt", "failed", "mmlu"),
+    outcome("any drop > 2%", "passed", "mmlu"),
+    outcome("any drop > 2%", "undecided", "arc_easy"),
+    outcome("prose rise > 3%", "passed", "prose"),
+]
+MATRIX = StageMatrix(
+    tasks=["gsm8k", "law|x"],
+    stages=["base", "math", "law"],
+    scores=[[0.1, 0.2], [0.5, 0.25], [0.4, 0.6]],
+    measures={
+        "average_accuracy": Metric(value=0.5, n=300, unit="accuracy", higher_is_better=True, interval=(0.45, 0.55)),
+        "forgetting": Metric(value=math.nan, n=0, unit="accuracy", higher_is_better=False),
+    },
+    unit="accuracy",
+)
+
+
+def many(n: int, **fields) -> list:
+    return [comparison(**(SOURCE_NOISE | {"name": f"task{i}"} | fields)) for i in range(n)]
+
+
+# ------------------------------------------------------------------------------------------------------------ markdown
+
+
+def tables(markdown: str) -> list[list[list[str]]]:
+    """Cells of each table, split where GitHub splits: at bars that are not escaped."""
+    found: list[list[list[str]]] = []
+    inside = False
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            if not inside:
+                found.append([])
+            found[-1].append([c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]])
+        inside = line.startswith("|")
+    return found
+
+
+def test_markdown_has_the_figures():
+    text = comparison_markdown(COMPARISONS, labels=LABELS, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."])
+    rules, rows = tables(text)
+    assert text.startswith("### base → tuned\n")
+    assert [r[0] for r in rules[2:]] == ["❌ failed", "⚠️ undecided", "✅ passed"]
+    assert rules[2][1] == "`mmlu drop > 1pt`"
+    assert "arc\\_easy" in rules[3][2] and "mmlu" not in rules[3][2], "the entries that decided"
+    assert "3 rules: 1 passed, 1 failed, 1 undecided" in text
+    head, _, answers, prose, arc = rows
+    assert head == ["task", "before", "after", "difference", "p", "lost / gained", "n", "verdict"]
+    assert answers == ["target/answers `nats_per_token` ↓", "3.215", "2.802", "−0.412 \\[−0.439, −0.386\\]", "&lt;0.001", "", "400", "▲ gained"]
+    assert prose[-1] == "▼ lost"
+    assert arc[5:] == ["21 / 18", "570", "within noise"]
+    assert "- Not compared: source/x: measured only before." in text and "- Mind the gap." in text
+    assert "95 %" in text
+    assert "undecided counts as failed" not in text
+    assert "undecided, which fails" in comparison_markdown(COMPARISONS, labels=LABELS, gates=GATES, strict=True)
+
+
+def test_markdown_survives_any_name():
+    gates = [outcome(EVIL, "failed", EVIL, reason=EVIL)]
+    evil = comparison(suite=EVIL, name=EVIL, metric=EVIL)
+    text = comparison_markdown([evil], labels=(EVIL, EVIL), gates=gates, unmatched=[EVIL], notes=[EVIL], matrix=MATRIX)
+    for table in tables(text):
+        assert len({len(cells) for cells in table}) == 1, table
+    outside = re.sub(r"(?<!\\)`[^`]*`", "", text)  # inside a code span everything is text
+    assert "alert(1)" in outside and "<script" not in outside
+    assert "@all" not in outside, "nobody is called"
+    assert not re.search(r"(?<!\\)[*_`]", outside.replace("**1 rule: 1 failed**", ""))
+
+
+def test_long_markdown_shows_what_changed_and_folds_the_rest():
+    text = comparison_markdown([*many(60), *COMPARISONS], labels=LABELS)
+    first, folded = tables(text)
+    assert [r[-1] for r in first[2:]] == ["▲ gained", "▼ lost"]
+    assert "<details>" in text and "<summary>61 more, of which 61 within noise</summary>" in text
+    assert len(folded) == 63
+    assert len(comparison_markdown(many(500), labels=LABELS)) < 65_536
+    assert "400 more rows are not shown." in comparison_markdown(many(500), labels=LABELS)
+    assert len(tables(comparison_markdown(many(20), labels=LABELS))[0]) == 22
+
+
+def test_markdown_of_sequential_training():
+    text = comparison_markdown([], labels=LABELS, matrix=MATRIX)
+    scores, measures = tables(text)
+    assert scores[0] == ["after", "gsm8k", "law\\|x"]
+    assert scores[3] == ["math", "0.5000", "0.2500"]
+    assert measures[2] == ["Average accuracy (higher is better)", "0.5000", "\\[0.4500, 0.5500\\]", "300"]
+    assert measures[3] == ["Forgetting (lower is better)", "n/a", "no interval", "n/a"]
+    assert "Nothing was compared." in text
+
+
+# --------------------------------------------------------------------------------------------------------------- junit
+
+ATTRIBUTES = {
+    "testsuites": {"name", "time", "tests", "failures", "disabled", "errors"},
+    "testsuite": {"name", "tests", "failures", "errors", "time", "disabled", "skipped", "timestamp", "hostname", "id", "package"},
+    "testcase": {"name", "assertions", "time", "classname", "status"},
+    "failure": {"type", "message"},
+    "skipped": {"type", "message"},
+    "system-out": set(),
+}
+"""What the schema of Jenkins' xUnit plugin (junit-10.xsd) allows, as far as it is used here."""
+CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "skipped", "system-out"}}
+REQUIRED = {"testsuite": {"name", "tests", "failures", "errors"}, "testcase": {"name", "classname"}, "failure": {"type", "message"}}
+
+
+def suite_of(content: bytes) -> ET.Element:
+    """The one suite, after holding everything against the schema."""
+    root = ET.fromstring(content)
+    assert root.tag == "testsuites" and len(root) == 1
+    for element in root.iter():
+        assert set(element.attrib) <= ATTRIBUTES[element.tag]
+        assert set(element.attrib) >= REQUIRED.get(element.tag, set())
+        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
+    [suite] = root
+    cases = list(suite)
+    assert int(suite.get("tests")) == len(cases)
+    assert int(suite.get("failures")) == sum(c.find("failure") is not None for c in cases)
+    assert int(suite.get("skipped")) == sum(c.find("skipped") is not None for c in cases)
+    assert float(suite.get("time")) >= 0
+    return suite
+
+
+def test_a_test_case_a_rule():
+    failed, undecided, passed = suite_of(comparison_junit(COMPARISONS, labels=LABELS, gates=GATES, seconds=1.5))
+    assert [c.get("name") for c in (failed, undecided, passed)] == ["mmlu drop > 1pt", "any drop > 2%", "prose rise > 3%"]
+    assert failed.find("failure").get("message") == "source/mmlu acc: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
+    assert undecided.find("skipped").get("message").startswith("undecided: source/arc_easy acc: ")
+    assert "prose" in passed.find("system-out").text
+    strict = suite_of(comparison_junit(COMPARISONS, labels=LABELS, gates=GATES, strict=True))
+    assert [c.find("failure") is not None for c in strict] == [True, True, False]
+    assert strict[1].find("failure").get("type") == "undecided"
+
+
+def test_a_test_case_a_comparison_without_rules():
+    cases = list(suite_of(comparison_junit(COMPARISONS, labels=LABELS)))
+    assert [c.get("name") for c in cases] == ["answers nats_per_token", "prose nats_per_token", "arc_easy acc"]
+    assert [c.find("system-out").text for c in cases] == [comparison_line(c) for c in COMPARISONS]
+    assert "0.491 -> 0.486" in comparison_line(COMPARISONS[2]) and "21 lost, 18 gained: within noise" in comparison_line(COMPARISONS[2])
+
+
+def test_junit_survives_any_text():
+    bad = f"{EVIL} \x00 \ud800 \uffff ]]> \u2603"
+    suite = suite_of(comparison_junit([], labels=(bad, bad), gates=[outcome(bad, "failed", bad, reason=bad)]))
+    assert "<script>alert(1)</script>" in suite[0].find("failure").get("message")
+    assert "\u2603" in suite[0].get("name") and "\x07" not in suite[0].get("name")
+
+
+# ------------------------------------------------------------------------------------------------------------ terminal
+
+
+class Ascii(io.StringIO):
+    encoding = "ascii"
+
+
+class Utf8(io.StringIO):
+    encoding = "utf-8"
+
+
+def printed(width: int = 80, *, ascii_only: bool = False, **options) -> str:
+    out = Console(file=Ascii() if ascii_only else Utf8(), width=width, force_terminal=False, color_system=None)
+    print_comparison(options.pop("comparisons", COMPARISONS), out, labels=LABELS, **options)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_has_the_figures_and_cuts_nothing(width):
+    text = printed(width, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."], matrix=MATRIX)
+    for figure in ("3.215", "−0.412", "[−0.439, −0.386]", "<0.001", "21 / 18", "570", "within noise", "lost", "gained", "gsm8k", "n/a", "Forgetting"):
+        assert figure in text, figure
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith(("PASS", "FAIL", "UNDECIDED"))] == [
+        "FAIL       mmlu drop > 1pt", "UNDECIDED  any drop > 2% (1 of 2)", "PASS       prose rise > 3%",
+    ]  # fmt: skip
+    assert "Not compared: source/x: measured only before." in text and "Note: Mind the gap." in text
+
+
+def test_strict_is_said_and_markup_is_text():
+    assert "UNDECIDED  any drop > 2% (1 of 2), which fails" in printed(strict=True, gates=GATES)
+    assert "[red]x[/red]" in printed(notes=["[red]x[/red]"], comparisons=[])
+
+
+def test_an_ascii_terminal_gets_ascii():
+    text = printed(ascii_only=True, gates=GATES, matrix=MATRIX)
+    assert text.isascii() and "-0.412" in text and "base -> tuned" in text

@@ -1,0 +1,172 @@
+"""The page of an evaluation: every model's figures, what is missing, and the comparison with the first model."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_evaluations import ACCURACY, Pair, answers, evaluation_record, full_pair, multiple_choice
+from synthetic_runs import browse, chromium
+from test_comparison_report import section, titles
+from test_report_browser import console_of, look_on_phone
+from test_report_pages import NASTY, figures_of, words_of
+
+from holdfast.errors import ConfigError
+from holdfast.reports.evaluation_report import write_evaluation_report
+from holdfast.results import EvaluationFolder, EvaluationRecord
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Pair:
+    return full_pair(tmp_path_factory.mktemp("pair"), mmlu=570)
+
+
+def write(pair: Pair, path: Path, record: EvaluationRecord | None = None, **changes: Any) -> str:
+    record = evaluation_record(pair.labels) if record is None else record
+    folders = [pair.before, pair.after][: len(record.models)]
+    return write_evaluation_report(path / "e.html", record, folders, **changes).read_text(encoding="utf-8")
+
+
+def cells_of(page: str, entry: str) -> list[str]:
+    """The cells of an entry's line in the table of scores, as text."""
+    found = re.search(rf'<tr><th data-label="Entry" scope="row">{re.escape(entry)}<.*?</tr>', section(page, "Scores"), re.S)
+    assert found is not None, entry
+    return [unescape(re.sub(r"<[^>]+>", " ", c)).strip() for c in re.findall(r"<td.*?</td>", found[0], re.S)]
+
+
+def test_two_models_have_tables_bars_subjects_curves_and_a_comparison(pair, tmp_path) -> None:
+    page = write(pair, tmp_path, comparisons={pair.labels[1]: pair.comparisons})
+    assert titles(page) == ["Scores", f"Compared with {pair.labels[0]}", "Subjects", "Confidence and entropy", "What was run"]
+    assert "2 models on 10 entries." in page
+    assert len(page) < 4_000_000
+
+
+def test_one_model_has_no_comparison(pair, tmp_path) -> None:
+    page = write(pair, tmp_path, evaluation_record(pair.labels[:1]))
+    assert titles(page) == ["Scores", "Subjects", "Confidence and entropy", "What was run"]
+    assert "overlap" not in page
+
+
+def test_figures_in_the_page_are_those_of_the_evaluations(pair, tmp_path) -> None:
+    page = write(pair, tmp_path)
+    for suite, name in (("knowledge", "arc_challenge"), ("source", "prose"), ("knowledge", "average")):
+        shown = cells_of(page, name)
+        for folder, cell in zip((pair.before, pair.after), shown, strict=True):
+            found = folder.find(suite, name)
+            assert found is not None
+            metric = found.metrics[found.primary]
+            factor = 1 if suite == "source" else 100
+            assert float(cell.split()[0]) == pytest.approx(factor * metric.value, abs=0.051 if factor == 100 else 0.0006)
+            low, high = (float(v) for v in re.findall(r"[\d.]+", cell.split("[")[1]))
+            assert (low, high) == pytest.approx([factor * v for v in metric.interval], abs=0.051 if factor == 100 else 0.0006)
+    bars = {
+        d["name"]: d for f in figures_of(page) for d in f["data"] if d["type"] == "bar" and f["layout"]["xaxis"]["title"]["text"] == "accuracy, %"
+    }
+    assert set(bars) == set(pair.labels)
+    found = pair.after.find("target", "medqa_answers")
+    assert found is not None
+    assert 100 * found.metrics["acc"].value in bars[pair.labels[1]]["x"]
+
+
+def test_entries_say_n_shots_and_direction(pair, tmp_path) -> None:
+    words = unescape(section(write(pair, tmp_path), "Scores"))
+    assert "acc, accuracy, 0-shot, n 600" in words
+    assert "nats_per_token, nats/token, 0-shot, n 400, lower is better" in words
+    assert "average, accuracy, mean of 4 figures" in words
+
+
+def test_what_is_missing_is_said(pair, tmp_path) -> None:
+    plan = {"entries": [{"suite": "knowledge", "name": "hellaswag"}, {"suite": "knowledge", "name": "mmlu"}]}
+    page = write(pair, tmp_path, evaluation_record(pair.labels, status="interrupted", plan=plan))
+    assert "2 of 22 evaluations are not there, because it was stopped." in page
+    assert "The same command continues with what is missing." in page
+    assert cells_of(page, "hellaswag") == ["not finished", "not finished"]
+    finished = write(pair, tmp_path, evaluation_record(pair.labels, plan=plan))
+    assert cells_of(finished, "hellaswag") == ["not measured", "not measured"]
+
+
+def test_an_entry_of_one_model_only_leaves_a_gap_of_the_other(tmp_path) -> None:
+    pair = Pair(tmp_path / "p").add("k", "arc", "task", multiple_choice("arc", 60, 0.5, 0.5), ACCURACY)
+    found = pair.before.find("k", "arc")
+    assert found is not None
+    pair.before.write(dataclasses.replace(found, name="extra"), [])
+    page = write(pair, tmp_path)
+    assert cells_of(page, "extra")[1] == "not measured"
+    assert "1 of 4 evaluations are not there." in page
+
+
+@pytest.mark.parametrize("status", ["running", "failed"])
+def test_nothing_measured_yet_is_a_page_too(tmp_path, status) -> None:
+    record = evaluation_record(["a"], status=status)
+    page = write_evaluation_report(tmp_path / "e.html", record, [EvaluationFolder(tmp_path / "none")]).read_text()
+    assert titles(page) == ["Scores", "What was run"]
+    assert "No evaluation is there yet." in page and f">{status}</span>" in page
+    assert "The evaluation failed." in page or "had not ended" in page
+    assert write_evaluation_report(tmp_path / "f.html", EvaluationRecord(), []).is_file()
+
+
+def test_unreadable_files_are_said_first(tmp_path) -> None:
+    pair = Pair(tmp_path / "p").add("k", "qa", "answers", answers("qa", 60, 0.5, 0.5), ACCURACY)
+    (pair.after.path / "k.bad.json").write_text("[1, 2]")
+    (pair.before.path / "k.qa.samples.jsonl").write_text('{"doc": 1}\nnot json\n{"doc": 2}\n')
+    page = write(pair, tmp_path)
+    assert page.index("tuned: k.bad.json could not be read") < page.index("<section>")
+    assert "base: k.qa.samples.jsonl could not be read: k.qa.samples.jsonl, line 2" in page
+    assert str(tmp_path) not in page
+    assert cells_of(page, "qa")  # the figure stands, only the rows are gone
+
+
+def test_as_many_folders_as_models(pair, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="folder for each of 2 models, got 1"):
+        write_evaluation_report(tmp_path / "e.html", evaluation_record(pair.labels), [pair.before])
+
+
+def test_subjects_are_the_means_of_their_questions(pair, tmp_path) -> None:
+    page = write(pair, tmp_path)
+    rows = [r for r in pair.after.samples("knowledge", "mmlu") if r["task"] == "mmlu_anatomy"]
+    words = unescape(section(page, "Subjects"))
+    cells = re.search(r"<tr><th[^>]*>anatomy</th>(.*?)</tr>", words, re.S)
+    assert cells is not None
+    assert f"{100 * sum(r['acc'] for r in rows) / len(rows):.1f} %" in cells[1]
+
+
+def test_what_was_run_is_written_down(pair, tmp_path) -> None:
+    words = section(write(pair, tmp_path), "What was run")
+    for text in ("Qwen2ForCausalLM", "494 M", "2025-11-20T09:12:44Z", "NVIDIA H200", "batch_size", "2.13.0", "num fewshot: 0"):
+        assert text in words
+
+
+def test_user_text_is_escaped_everywhere(tmp_path) -> None:
+    sides = answers("x", 30, 0.8, 0.3)
+    pair = Pair(tmp_path, (f"a{NASTY}".replace("/", "|"), "b")).add(NASTY, NASTY, "answers", sides, ACCURACY, settings={NASTY: NASTY})
+    record = evaluation_record(
+        [NASTY, NASTY + "2"], versions={NASTY: NASTY}, hardware={NASTY: NASTY}, plan={NASTY: NASTY}, suites=[NASTY], status=NASTY
+    )
+    words = words_of(write(pair, tmp_path, record, comparisons={NASTY: pair.comparisons}))
+    assert "<img" not in words and "<!--" not in words
+    assert words.count("<script") == words.count("</script>") == 2
+    assert "http://" not in words and "https://" not in words
+
+
+# ---------------------------------------------------------------------------------------------------------- the browser
+
+needs_chromium = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
+
+
+@needs_chromium
+def test_the_page_draws_without_a_message_and_fits_a_phone(pair, tmp_path, tmp_path_factory) -> None:
+    profile = tmp_path_factory.mktemp("chromium")
+    labels = ["base", "a_very_long_label_without_any_end_" * 3]
+    path = write_evaluation_report(
+        tmp_path / "e.html", evaluation_record(labels), [pair.before, pair.after], comparisons={labels[1]: pair.comparisons}
+    )
+    figures = figures_of(path.read_text(encoding="utf-8"))
+    done = browse(path, profile, "--dump-dom")
+    assert console_of(done.stderr) == []
+    plots = re.findall(r'<div class="[^"]*plot[^"]*" data-figure="\d+"', done.stdout)
+    assert len(plots) == len(figures) >= 8 and all("js-plotly-plot" in p for p in plots)
+    assert look_on_phone(path, profile, 360) == {"scroll": 360, "outside": [], "drawn": len(figures), "wide": 0}
