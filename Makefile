@@ -50,6 +50,7 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/merge.py --check
 	$(BIN)/python benchmarks/methods.py --check
 	$(BIN)/python benchmarks/budget.py --check
+	$(BIN)/python benchmarks/evaluation.py --check
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -116,9 +116,9 @@ def test_recipes_to_compare_differ_in_the_method_only():
 
 
 def test_tasks_of_the_recipes_exist():
-    from holdfast.evaluation.tasks import task_manager
+    from holdfast.evaluation.tasks import _index
 
     entries = [e for path in CONFIGS for suite in ("source", "target") for e in yaml.safe_load(path.read_text())["evaluation"][suite]]
     tasks = {e["task"] for e in entries if "task" in e}
     assert tasks
-    assert tasks <= set(task_manager().task_index)
+    assert tasks <= {*_index().tasks, *_index().groups, *_index().tags}

@@ -132,18 +132,22 @@ def test_every_merge_method_and_parameter_is_described():
 
 
 def test_every_evaluation_key_is_described():
-    from holdfast.evaluation import suite
+    from holdfast.evaluation import entries, suite
 
     page = text_of("docs/evaluation.md")
     for title, keys, cls, aside in (
-        ("Settings", suite._PLAN_KEYS, suite.EvaluationPlan, {"entries"}),
-        ("Perplexity entries", suite._PERPLEXITY_KEYS, suite.PerplexityEntry, {"suite", "data"}),
-        ("Tasks", suite._TASK_KEYS, suite.TaskEntry, {"suite"}),
+        ("Settings", {*suite._PLAN_KEYS, "averages"}, entries.EvaluationPlan, {"entries"}),
+        ("Whole suites", {"suites", *suite._OVERRIDES}, None, set()),
+        ("Perplexity entries", suite._KEYS["perplexity"], entries.PerplexityEntry, {"suite", "data", "memorisation"}),
+        ("Memorisation entries", suite._KEYS["memorisation"], None, set()),
+        ("Classes entries", suite._KEYS["classes"], entries.ClassesEntry, {"suite", "data", "labels"}),
+        ("Tasks", suite._KEYS["task"], entries.TaskEntry, {"suite", "answers"}),
+        ("Answers entries", suite._KEYS["answers"], None, set()),
     ):
         rows = table_rows(section(page, title))
         assert set(keys) == set(rows), title
-        assert {f.name for f in dataclasses.fields(cls)} - aside <= set(rows), title
-        for field in dataclasses.fields(cls):
+        for field in dataclasses.fields(cls) if cls is not None else ():
+            assert field.name in rows or field.name in aside, f"{title}: {field.name}"
             if isinstance(field.default, (bool, int, float)) and field.name in rows:
                 assert rows[field.name][0] == str(field.default).lower(), f"{title}: {field.name}"
 
@@ -404,3 +408,20 @@ def test_pages_are_plain(page):
     assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 160
     assert not re.search(r"\b(TODO|FIXME|XXX|lorem)\b", text)
     assert text.count("```") % 2 == 0
+
+
+def test_every_suite_and_benchmark_of_ours_is_described():
+    from holdfast.evaluation.shipped import shipped_suites
+    from holdfast.evaluation.tasks import own_benchmarks
+
+    page = text_of("docs/benchmarks_and_suites.md")
+    assert set(shipped_suites()) <= set(table_rows(page))
+    assert set(own_benchmarks()) == set(table_rows(section(page, "Benchmarks that the harness lacks")))
+
+
+def test_every_option_of_measuring_is_described():
+    pages = "\n".join(text_of(f"docs/{name}.md") for name in ("evaluation", "benchmarks_and_suites", "comparing", "judge"))
+    positional = ("model", "models", "answers")
+    parsers = {name: import_module(f"holdfast.cli.{name}").build_parser() for name in ("evaluate", "compare", "judge")}
+    missing = [f"{name} --{o}" for name, parser in parsers.items() for o in parser.values if f"--{o}" not in pages and o not in positional]
+    assert missing == []

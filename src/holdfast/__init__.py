@@ -40,13 +40,16 @@ if TYPE_CHECKING:
         UserError,
     )
     from holdfast.evaluation.compare import compare_samples
+    from holdfast.evaluation.compare_folders import compare_folders
+    from holdfast.evaluation.continual import stage_matrix
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.runner import compare_runs, evaluate
+    from holdfast.evaluation.session import ModelRequest, evaluate_models
     from holdfast.evaluation.suite import parse_evaluation
     from holdfast.ops.annealing import annealed_loss
     from holdfast.ops.heads import describe_head
     from holdfast.reports.run_report import write_run_report
-    from holdfast.results import RunFolder
+    from holdfast.results import EvaluationFolder, RunFolder
     from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
     from holdfast.retention.budget import Budget
     from holdfast.retention.ewc import EWC
@@ -83,13 +86,16 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "UserError",
     ),
     "evaluation.compare": ("compare_samples",),
+    "evaluation.compare_folders": ("compare_folders",),
+    "evaluation.continual": ("stage_matrix",),
     "evaluation.runner": ("compare_runs", "evaluate"),
+    "evaluation.session": ("ModelRequest", "evaluate_models"),
     "evaluation.entries": ("EvaluationPlan",),
     "evaluation.suite": ("parse_evaluation",),
     "ops.annealing": ("annealed_loss",),
     "ops.heads": ("describe_head",),
     "reports.run_report": ("write_run_report",),
-    "results": ("RunFolder",),
+    "results": ("EvaluationFolder", "RunFolder"),
     "retention.averaging": ("ExponentialAverage", "SequentialAveraging", "WiseFT"),
     "retention.budget": ("Budget",),
     "retention.ewc": ("EWC",),
@@ -121,12 +127,14 @@ __all__ = [
     "CheckpointReader",
     "ConfigError",
     "DataError",
+    "EvaluationFolder",
     "EvaluationPlan",
     "ExponentialAverage",
     "HoldfastError",
     "Interrupted",
     "LabelAnnealing",
     "ModelError",
+    "ModelRequest",
     "Multitask",
     "Policies",
     "Replay",
@@ -145,11 +153,13 @@ __all__ = [
     "annealed_loss",
     "apply_residual",
     "checkpoint_distance",
+    "compare_folders",
     "compare_runs",
     "compare_samples",
     "compute_fisher",
     "describe_head",
     "evaluate",
+    "evaluate_models",
     "extract_residual",
     "init_stds",
     "inspect_checkpoint",
@@ -159,6 +169,7 @@ __all__ = [
     "perturb_checkpoint",
     "perturbed",
     "retention_methods",
+    "stage_matrix",
     "train",
     "train_config",
     "transfer_residual",

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.environment import shown_name
-from holdfast.errors import ModelError
+from holdfast.errors import ConfigError, ModelError
 from holdfast.results import fingerprint
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -52,16 +52,14 @@ def load(
 
     Raises:
         ModelError: no model or tokenizer there, not a causal LM, weights that are not safetensors.
+        ConfigError: no such device.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
     name = os.fspath(name)
-    base = adapter_base(name)
-    check_causal_lm(base or name, revision="main" if base else revision, trust_remote_code=trust_remote_code)
+    place = usable_device(device)
+    check_model(name, revision=revision, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
-    if os.path.isdir(base or name):
-        CheckpointReader(base or name)  # names a missing or damaged shard, where the loader below speaks of headers
     kwargs: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code, "dtype": dtype, "use_safetensors": True}
     if attn_implementation is not None:
         kwargs["attn_implementation"] = attn_implementation
@@ -71,7 +69,6 @@ def load(
         raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"Could not load {name}: {first_line(error)}") from error
-    place = torch.device(device) if device is not None else best_device()
     model = model.to(place).eval()
     identity = {
         "name": shown_name(name),
@@ -89,6 +86,37 @@ def best_device() -> Any:
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return torch.device("cpu") if accelerator is None else accelerator
+
+
+def usable_device(device: str | None) -> Any:
+    """`device` as a `torch.device`, the best one for None.
+
+    Raises:
+        ConfigError: torch does not know it, or cannot use it on this machine.
+    """
+    import torch
+
+    if device is None:
+        return best_device()
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:  # builds without an accelerator assert
+        raise ConfigError(f"device: expected one that torch can use here, such as {best_device()}, got '{device}': {first_line(error)}") from error
+    return place
+
+
+def check_model(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> None:
+    """Finds out from its files whether a model can be loaded to be measured; an adapter with its base. Weights on the hub are not looked at.
+
+    Raises:
+        ModelError: no such model, another kind of model, weights that are not safetensors or not whole.
+    """
+    base = adapter_base(name)
+    check_causal_lm(base or name, revision="main" if base else revision, trust_remote_code=trust_remote_code)
+    for folder in (name, base):
+        if folder is not None and os.path.isdir(folder):
+            CheckpointReader(folder)  # names a missing or damaged shard, where the loader speaks of headers
 
 
 def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
@@ -110,10 +138,10 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             return AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
         except (OSError, ValueError, KeyError) as error:
             problems.append(first_line(error))
-    raise ModelError(
-        f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0]}. "
-        "Copy the tokenizer files of the model that it was made from into the folder."
-    )
+    advice = "Copy the tokenizer files of the model that it was made from into the folder."
+    if not os.path.isdir(name):
+        advice = "Check the name and the network, or give a local folder."
+    raise ModelError(f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0].rstrip('.')}. {advice}")
 
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")

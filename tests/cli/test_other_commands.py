@@ -92,4 +92,4 @@ def test_report_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(RunFolderError, match=r"has no run\.json"):
         find_run(tmp_path / "empty")
     assert main(["report"]) == 2
-    assert "RUN_FOLDER" in capsys.readouterr().err
+    assert "required: FOLDER" in capsys.readouterr().err

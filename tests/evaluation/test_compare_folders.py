@@ -2,85 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
 from holdfast.errors import DataError
+from holdfast.evaluation.averages import averages_of
 from holdfast.evaluation.compare import compare_samples
-from holdfast.evaluation.compare_folders import (
-    JointScores,
-    bootstrap_sums,
-    compare_entries,
-    compare_folders,
-    entry_seed,
-    match_entries,
-    read_evaluations,
-)
-from holdfast.evaluation.estimates import resampled_sums
-from holdfast.results import Comparison, Evaluation, EvaluationFolder, Metric
-
-SHAPES = {"acc": ("accuracy", True), "acc_norm": ("accuracy", True), "exact_match": ("exact_match", True), "nats_per_token": ("nats/token", False),
-          "bits_per_byte": ("bits/byte", False), "perplexity": ("perplexity", False), "brier": ("brier", False), "bleu": ("bleu", True)}  # fmt: skip
-TEXT = ("nats_per_token", "bits_per_byte", "perplexity")
-
-
-def write(
-    folder: Path,
-    suite: str,
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    *,
-    metrics: Iterable[str] = ("acc",),
-    kind: str = "task",
-    model: str = "",
-    versions: Mapping[str, str] | None = None,
-    values: Mapping[str, float] | None = None,
-    **settings: Any,
-) -> EvaluationFolder:
-    """One evaluation with its rows; figures in the record are means, or what `values` says."""
-    found = EvaluationFolder(folder)
-    made = {}
-    for metric in metrics:
-        column = [float(r[metric]) for r in rows if metric in r]
-        value = (values or {}).get(metric, sum(column) / len(column) if column else 1.0)
-        unit, higher = SHAPES.get(metric.split(",")[0], (metric, True))
-        made[metric] = Metric(value=value, n=len(rows), unit=unit, higher_is_better=higher)
-    evaluation = Evaluation(
-        suite=suite, name=name, kind=kind, primary=next(iter(made)), metrics=made, settings=settings, model={"name": model, "hash": model or str(folder)},
-        key="k", versions=dict(versions or {}),
-    )  # fmt: skip
-    found.write(evaluation, rows)
-    return found
-
-
-def answers(values: Iterable[float], **more: Any) -> list[dict[str, Any]]:
-    return [{"doc": f"d{i}", "prompt": f"p{i}", "acc": float(v), **{k: f(v) for k, f in more.items()}} for i, v in enumerate(values)]
-
-
-def texts(nats: Iterable[float], tokens: int = 10, size: int = 40) -> list[dict[str, Any]]:
-    return [{"doc": f"d{i}", "nats": float(v), "tokens": tokens, "bytes": size} for i, v in enumerate(nats)]
-
-
-def write_average(folder: Path, members: Sequence[tuple[str, str, str]], *, name: str = "mean", metric: str = "acc") -> EvaluationFolder:
-    listed = [{"suite": s, "name": n, "metric": m} for s, n, m in members]
-    return write(folder, "source", name, [], metrics=[metric], kind="average", members=listed)
-
-
-def both(tmp_path: Path) -> tuple[EvaluationFolder, EvaluationFolder]:
-    return EvaluationFolder(tmp_path / "before"), EvaluationFolder(tmp_path / "after")
+from holdfast.evaluation.compare_folders import compare_entries, compare_folders, match_entries, read_evaluations
+from holdfast.evaluation.entries import Average, EvaluationPlan
+from holdfast.evaluation.estimates import entry_seed
+from holdfast.evaluation.joint_scores import JointScores
+from holdfast.results import Comparison, Evaluation, EvaluationFolder
 
 
 def compared(tmp_path: Path, **options: Any) -> tuple[list[Comparison], list[str]]:
     return compare_folders(*both(tmp_path), **{"resamples": 400, **options})
-
-
-def right_or_wrong(seed: int, n: int = 60, share: float = 0.6) -> np.ndarray:
-    return (np.random.default_rng(seed).random(n) < share).astype(float)
 
 
 # ------------------------------------------------------------------------------------------------------------- joining
@@ -235,21 +177,28 @@ def test_a_leading_metric_without_pairs_is_refused(tmp_path):
     assert refused == "source/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
 
 
-def test_counting_distinct_rows_is_the_same_bootstrap():
-    """Both ways of drawing agree in mean, spread and tails of what they draw."""
-    columns = np.column_stack([right_or_wrong(1, 400), right_or_wrong(2, 400), np.ones(400)])
-    quick, plain = (draw(columns, resamples=20_000, seed=3) for draw in (bootstrap_sums, resampled_sums))
-    assert (quick[:, 2] == 400).all()
-    differences = [s[:, 1] - s[:, 0] for s in (quick, plain)]
-    assert differences[0].mean() == pytest.approx(differences[1].mean(), abs=0.5)
-    assert differences[0].std() == pytest.approx(differences[1].std(), rel=0.03)
-    assert np.quantile(differences[0], [0.025, 0.975]) == pytest.approx(np.quantile(differences[1], [0.025, 0.975]), abs=1.5)
-    assert np.array_equal(quick, bootstrap_sums(columns, resamples=20_000, seed=3))
+def test_the_metric_that_leads_need_not_come_first(tmp_path):
+    """Figures do not depend on where a record lists its metrics."""
+    for folder, seed in (("before", 1), ("after", 2)):
+        evaluation = write(tmp_path / folder, "source", "quiz", answers(right_or_wrong(seed), brier=lambda v: v / 3), metrics=["brier", "acc"])
+        [record] = evaluation.all()
+        evaluation.write(dataclasses.replace(record, primary="acc"), evaluation.samples("source", "quiz"))
+    found, _ = compared(tmp_path, metrics="all")
+    sides = both(tmp_path)
+    rows, records = ([getattr(side, what)("source", "quiz") for side in sides] for what in ("samples", "find"))
+    assert found == compare_samples(*rows, *records, resamples=400)
+    assert [(c.metric, c.primary) for c in found] == [("acc", True), ("brier", False)]
 
 
-def test_many_distinct_rows_are_drawn_one_by_one():
-    columns = np.random.default_rng(0).normal(size=(50, 2))
-    assert np.array_equal(bootstrap_sums(columns, resamples=100, seed=5), resampled_sums(columns, resamples=100, seed=5))
+def test_an_entry_is_read_once_whatever_is_asked_of_it(tmp_path, monkeypatch):
+    write_members(tmp_path, n=50)
+    for folder in ("before", "after"):
+        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "one", "acc_norm"), ("source", "two", "acc")])
+    read = []
+    samples = EvaluationFolder.samples
+    monkeypatch.setattr(EvaluationFolder, "samples", lambda self, suite, name: read.append((self.path.name, name)) or samples(self, suite, name))
+    compared(tmp_path)
+    assert sorted(read) == [("after", "one"), ("after", "two"), ("before", "one"), ("before", "two")]
 
 
 # ------------------------------------------------------------------------------------------------------------ averages
@@ -353,3 +302,41 @@ def test_one_sample_in_a_member_leaves_no_interval(tmp_path):
         write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
     mean = next(c for c in compared(tmp_path)[0] if c.name == "mean")
     assert math.isnan(mean.interval[0]) and mean.p_value == 1.0 and mean.verdict == "within noise"
+
+
+# ---------------------------------------------------------------------------------- averages of one model, as evaluated
+
+
+def average_of(folder: Path, *members: tuple[str, str, str | None], **options: Any) -> Evaluation:
+    [found] = averages_of(EvaluationFolder(folder), EvaluationPlan(averages=(Average(name="mean", members=members),), **options), {"name": "m"})
+    return found
+
+
+def test_one_models_average_has_joint_draws_too(tmp_path):
+    write_members(tmp_path)
+    folder = tmp_path / "before"
+    [one] = average_of(folder, ("source", "one", "acc")).metrics.values()
+    [same] = average_of(folder, ("source", "one", "acc"), ("source", "one", "acc_norm")).metrics.values()
+    [two] = average_of(folder, ("source", "one", "acc"), ("source", "two", None)).metrics.values()
+    widths = [m.interval[1] - m.interval[0] for m in (one, same, two)]
+    share = 0.6
+    assert widths[0] / 2 == pytest.approx(1.96 * math.sqrt(share * (1 - share) / 500), rel=0.08)
+    assert widths[1] == pytest.approx(widths[0], rel=0.08), "two figures of the same answers are as uncertain as one"
+    assert widths[2] == pytest.approx(widths[0] / math.sqrt(2), rel=0.08), "other questions are drawn independently"
+    assert two.interval[0] < two.value < two.interval[1]
+    assert average_of(folder, ("source", "one", "acc")).metrics["average"] == one, "deterministic"
+    assert average_of(folder, ("source", "one", "acc"), seed=1).metrics["average"] != one
+
+
+def test_an_average_of_what_is_no_mean_has_a_value_and_no_interval(tmp_path):
+    for folder in ("before", "after"):
+        write(tmp_path / folder, "source", "quiz", answers(right_or_wrong(1)))
+        write(tmp_path / folder, "source", "translate", answers([1, 0]), metrics=["bleu"], values={"bleu": 0.3})
+        made = average_of(tmp_path / folder, ("source", "quiz", None), ("source", "translate", None))
+        quiz = EvaluationFolder(tmp_path / folder).find("source", "quiz").metrics["acc"].value
+        assert made.metrics["average"].value == pytest.approx((quiz + 0.3) / 2)
+        assert made.metrics["average"].interval is None
+        EvaluationFolder(tmp_path / folder).write(made, [])
+    found, unmatched = compared(tmp_path)
+    assert [c.name for c in found] == ["quiz"]
+    assert any(u.startswith("average/mean: its member") and "bleu is no mean over samples" in u for u in unmatched)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.test_compare_folders import TEXT, answers, texts, write, write_average
+from evaluated_folders import TEXT, answers, texts, write, write_average
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare_folders import read_evaluations
 from holdfast.evaluation.continual import average_accuracy, backward_transfer, find_tasks, forgetting, forward_transfer, stage_matrix

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.test_compare_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
+from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare import compare_samples
 from holdfast.evaluation.compare_folders import Compared, Matching, Pair, compare_entries, match_entries, read_evaluations

@@ -216,7 +216,7 @@ def test_code_execution_is_refused(tiny_tokenizer, colour_task):
 
 def test_unreachable_data_points_to_a_local_copy(tiny_tokenizer, colour_task):
     colour_task.write_text(colour_task.read_text().replace("test: colours.jsonl", "test: gone.jsonl"))
-    with pytest.raises(DataError, match=r"could not be loaded.*data: <file>"):
+    with pytest.raises(DataError, match=r"could not be loaded.*`data: FILE` \(`--data it=FILE`\)"):
         check_task(tiny_tokenizer, an_entry(str(colour_task)))
 
 
@@ -250,6 +250,7 @@ def test_one_progress_count_for_all_requests(tiny_model, tiny_tokenizer, colour_
     assert seen[-1] == (20, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "file", "questions"),
     [
@@ -267,6 +268,30 @@ def test_real_benchmark_files(shared_data, tiny_tokenizer, task, file, questions
     assert 0 <= scores.metrics["acc"].value <= 1
 
 
+def test_one_subject_takes_its_own_rows_of_a_file_of_many(tiny_tokenizer, tmp_path):
+    rows = [{"question": f"q{i}", "subject": ("anatomy", "virology")[i % 2], "choices": list("abcd"), "answer": i % 4} for i in range(10)]
+    data = write_rows(tmp_path / "mmlu.jsonl", rows)
+    task = check_task(tiny_tokenizer, an_entry("mmlu_anatomy", data=data))["mmlu_anatomy"]
+    assert [doc["question"] for doc in task.eval_docs] == ["q0", "q2", "q4", "q6", "q8"]
+    alone = write_rows(tmp_path / "other.jsonl", [{**row, "subject": "mine"} for row in rows])
+    task = check_task(tiny_tokenizer, an_entry("mmlu_anatomy", data=alone))["mmlu_anatomy"]
+    assert len(list(task.eval_docs)) == 10, "a file that does not name the subject is the user's own"
+
+
+def test_subtasks_that_pick_their_rows_share_a_file(tiny_tokenizer, tmp_path):
+    """MMLU-Pro's have no data set names: each keeps the rows of its category."""
+    from holdfast.evaluation.tasks import load_tasks
+
+    common = {"options": ["a", "b"], "answer": "A", "answer_index": 0, "cot_content": "A: Let's see.", "src": "s"}
+    from lm_eval.tasks.mmlu_pro import utils  # noqa: F401
+
+    categories = ["biology", "business", "chemistry", "computer science", "economics", "engineering", "health", "history", "law", "math", "other"]
+    categories += ["philosophy", "physics", "psychology"]
+    rows = [{"question_id": i, "question": f"q{i}", "category": c, **common} for i, c in enumerate(categories * 2)]
+    tasks = load_tasks(an_entry("mmlu_pro", data=write_rows(tmp_path / "pro.jsonl", rows), num_fewshot=1))
+    assert len(tasks) == 14 and all(len(list(task.eval_docs)) == 2 for task in tasks.values())
+
+
 @pytest.mark.slow
 def test_the_quick_look_finds_what_the_harness_finds():
     """Every task, group and tag of the quick look is the harness's own of that name."""
@@ -279,3 +304,35 @@ def test_the_quick_look_finds_what_the_harness_finds():
     differing = [n for n, children in quick.tags.items() if tags.get(n) != children]
     assert not differing, f"{len(differing)} tags differ: {[(n, quick.tags[n][:3], tags.get(n, [])[:3]) for n in differing[:5]]}"
     assert {"mmlu", "mmlu_pro", "minerva_math", "bbh"} <= set(quick.groups) | set(quick.tags)
+
+
+def test_without_a_network_nothing_is_tried_again_and_again(tiny_tokenizer, monkeypatch):
+    """The host is asked once; what is not in the cache is missing at once, and the message says how to go on."""
+    import socket
+    import time
+
+    from holdfast.evaluation import harness
+
+    asked = []
+
+    def refuse(address, timeout=None):
+        asked.append(address)
+        raise OSError("unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    harness.hub_answers.cache_clear()
+    try:
+        began = time.monotonic()
+        for task in ("piqa", "sciq"):
+            with pytest.raises(DataError, match=rf"{task}.*could not be loaded.*--data it=FILE"):
+                check_task(tiny_tokenizer, an_entry(task))
+        assert time.monotonic() - began < 15
+        assert asked == [("huggingface.co", 443)]
+        assert huggingface_hub.constants.HF_HUB_OFFLINE is False
+    finally:
+        harness.hub_answers.cache_clear()

@@ -271,3 +271,13 @@ def test_a_line_cut_short_is_left_out(tmp_path):
     assert Partial(path).found == {"a": 1, "b": 2, "d": 4}
     kept.remove()
     assert not path.exists()
+
+
+def test_one_task_in_two_suites_is_measured_once(tmp_path, tiny_tokenizer, counted, colour_task):
+    plan, problems = parse_evaluation({"source": [str(colour_task)], "target": [{"task": str(colour_task), "name": "again"}]}, base_dir=tmp_path)
+    assert problems == []
+    folder = RunFolder(tmp_path / "run")
+    one, two = run(plan, folder, tiny_tokenizer)
+    assert counted == ["source/colour_task"]
+    assert (two.suite, two.name) == ("target", "again") and two.metrics == one.metrics
+    assert folder.evaluated("start").samples("target", "again") == folder.evaluated("start").samples("source", "colour_task")

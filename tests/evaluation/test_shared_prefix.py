@@ -132,7 +132,11 @@ def test_rows_stay_within_their_size():
 
 @pytest.mark.parametrize(
     ("request_", "words"),
-    [(([1, 2], []), "at least one token"), (([], [1]), "at least one token"), (([1], list(range(70))), "70 tokens, more than the model's context of 64")],
+    [
+        (([1, 2], []), "at least one token"),
+        (([], [1]), "at least one token"),
+        (([1], list(range(70))), "70 tokens, more than the model's context of 64"),
+    ],
 )
 def test_requests_that_cannot_be_scored(request_, words):
     with pytest.raises(DataError, match=words):

@@ -152,3 +152,65 @@ def test_parsing_loads_no_heavy_library():
     code = "import sys, holdfast.evaluation.suite; print([m for m in ('torch', 'lm_eval', 'transformers', 'datasets', 'numpy') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_shipped_suites_and_local_files_in_a_config(folder):
+    plan, problems = parse_evaluation(
+        {
+            "source": ["prose.jsonl", {"task": "piqa", "num_fewshot": 0}],
+            "suites": ["knowledge"],
+            "data": {"arc_easy": "arc.jsonl"},
+            "skip": ["boolq"],
+            "limit": 7,
+        },
+        base_dir=folder,
+    )
+    assert problems == []
+    names = [e.name for e in plan.entries]
+    assert names == ["prose", "piqa", "arc_easy", "arc_challenge", "winogrande", "copa", "hellaswag"], "piqa is there once, boolq not"
+    assert plan.tasks["arc_easy"].data == str(folder / "arc.jsonl") and plan.tasks["piqa"].limit == 7 and plan.entries[0].max_documents == 7
+    assert plan.averages == (), "an average of what is not measured goes"
+
+
+def test_mistakes_in_suites_and_files(folder):
+    text = problems_of({"suites": ["knowlege", 3], "data": {"arc_easy": "nowhere.jsonl"}, "limit": 0, "skip": {"a": 1}}, folder)
+    for part in (
+        "evaluation.suites: expected names such as [knowledge]",
+        "evaluation.data.arc_easy: no such file or folder 'nowhere.jsonl'",
+        "evaluation.limit: expected a whole number of at least 1, got 0",
+        "evaluation.skip: expected names of entries",
+    ):
+        assert part in text
+    assert "evaluation.suites: unknown suite 'knowlege'. Did you mean 'knowledge'?" in problems_of({"suites": "knowlege"}, folder)
+    text = problems_of({"suites": "label_annealing-code", "data": {"arc_easy": "arc.jsonl"}}, folder)
+    assert "evaluation.data: no entry or task 'arc_easy'" in text and "'humaneval' runs programs" in text
+    plan, problems = parse_evaluation({"suites": "label_annealing-code", "skip": "humaneval"})
+    assert problems == [] and [e.kind for e in plan.entries] == ["task"] * 4
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"classes": "prose.jsonl", "prompt": "{text}"}, "`classes` needs `options`"),
+        ({"classes": "prose.jsonl", "prompt": "{text}", "options": ["a"]}, "at least two texts"),
+        ({"classes": "prose.jsonl", "prompt": "{text}", "options": ["a", "a"]}, "expected different texts"),
+        ({"memorisation": "prse.jsonl"}, "Did you mean 'prose.jsonl'?"),
+        ({"answers": "mmlu", "metric": "acc"}, "unknown key"),
+        ({"task": "arc_easy", "samples": 3}, "only for tasks whose answers are programs"),
+        ({"task": "arc_easy", "answers": "mmlu"}, "got task and answers"),
+    ],
+)
+def test_mistakes_in_the_other_kinds(folder, entry, says):
+    assert says in problems_of({"source": [entry]}, folder)
+
+
+def test_averages(folder):
+    config = {
+        "source": ["arc_easy", {"task": "ifeval", "name": "if"}],
+        "averages": {"a": ["arc_easy", "if/prompt_level_strict_acc", "source/arc_easy/acc_norm"]},
+    }
+    plan, problems = parse_evaluation(config, base_dir=folder)
+    assert problems == []
+    assert plan.averages[0].members == (("source", "arc_easy", None), ("source", "if", "prompt_level_strict_acc"), ("source", "arc_easy", "acc_norm"))
+    assert "Did you mean 'arc_easy'?" in problems_of({"source": ["arc_easy"], "averages": {"a": ["arc_esy"]}}, folder)
+    assert "expected a name and a list" in problems_of({"source": ["arc_easy"], "averages": ["arc_easy"]}, folder)

@@ -72,6 +72,8 @@ LIGHT = [
     "holdfast.evaluation.answers_store",
     "holdfast.evaluation.compare_folders",
     "holdfast.evaluation.gate",
+    "holdfast.evaluation.joint_scores",
+    "holdfast.evaluation.averages",
     "holdfast.evaluation.continual",
     "holdfast.cli.judge",
     "holdfast.cli.compare",

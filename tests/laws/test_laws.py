@@ -379,6 +379,7 @@ COMPILED = {"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.5}, "sfa
         pytest.param(False, "inductor", 1e-4, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
+@pytest.mark.slow
 def test_a_compiled_model_trains_the_same(peft, backend, bound, tmp_path):
     results = []
     for settings in ({}, {"torch_compile": True, "torch_compile_backend": backend}):

@@ -385,6 +385,7 @@ def test_the_table_sorts_and_filters_and_the_views_switch(tmp_path, profile) -> 
     assert done.stdout.count('class="main-svg"') >= 5
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_fits_a_phone(tmp_path, profile) -> None:
     tensors = [*llama(32), tensor("model.layers.0." + "a_very_long_module_name_" * 6 + ".weight")]

@@ -72,6 +72,7 @@ def test_a_run_report_draws_every_figure_without_a_message(make_run, profile) ->
     assert "undrawn" not in re.sub(r"<(script|style).*?</\1>", "", done.stdout, flags=re.S)
 
 
+@pytest.mark.slow
 def test_a_tradeoff_page_draws_without_a_message_and_fits_a_phone(make_arm, tmp_path, profile) -> None:
     annealing = make_arm("a", source=0.06, target=-0.45, retention=[{"method": "label_annealing", "weight": 1.0}])
     arms = [

@@ -8,8 +8,8 @@ import pytest
 from cases import make_trainer
 
 from holdfast import train_config
-from holdfast.errors import ConfigError
 from holdfast.environment import EFFICIENT_LOADING, loads_on_one_process_only
+from holdfast.errors import ConfigError
 from holdfast.training.loading import load_model
 from tiny import build_model, build_tokenizer
 

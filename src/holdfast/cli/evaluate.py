@@ -49,7 +49,7 @@ def run(argv: list[str]) -> int:
     models = request.texts("model")
     if not models and not request.unknown:
         request.problems.append("expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'")
-    from holdfast.evaluation.session import evaluate_models, refuse_foreign, requests_of
+    from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign, requests_of
     from holdfast.models import DTYPES
 
     requests = []
@@ -58,8 +58,8 @@ def run(argv: list[str]) -> int:
     except ConfigError as error:
         request.problems += error.problems
     for one in requests:
-        looks_like_path = one.name.startswith((".", "~", "/")) or one.name.count("/") > 1
-        if not Path(one.name).expanduser().is_dir() and (looks_like_path or "/" not in one.name):
+        looks_like_path = one.name.startswith((".", "~", "/")) or one.name.endswith("/") or one.name.count("/") > 1
+        if not Path(one.name).is_dir() and (looks_like_path or "/" not in one.name):
             request.problems.append(f"no such model folder: {one.name} (a hub id is written owner/name)")
     dtype, device = request.choice("dtype", DTYPES, "auto"), request.text("device", None)
     out, cache = Path(request.text("output_dir", "evaluated")), request.text("cache", None)
@@ -67,6 +67,7 @@ def run(argv: list[str]) -> int:
     request.check()
     refuse_foreign(out)
     if request.on("dry_run"):
+        check_request(requests, plan, device=device, trust_remote_code=request.on("trust_remote_code"))
         for line in plan_lines(plan, [(r.label, r.name) for r in requests], out):
             print(line)
         return 0
@@ -125,6 +126,9 @@ def read_plan(request: Request) -> tuple[EvaluationPlan, list[str]]:
         apply_chat_template=True if request.on("apply_chat_template") else None,
     )
     request.problems += problems
+    skipped = request.texts("skip")
+    if skipped and not plan.entries and not request.problems:
+        request.problems.append(f"--skip: nothing is left to measure without {', '.join(skipped)}")
     import dataclasses
 
     plan = dataclasses.replace(plan, allow_code_execution=allowed)
@@ -196,13 +200,14 @@ def gather(
 def write_report(out: Path, record: EvaluationRecord, plan: EvaluationPlan) -> Path:
     """Writes OUT/report.html with every model of the folder."""
     from holdfast.evaluation.compare_folders import compare_folders
+    from holdfast.evaluation.session import PAGE
     from holdfast.reports.evaluation_report import write_evaluation_report
     from holdfast.results import EvaluationFolder
 
     folders = {m["label"]: EvaluationFolder(out / m["label"]) for m in record.models}
     first, *others = folders
     compared = {label: compare_folders(folders[first], folders[label], confidence=plan.confidence, seed=plan.seed)[0] for label in others}
-    return write_evaluation_report(out / "report.html", record, list(folders.values()), comparisons=compared)
+    return write_evaluation_report(out / PAGE, record, list(folders.values()), comparisons=compared)
 
 
 def print_results(found: dict[str, list[Evaluation]], comparisons: dict[str, list[Comparison]], target: Any) -> None:

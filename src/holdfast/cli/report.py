@@ -1,4 +1,4 @@
-"""`holdfast report FOLDER`: a run's figures in the terminal, its `report.html` written anew."""
+"""`holdfast report FOLDER`: the figures of a run or an evaluation in the terminal, its `report.html` written anew."""
 
 from __future__ import annotations
 
@@ -8,24 +8,52 @@ from holdfast.cli.options import OptionParser, console, nearest
 from holdfast.errors import RunFolderError
 from holdfast.results import RunFolder
 
-DESCRIPTION = "Prints the summary of a run (finished or not) and writes its report.html again from what the folder holds."
+DESCRIPTION = "Prints the summary of a run or an evaluation (finished or not) and writes its report.html again from what the folder holds."
 EPILOG = """\
-example
+examples
   holdfast report runs/Qwen3-0.6B-label_annealing
+  holdfast report measured                            # the output folder of 'holdfast evaluate'
 """
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
     parser = OptionParser(prog="holdfast report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("folder", metavar="RUN_FOLDER", type=Path, help="the output folder of a run, the one with run.json")
-    folder = find_run(parser.parse(argv).folder)
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="the output folder of 'holdfast train' or 'holdfast evaluate'")
+    given = parser.parse(argv).folder
+    if (given.expanduser() / "evaluate.json").is_file():
+        return report_evaluation(given.expanduser())
+    folder = find_run(given)
 
     from holdfast.reports.run_report import write_run_report
     from holdfast.reports.terminal import print_run_summary
 
     write_run_report(folder)  # first: the summary names the page where there is one
     print_run_summary(folder, console())
+    return 0
+
+
+def report_evaluation(out: Path) -> int:
+    """Prints and writes what the output folder of `holdfast evaluate` holds."""
+    from holdfast.cli.evaluate import print_results, write_report
+    from holdfast.evaluation.compare_folders import compare_folders
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.session import read_record
+    from holdfast.results import EvaluationFolder
+
+    record = read_record(out)
+    plan = EvaluationPlan(confidence=record.plan.get("confidence", 0.95), seed=record.plan.get("seed", 0))
+    folders = {m["label"]: folder for m in record.models if (folder := EvaluationFolder(out / m["label"])).files()}
+    if not folders:
+        raise RunFolderError(f"{out} holds no finished evaluation yet (status {record.status}). The same 'holdfast evaluate' command continues.")
+    first, *others = folders
+    compared = {}
+    for label in others:
+        compared[label] = compare_folders(folders[first], folders[label], confidence=plan.confidence, seed=plan.seed)[0]
+    report = write_report(out, record, plan)
+    target = console()
+    print_results({label: folder.all() for label, folder in folders.items()}, compared, target)
+    target.print(f"Report    {report}", soft_wrap=True, markup=False, highlight=False)
     return 0
 
 

@@ -11,7 +11,7 @@ as the tokenizer has them):
 Questions come from a harness task, with its prompts and few-shot examples. Every option must be one token: letters, yes / no. One forward a
 question, shared beginnings computed once (`shared_prefix`).
 
-Source: the format and knowledge alignment of the stages of forgetting (paper 001, section 4).
+Source: the format and knowledge alignment of the stages of forgetting (paper 001, section 5).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
@@ -55,7 +55,7 @@ def score_answers(
         Rows of the kind "answers" (see `holdfast.results.Evaluation`), and what was settled on (examples shown, subtasks).
 
     Raises:
-        ConfigError: the task is no multiple choice, or no such task. DataError: its data does not fit.
+        ConfigError: the task is no multiple choice, or no such task. DataError: its data does not fit, or an option is empty.
         ModelError: an option that is not one token.
     """
     from holdfast.evaluation import harness
@@ -126,6 +126,8 @@ class _OptionTokens:
     def of(self, text: str) -> list[int]:
         if text not in self.known:
             bare = text.strip()
+            if not bare:
+                raise DataError(f"{self.entry.suite}/{self.entry.name}: an option is empty ({text!r}), so no token can say it. Check the choices.")
             ids = [self.tokenizer(form, add_special_tokens=False)["input_ids"] for form in (f" {bare}", bare)]
             single = sorted({one[0] for one in ids if len(one) == 1})
             if not single:

@@ -1,25 +1,30 @@
 """Averages of figures of several entries: the mean in which every figure counts once, as papers print it.
 
-The interval comes from joint draws: figures of one entry share its draws (the four of IFEval belong to the same answers), different entries are drawn
-independently. Source of the shipped ones: the residual paper (004, appendix), whose sub-averages are over the first 8 and the next 7 of 16 numbers.
+The interval comes from joint draws (`joint_scores`): figures of one entry share its draws (the four of IFEval belong to the same answers), different
+entries are drawn independently. Where a figure is no mean over samples (BLEU), nothing is known of its spread: the average has a value and no
+interval, and `compare` refuses it. Source of the shipped ones: the residual paper (004, table 2), whose sub-averages are over the first 8 and the
+next 7 of 16 numbers.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.evaluation.entries import Average, EvaluationPlan
-from holdfast.evaluation.estimates import expanded_interval, figure_for, resampled_sums
+from holdfast.evaluation.estimates import expanded_interval
+from holdfast.evaluation.joint_scores import JointScores, mean_of
 from holdfast.results import Evaluation, EvaluationFolder, Metric, fingerprint
 
 SUITE = "average"
 """The suite that averages are kept under."""
+RESAMPLES = 2000
+"""Bootstrap draws, as many as an entry's own interval has."""
 
 
 def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: Mapping[str, Any]) -> list[Evaluation]:
@@ -31,40 +36,36 @@ def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: 
         model_identity: as for `runner.evaluate`.
 
     Raises:
-        ConfigError: an average of a metric that an entry does not have, or of figures in different units.
+        ConfigError: an average of a metric that an entry does not have, or of figures of which some are better higher and some lower.
+        DataError: rows that cannot be read.
     """
-    return [_average(average, folder, plan, model_identity) for average in plan.averages]
-
-
-def _average(average: Average, folder: EvaluationFolder, plan: EvaluationPlan, model_identity: Mapping[str, Any]) -> Evaluation:
-    members, metrics, draws, parts = [], [], [], []
-    resamples = 2000
-    for suite, name, wanted in average.members:
+    keys = dict.fromkeys((suite, name) for average in plan.averages for suite, name, _ in average.members)
+    entries = {}
+    for suite, name in keys:
         evaluation = folder.find(suite, name)
         assert evaluation is not None, "an average is formed after its members"
+        entries[suite, name] = [evaluation]
+    joint = JointScores([folder], entries, resamples=RESAMPLES, seed=plan.seed)
+    return [_average(average, joint, plan, model_identity) for average in plan.averages]
+
+
+def _average(average: Average, joint: JointScores, plan: EvaluationPlan, model_identity: Mapping[str, Any]) -> Evaluation:
+    members, metrics, parts = [], [], []
+    for suite, name, wanted in average.members:
+        [evaluation] = joint.entries[suite, name]
         metric = evaluation.primary if wanted is None else _named(evaluation, wanted, average)
-        value = evaluation.metrics[metric]
-        rows = folder.samples(suite, name)
-        figure = figure_for(metric, rows, higher_is_better=value.higher_is_better, unit=value.unit)
-        if figure is None:
-            draws.append(np.full(resamples, value.value))  # no mean over questions, so nothing is known of its spread
-        else:
-            entry = next(i for i, (s, n, _) in enumerate(average.members) if (s, n) == (suite, name))  # shares the draws of its entry
-            draws.append(figure.of_sums(resampled_sums(figure.columns(rows), resamples=resamples, seed=plan.seed + 1000 * entry)))
         members.append({"suite": suite, "name": name, "metric": metric})
-        metrics.append(value)
+        metrics.append(evaluation.metrics[metric])
         parts.append(evaluation.key)
     directions = {m.higher_is_better for m in metrics}
     if len(directions) > 1:
         raise ConfigError(f"averages.{average.name}: expected figures of which all are better higher or all lower, got both. Split the average.")
-    n = min(m.n for m in metrics)
-    low, high = expanded_interval(np.mean(draws, axis=0), n=n, confidence=plan.confidence)
     mean = Metric(
         value=float(np.mean([m.value for m in metrics])),
         n=len(metrics),
-        unit="average",
+        unit=_unit(metrics),
         higher_is_better=directions.pop(),
-        interval=None if math.isnan(low) else (low, high),
+        interval=_interval(joint, members, confidence=plan.confidence),
         confidence=plan.confidence,
     )
     return Evaluation(
@@ -77,6 +78,26 @@ def _average(average: Average, folder: EvaluationFolder, plan: EvaluationPlan, m
         model=dict(model_identity),
         key=fingerprint({"average": dataclasses.asdict(average), "of": parts, "confidence": plan.confidence, "seed": plan.seed}),
     )
+
+
+def _interval(joint: JointScores, members: Sequence[Mapping[str, str]], *, confidence: float) -> tuple[float, float] | None:
+    """None where a member is no mean over samples, or has one sample."""
+    wanted = [((m["suite"], m["name"]), m["metric"]) for m in members]
+    if not all(metric in joint.sheet(key).figures for key, metric in wanted):
+        return None
+    _, draws, smallest = mean_of([joint.scores(key, metric) for key, metric in wanted])
+    low, high = expanded_interval(draws[:, 0], n=smallest, confidence=confidence)
+    return None if math.isnan(low) else (low, high)
+
+
+def _unit(metrics: Sequence[Metric]) -> str:
+    """The members' unit; "share" where they are all shares (accuracies and exact matches), so that differences are in points."""
+    from holdfast.evaluation.gate import is_share
+
+    units = {m.unit for m in metrics}
+    if len(units) == 1:
+        return units.pop()
+    return "share" if all(is_share(m.unit, [m.value]) for m in metrics) else "average"
 
 
 def _named(evaluation: Evaluation, wanted: str, average: Average) -> str:

@@ -5,7 +5,7 @@ For a text x and class names c of |c| tokens:
     score(c) = log p(c | x) / |c|        p(c) = softmax_c score(c)        nats = -log p(gold)
 
 The mean is over tokens, so that a long name is no handicap; the perplexity of the gold class is exp of the mean nats over texts.
-Source: the in-domain measure of the overtraining study (paper 003, section 3).
+Source: the in-domain measure of the overtraining study (paper 003, appendix C.1).
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
             prompts.append(entry.prompt.format(**row))
         except (KeyError, IndexError) as error:
             raise DataError(f"The prompt of '{entry.name}' names the column {error}, but {entry.data} has {', '.join(columns)}.") from None
+        except (ValueError, AttributeError, TypeError) as error:
+            raise DataError(f"The prompt of '{entry.name}' cannot be filled from row {number} of {entry.data}: {error}.") from None
         label = row[entry.label]
-        label = str(int(label)) if isinstance(label, (bool, float)) and float(label).is_integer() else str(label)
+        if isinstance(label, (bool, float)) and str(label) not in known and float(label).is_integer():
+            label = int(label)
+        label = str(label)
         if label not in known:
             bad.append((number, label))
         golds.append(known.get(label, -1))

@@ -17,13 +17,13 @@ many metrics at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluation.estimates import Ratio, Rows, expanded_interval, figure_for, resampled_sums
+from holdfast.evaluation.estimates import Ratio, Rows, entry_seed, expanded_interval, figure_for, joint_sums
 from holdfast.results import Comparison, Evaluation
 
 MCNEMAR = "McNemar (exact)"
@@ -49,7 +49,7 @@ def compare_samples(
         evaluation_after: likewise.
         confidence: level of the intervals, in (0, 1).
         resamples: bootstrap draws B.
-        seed: of the draws; all metrics share them.
+        seed: of the draws, together with the entry's suite and name; all metrics share them.
 
     Raises:
         DataError: the two did not answer the same samples with the same prompts; the message counts them.
@@ -66,11 +66,32 @@ def compare_samples(
     if not figures:
         return []
     columns = {name: np.hstack([before.columns(before_rows), after.columns(after_rows)]) for name, (before, after) in figures.items()}
-    sums = np.split(resampled_sums(np.hstack(list(columns.values())), resamples=resamples, seed=seed), len(figures), axis=1)
+    key = (evaluation_before.suite, evaluation_before.name)
+    return compare_columns(
+        {name: figure for name, (figure, _) in figures.items()},
+        columns,
+        joint_sums(columns, resamples=resamples, seed=entry_seed(seed, key)),
+        evaluation_before,
+        confidence=confidence,
+    )
+
+
+def compare_columns(
+    figures: Mapping[str, Ratio], columns: Mapping[str, np.ndarray], sums: Mapping[str, np.ndarray], entry: Evaluation, *, confidence: float = 0.95
+) -> list[Comparison]:
+    """Compares metrics of two models whose samples lie side by side already.
+
+    Args:
+        figures: the metrics in order, and how each comes out of sums.
+        columns: `[n, 4]` float64 a metric: numerator and denominator before, and after.
+        sums: `[B, 4]` float64 a metric: those of joint bootstrap samples (`estimates.joint_sums`).
+        entry: the side before: names the entry and the metric that leads.
+        confidence: level of the intervals, in (0, 1).
+    """
     comparisons = []
-    for (name, (figure, _)), drawn in zip(figures.items(), sums, strict=True):
-        column = columns[name]
-        n = len(before_rows)
+    for name, figure in figures.items():
+        column, drawn = columns[name], sums[name]
+        n = len(column)
         before, after = (float(figure.of_sums(column[:, i : i + 2].sum(0))) for i in (0, 2))
         draws = figure.of_sums(drawn[:, 2:]) - figure.of_sums(drawn[:, :2])
         same = np.array_equal(column[:, :2], column[:, 2:])
@@ -84,8 +105,8 @@ def compare_samples(
             test, p_value = BOOTSTRAP, 1.0 if same else bootstrap_p_value(draws, n=n)
         comparisons.append(
             Comparison(
-                suite=evaluation_before.suite,
-                name=evaluation_before.name,
+                suite=entry.suite,
+                name=entry.name,
                 metric=name,
                 unit=figure.unit,
                 higher_is_better=figure.higher_is_better,
@@ -96,7 +117,7 @@ def compare_samples(
                 interval=interval,
                 p_value=p_value,
                 test=test,
-                primary=name == evaluation_before.primary,
+                primary=name == entry.primary,
                 confidence=confidence,
                 flips_lost=lost,
                 flips_gained=gained,
@@ -113,33 +134,35 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
     Raises:
         DataError: one side has samples that the other lacks, or prompts differ.
     """
-    places: dict[tuple[Any, ...], int] = {}
-    for index, key in enumerate(_keys(after)):
-        places[key] = index
-    keys = _keys(before)
-    only_before = sum(key not in places for key in keys)
-    only_after = len(places) - (len(keys) - only_before)
+    asked, answered = (([row["doc"] for row in rows], [row.get("task") for row in rows]) for rows in (before, after))
     advice = "Evaluate both with the same data, limit and settings; delete the older evaluation to have it made again."
-    if only_before or only_after:
-        raise DataError(
-            f"{what}: the two evaluations did not answer the same samples: {only_before} of {len(keys)} occur only before, "
-            f"{only_after} of {len(places)} only after. {advice}"
-        )
-    matched = [after[places[key]] for key in keys]
+    if asked == answered:  # as a rule: the same samples in the same order
+        matched = list(after)
+    else:
+        keys = _numbered(zip(*asked, strict=True))
+        places = {key: index for index, key in enumerate(_numbered(zip(*answered, strict=True)))}
+        only_before = sum(key not in places for key in keys)
+        only_after = len(places) - (len(keys) - only_before)
+        if only_before or only_after:
+            raise DataError(
+                f"{what}: the two evaluations did not answer the same samples: {only_before} of {len(keys)} occur only before, "
+                f"{only_after} of {len(places)} only after. {advice}"
+            )
+        matched = [after[places[key]] for key in keys]
     changed = sum(a.get("prompt") != b.get("prompt") for a, b in zip(before, matched, strict=True))
     if changed:
-        raise DataError(f"{what}: {changed} of {len(keys)} samples were asked with another prompt before than after. {advice}")
+        raise DataError(f"{what}: {changed} of {len(matched)} samples were asked with another prompt before than after. {advice}")
     return list(before), matched
 
 
-def _keys(rows: Rows) -> list[tuple[Any, ...]]:
+def _numbered(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Keys with how often each occurred before."""
     seen: dict[tuple[Any, ...], int] = {}
-    keys = []
-    for row in rows:
-        base = (row["doc"], row.get("task"))
-        seen[base] = seen.get(base, -1) + 1
-        keys.append((*base, seen[base]))
-    return keys
+    numbered = []
+    for key in keys:
+        seen[key] = seen.get(key, -1) + 1
+        numbered.append((*key, seen[key]))
+    return numbered
 
 
 def _right_or_wrong(values: np.ndarray) -> bool:
@@ -148,9 +171,10 @@ def _right_or_wrong(values: np.ndarray) -> bool:
 
 def mcnemar_exact(lost: int, gained: int) -> float:
     """Two-sided exact p-value of McNemar's test from the numbers of flips; 1 without flips."""
-    from scipy.stats import binomtest
+    from scipy.special import bdtr
 
-    return 1.0 if lost + gained == 0 else float(binomtest(gained, lost + gained, 0.5).pvalue)
+    # under 1/2 the distribution is symmetric: splits at least as uneven as this one are its two tails
+    return min(1.0, 2.0 * float(bdtr(min(lost, gained), lost + gained, 0.5)))
 
 
 def bootstrap_p_value(draws: Sequence[float] | np.ndarray, *, n: int) -> float:
@@ -160,11 +184,11 @@ def bootstrap_p_value(draws: Sequence[float] | np.ndarray, *, n: int) -> float:
         draws: `[B]` bootstrap differences; NaNs are left out.
         n: samples behind each.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtr
 
     values = np.asarray(draws, dtype=np.float64)
     values = values[np.isfinite(values)]
     if n < 2 or values.size == 0:
         return 1.0
     tail = (min(int((values <= 0).sum()), int((values >= 0).sum())) + 1) / (values.size + 1)
-    return min(1.0, 2.0 * float(t.cdf(math.sqrt((n - 1) / n) * norm.ppf(min(tail, 0.5)), n - 1)))
+    return min(1.0, 2.0 * float(stdtr(n - 1, math.sqrt((n - 1) / n) * ndtri(min(tail, 0.5)))))

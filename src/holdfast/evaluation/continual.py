@@ -24,9 +24,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
-from holdfast.evaluation.compare_folders import JointScores, Key, Scores, match_entries, read_evaluations
+from holdfast.evaluation.compare_folders import match_entries, read_evaluations
 from holdfast.evaluation.estimates import expanded_interval
 from holdfast.evaluation.gate import is_share
+from holdfast.evaluation.joint_scores import JointScores, Key, Scores
 from holdfast.results import Evaluation, EvaluationFolder, Metric, StageMatrix
 
 

@@ -7,6 +7,7 @@
 | hellaswag, arc_* | `query` with lettered options in its text, `choices` of letters, `gold` | OLMES request files |
 | mmlu and its subjects | `subject_dir` in place of `subject` | hub exports |
 | mbpp | `prompt` in place of `text` | the sanitised MBPP release |
+| minerva_math, hendrycks_math and their subjects | `type` in place of a data set a subject | the MATH release |
 | quality | one article a line with its `questions` | the QuALITY release |
 
 A form is recognised by its columns and converted row by row; nothing that a row does not say is made up. Rows in the hub's own form are left alone.
@@ -60,8 +61,11 @@ def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
     for number, row in enumerate(rows):
         try:
             made += form.convert(row)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise DataError(f"{place}, row {number}: expected a row of {form.name}, but {error}.") from error
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"{place}, row {number}: expected a row of {form.name}, but {reason}.") from error
+    if not made:
+        raise DataError(f"{place}: expected questions in the form of {form.name}, but none of its {len(rows)} rows has one with a published answer.")
     return datasets.Dataset.from_list(made), form.name
 
 
@@ -131,6 +135,11 @@ def _olmes_hellaswag(row: Row) -> list[dict[str, Any]]:
     return [{"activity_label": activity, "ctx_a": context, "ctx_b": "", "endings": options, "label": str(gold)}]
 
 
+def _math(row: Row) -> list[dict[str, Any]]:
+    """The seven data sets of the hub are the release's types: "Counting & Probability" is counting_and_probability."""
+    return [{**row, "subject": str(row["type"]).lower().replace("&", "and").replace(" ", "_")}]
+
+
 def _quality(row: Row) -> list[dict[str, Any]]:
     """Questions of one article; the release counts options from 1. Questions without a published answer are left out."""
     found = []
@@ -149,6 +158,7 @@ def _quality(row: Row) -> list[dict[str, Any]]:
 
 
 FORMS = (
+    Form(name="the MATH release", tasks="(minerva|hendrycks)_math.*", has=("problem", "solution", "type"), lacks=("subject",), convert=_math),
     Form(name="the BoolQ release", tasks="boolq", has=("question", "passage", "answer"), lacks=("label",), convert=_boolq),
     Form(
         name="the TruthfulQA release",

@@ -14,10 +14,13 @@ be compared sample by sample.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import random
+import socket
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -109,7 +112,7 @@ def tasks_in_use(model: Any, tokenizer: Any, entry: TaskEntry, *, seed: int) -> 
     _check_tokenizer(tokenizer, entry)
     with ExitStack() as stack:
         stack.enter_context(without_traces(model, tokenizer, seed=seed))
-        if not wants_hub(entry):
+        if not wants_hub(entry) or not hub_answers():
             stack.enter_context(_offline())
         tasks = load_tasks(entry)
         for task in tasks.values():
@@ -167,7 +170,7 @@ def check_task(tokenizer: Any, entry: TaskEntry) -> dict[str, Any]:
     _check_tokenizer(tokenizer, entry)
     with ExitStack() as stack:
         stack.enter_context(_quiet_harness())
-        if not wants_hub(entry):
+        if not wants_hub(entry) or not hub_answers():
             stack.enter_context(_offline())
         return load_tasks(entry)
 
@@ -336,6 +339,24 @@ def _quiet_harness() -> Iterator[None]:
         if not showed:
             datasets.enable_progress_bars()
         log.setLevel(level)
+
+
+@functools.cache
+def hub_answers(*, seconds: float = 5.0) -> bool:
+    """Whether the hub's host can be reached, tried once a process. Without a network its clients try for 23 seconds for every data set before they
+    say so; told that they are offline they look into their cache at once."""
+    import huggingface_hub.constants
+
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return False
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # names are resolved and hosts reached by the proxy, if at all
+    address = urllib.parse.urlsplit(huggingface_hub.constants.ENDPOINT)
+    try:
+        with socket.create_connection((address.hostname or "", address.port or (80 if address.scheme == "http" else 443)), timeout=seconds):
+            return True
+    except OSError:
+        return False
 
 
 @contextmanager

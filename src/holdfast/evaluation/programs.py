@@ -79,6 +79,11 @@ def read_problems(entry: TaskEntry) -> tuple[list[dict[str, Any]], list[dict[str
             )
         pool = shown[:count]
     if family == "mbpp":
+        strange = next((p["task_id"] for p in problems if not isinstance(p["task_id"], int)), None)
+        if strange is not None:
+            raise DataError(
+                f"'{entry.task}' tells its test problems by numbers, but {entry.data} has the task_id {strange!r}. Give the published file."
+            )
         tested = [p for p in problems if 11 <= p["task_id"] <= 510]
         problems = tested or problems
     elif "instruct" in entry.task:

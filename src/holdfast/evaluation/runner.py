@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, UserError
-from holdfast.evaluation.averages import averages_of
-from holdfast.evaluation.compare import compare_samples
+from holdfast.errors import ConfigError, DataError, UserError
+from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.entries import Entry, EvaluationPlan, TaskEntry
 from holdfast.evaluation.measures import Report, check, measure
 from holdfast.evaluation.partial import Partial
@@ -64,19 +63,28 @@ def evaluate(
         StorageError: the disk is full; entries finished before are kept.
     """
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
-    done = []
+    done: list[Evaluation] = []
+    measured: dict[str, Evaluation] = {}
     for number, entry in enumerate(plan.entries, 1):
         settings, versions = _settings(entry, plan), _versions(entry)
         key = _key(entry, plan, tokenizer_hash, model_identity)
         kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
+        if kept is None and key in measured:  # the same task in two suites
+            first = measured[key]
+            kept = dataclasses.replace(first, suite=entry.suite, name=entry.name)
+            folder.write(kept, folder.samples(first.suite, first.name))
         if kept is not None:
             done.append(kept)
+            measured.setdefault(key, kept)
             continue
         started = time.perf_counter()
         partial = Partial(folder.path / f".{key}.partial.jsonl")
         try:
             with _progress(f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})", console) as report:
                 rows, metrics, primary, found = measure(model, tokenizer, entry, plan, report=report, partial=partial)
+        except UserError as error:
+            partial.flush()
+            raise type(error)(f"{entry.suite}/{entry.name}: {error}") from error
         except BaseException:
             partial.flush()
             raise
@@ -98,6 +106,7 @@ def evaluate(
             write_json(Path(cache) / key / "evaluation.json", evaluation)
         partial.remove()
         done.append(evaluation)
+        measured[key] = evaluation
     averages = averages_of(folder, plan, model_identity)
     for evaluation in averages:
         folder.write(evaluation, [])
@@ -123,21 +132,25 @@ def kept_evaluations(
 
 
 def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000) -> list[Comparison]:
-    """Compares start and result of every entry that has both, writes `comparisons.json` and returns it.
+    """Compares start and result of every entry and average that has both, writes `comparisons.json` and returns it.
 
-    The order is the plan's: source, target, then other suites; within an entry the primary metric comes first.
+    The order is the plan's: source, target, then other suites, then averages; within an entry the primary metric comes first.
 
     Raises:
-        DataError: start and result did not answer the same samples.
+        DataError: start and result did not answer the same samples, or were not measured alike; all of it.
     """
-    comparisons: list[Comparison] = []
-    for entry in plan.entries:
-        before = folder.evaluated("start").find(entry.suite, entry.name)
-        after = folder.evaluated("result").find(entry.suite, entry.name)
-        if before is None or after is None:
-            continue
-        rows = [folder.evaluated(which).samples(entry.suite, entry.name) for which in ("start", "result")]
-        comparisons += compare_samples(rows[0], rows[1], before, after, confidence=plan.confidence, resamples=resamples, seed=plan.seed)
+    from holdfast.evaluation.compare_folders import compare_entries, match_entries
+
+    before, after = folder.evaluated("start"), folder.evaluated("result")
+    keys = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
+    sides = [[found for key in keys if (found := side.find(*key)) is not None] for side in (before, after)]
+    matching = match_entries(*sides)
+    compared = compare_entries(before, after, matching, confidence=plan.confidence, resamples=resamples, seed=plan.seed)
+    refused = [str(u) for u in compared.unmatched if u.why == "refused"]
+    if refused:
+        raise DataError("\n".join(refused))
+    places = {key: place for place, key in enumerate(keys)}
+    comparisons = sorted(compared.comparisons, key=lambda c: places[c.suite, c.name])
     folder.write_comparisons(comparisons)
     return comparisons
 

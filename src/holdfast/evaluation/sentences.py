@@ -33,6 +33,15 @@ def sentence_model() -> str:
     return OWN if found.startswith(str(cache_folder())) else "nltk punkt_tab"
 
 
+def fix_language_detection() -> None:
+    """IFEval asks langdetect for the language of an answer, and langdetect draws: unseeded, the same answer follows an instruction in one run and breaks
+    it in the next. A seed that the user has set stays."""
+    import langdetect
+
+    if langdetect.DetectorFactory.seed is None:
+        langdetect.DetectorFactory.seed = 0
+
+
 def provide_sentence_model() -> str:
     """Makes sure that NLTK finds a model, without a download; see `sentence_model` for what comes back.
 

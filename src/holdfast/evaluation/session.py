@@ -12,19 +12,21 @@ folders share; what was interrupted goes on in the middle. Models are loaded one
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.environment import hardware, lock_folder, now, quiet_libraries, terminated_is_interrupted, versions
-from holdfast.errors import ConfigError, Interrupted, RunFolderError
+from holdfast.environment import hardware, lock_folder, now, quiet_libraries, shown_name, terminated_is_interrupted, versions
+from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.results import EvaluationFolder, EvaluationRecord, read_json, write_json
 
 RECORD = "evaluate.json"
+PAGE = "report.html"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,14 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
     for text in names:
         label, equals, name = text.partition("=")
         if equals and not Path(text).exists():
-            if not re.fullmatch(r"[\w.-]+", label):
-                problems.append(f"expected a label of letters, digits, '.', '_' and '-' in '{text}', got '{label}'")
-            requests.append(ModelRequest(name=name, label=label))
+            # ".." would be a folder outside, and the record and the page lie beside the models' folders
+            if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
+                problems.append(f"expected a label of letters, digits, '.', '_' and '-' that can be a folder's name in '{text}', got '{label}'")
+            if not name:
+                problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
+            requests.append(ModelRequest(name=_place(name), label=label))
             continue
+        text = _place(text)
         parts = [part for part in re.split(r"[/\\]", text.rstrip("/\\")) if part not in ("", ".", "..")] or [Path(text).resolve().name]
         taken = {request.label for request in requests}
         plain = _file_name(parts[-1])
@@ -62,10 +68,17 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
         requests.append(ModelRequest(name=text, label=label))
     labels = [request.label for request in requests]
     twice = [label for label in dict.fromkeys(labels) if labels.count(label) > 1]
-    problems += [f"two models are called '{label}'. Give them labels, as in before={labels[0]}" for label in twice]
+    for label in twice:
+        first, second, *_ = [request.name for request in requests if request.label == label]
+        problems.append(f"two models are called '{label}'. Give them different labels, as in before={first} after={second}")
     if problems:
         raise ConfigError(problems)
     return requests
+
+
+def _place(name: str) -> str:
+    """The shell leaves `~` in LABEL=~/folder as it is."""
+    return str(Path(name).expanduser()) if name.startswith("~") else name
 
 
 def _file_name(text: str) -> str:
@@ -100,39 +113,32 @@ def evaluate_models(
         say: is told what is done, a line at a time.
 
     Raises:
-        UserError: a model, a task or its data does not fit; of tasks and data all mistakes in one message, before anything is measured.
+        ConfigError: a model, a task or its data does not fit; all mistakes in one message, before anything is measured.
         RunFolderError: the folder holds something else, or another process is at work in it.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
-    from holdfast.evaluation.runner import check_plan, evaluate, kept_evaluations
-    from holdfast.models import load, load_tokenizer, weights_hash
+    from holdfast.evaluation.runner import evaluate
+    from holdfast.models import load
 
     out = Path(output_dir)
     refuse_foreign(out)
     with lock_folder(out), quiet_libraries(), terminated_is_interrupted():
+        kept = check_request(models, plan, out=out, cache=cache, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         record = _open(out, plan, suites)
         try:
-            tokenizers = {m.label: load_tokenizer(m.name, trust_remote_code=trust_remote_code) for m in models}
-            problems: list[str] = []
-            for model in models:
-                found = check_plan(plan, tokenizers[model.label])
-                problems += [p for p in (f"{model.label}: {p}" if len(models) > 1 else p for p in found) if p not in problems]
-                if found:
-                    break  # what is wrong with tasks and data is wrong for all
-            if problems:
-                raise ConfigError(problems, source="the evaluation")
             for number, model in enumerate(models, 1):
                 folder = EvaluationFolder(out / model.label)
-                identity = _known(record, model) | {"name": model.label, "hash": _hash(weights_hash, model, dtype)}
-                if identity["hash"] and kept_evaluations(plan, tokenizers[model.label], folder, identity, cache=cache) is not None:
+                if model.label in kept:
                     say(f"{model.label}: measured before, nothing to do")
-                    _put(record, model, identity, out)
+                    _put(record, model, _known(record, model, kept[model.label], cache), out)
                     continue
                 say(f"{model.label}: loading {model.name}" + (f" ({number} of {len(models)})" if len(models) > 1 else ""))
                 loaded = load(model.name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-                identity = {**loaded.identity, "name": model.label}
-                _put(record, model, identity, out)
-                evaluate(loaded.model, loaded.tokenizer, plan, folder=folder, model_identity=_short(identity), cache=cache, console=console)
+                _put(record, model, loaded.identity, out)
+                if cache is not None:
+                    write_json(_identity_file(cache, loaded.identity["hash"]), loaded.identity)
+                short = {"name": model.label, "hash": loaded.identity["hash"]}
+                evaluate(loaded.model, loaded.tokenizer, plan, folder=folder, model_identity=short, cache=cache, console=console)
                 say(f"{model.label}: {len(plan.entries)} entries measured")
                 del loaded
                 gc.collect()
@@ -144,6 +150,75 @@ def evaluate_models(
             raise
         _end(record, out, "finished")
     return record
+
+
+def check_request(
+    models: Sequence[ModelRequest],
+    plan: EvaluationPlan,
+    *,
+    out: Path | None = None,
+    cache: str | Path | None = None,
+    dtype: str = "auto",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> dict[str, str]:
+    """Finds out before anything is measured whether all of it can be: models, tokenizers, tasks and their data.
+
+    Args:
+        models, plan, cache, dtype, device, trust_remote_code: as for `evaluate_models`.
+        out: the output folder, in which a model that was measured before needs no tasks and no data any more; None: all are checked.
+
+    Returns:
+        Hash by label, of the models of which everything is in `out`, or was in the cache and is in `out` now.
+
+    Raises:
+        ConfigError: all mistakes in one message.
+    """
+    from holdfast.evaluation.runner import check_plan, kept_evaluations, tokenizer_fingerprint
+    from holdfast.models import check_model, load_tokenizer, usable_device
+
+    problems = list(_problem(usable_device, device))
+    tokenizers: dict[str, Any] = {}
+
+    def read(model: ModelRequest) -> None:
+        tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
+
+    for model in models:
+        found = list(_problem(check_model, model.name, trust_remote_code=trust_remote_code))
+        if not found or Path(model.name).is_dir():  # what is not on the hub has no tokenizer there either
+            found += _problem(read, model)
+        problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in found]
+    kept: dict[str, str] = {}
+    alike = {label: tokenizer_fingerprint(tokenizer) for label, tokenizer in tokenizers.items()}
+    checked: set[str] = set()
+    for model in models:
+        if model.label not in tokenizers:
+            continue
+        tokenizer, folder = tokenizers[model.label], EvaluationFolder((out or Path()) / model.label)
+        if out is not None and (cache is not None or folder.path.is_dir()):  # else there is nothing to be found, and hashes take a while
+            identity = {"name": model.label, "hash": _hash(model, dtype)}
+            with contextlib.suppress(UserError):  # found again below, with its place
+                if identity["hash"] and kept_evaluations(plan, tokenizer, folder, identity, cache=cache) is not None:
+                    kept[model.label] = identity["hash"]
+                    continue
+        if alike[model.label] in checked:
+            continue
+        checked.add(alike[model.label])
+        found = check_plan(plan, tokenizer)
+        problems += [f"{model.label}: {p}" if len(set(alike.values())) > 1 else p for p in found]
+        if found:
+            break  # what is wrong with tasks and data is wrong for all
+    if problems:
+        raise ConfigError(problems, source="the evaluation")
+    return kept
+
+
+def _problem(check: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[str]:
+    """What a check has against its arguments."""
+    try:
+        check(*args, **kwargs)
+    except UserError as error:
+        yield str(error)
 
 
 def refuse_foreign(out: Path) -> None:
@@ -177,7 +252,7 @@ def _open(out: Path, plan: EvaluationPlan, suites: Sequence[str]) -> EvaluationR
 
 def _put(record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, Any], out: Path) -> None:
     """Adds a model to the record, or replaces the one of its label."""
-    entry = {"label": model.label, **{k: v for k, v in identity.items() if k != "name"}}
+    entry = {"label": model.label, **identity, "name": shown_name(model.name)}
     labels = [m["label"] for m in record.models]
     if model.label in labels:
         record.models[labels.index(model.label)] = entry
@@ -192,19 +267,23 @@ def _end(record: EvaluationRecord, out: Path, status: str) -> None:
     write_json(out / RECORD, record)
 
 
-def _known(record: EvaluationRecord, model: ModelRequest) -> dict[str, Any]:
-    return next((dict(m) for m in record.models if m["label"] == model.label), {})
+def _known(record: EvaluationRecord, model: ModelRequest, hash_: str, cache: str | Path | None) -> dict[str, Any]:
+    """What is known of a model that is not loaded, from the record or from whoever put it into the cache."""
+    found = next((dict(m) for m in record.models if m["label"] == model.label and m["hash"] == hash_), None)
+    if found is None and cache is not None and _identity_file(cache, hash_).is_file():
+        found = read_json(_identity_file(cache, hash_))
+    return {**(found or {}), "hash": hash_}
 
 
-def _hash(weights_hash: Callable[..., str], model: ModelRequest, dtype: str) -> str:
+def _identity_file(cache: str | Path, hash_: str) -> Path:
+    return Path(cache) / "models" / f"{hash_}.json"
+
+
+def _hash(model: ModelRequest, dtype: str) -> str:
     """The model's hash where its weights are on disk already; empty for a hub id that was never loaded."""
-    from holdfast.errors import ModelError
+    from holdfast.models import weights_hash
 
     try:
         return weights_hash(model.name, dtype=dtype)
     except ModelError:
         return ""
-
-
-def _short(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": identity["name"], "hash": identity["hash"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
     merged: dict[str, Any] = {}
     problems: list[str] = []
+    sources: dict[tuple[str, str], Path] = {}
+    clashes: dict[tuple[str, str], list[str]] = {}
     for name in names:
         try:
             files = suite_files(name)
@@ -72,15 +74,57 @@ def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             if not isinstance(found, Mapping):
                 problems.append(f"--suite: expected suites such as `source:` with a list of entries in {path}.")
                 continue
-            for key, value in found.items():
-                if isinstance(value, list):
-                    present = merged.setdefault(str(key), [])
-                    present += [_placed(entry, path) for entry in value if _placed(entry, path) not in present]
-                elif isinstance(value, Mapping):
-                    merged.setdefault(str(key), {}).update(value)
-                elif key != "description":
-                    merged[str(key)] = value
+            for title, first in _join(merged, found, path, sources):
+                clashes.setdefault((first.stem, path.stem), []).append(title)
+    for (one, other), called in clashes.items():
+        problems.append(
+            f"--suite: {one} and {other} have {', '.join(dict.fromkeys(called))} with different settings. Measure the two suites one after the "
+            "other, each into an --output_dir of its own, or write one YAML that gives each a `name:`."
+        )
     return merged, problems
+
+
+def _join(merged: dict[str, Any], found: Mapping[Any, Any], path: Path, sources: dict[tuple[str, str], Path]) -> Iterator[tuple[str, Path]]:
+    """Puts a suite's entries, averages and settings to those of the suites before it.
+
+    Args:
+        merged: what is added to.
+        found: the suite.
+        path: its file.
+        sources: the file of each entry and average, by list and name; added to.
+
+    Returns:
+        What both have under one name with different settings, and the file that had it first.
+    """
+    for key, value in found.items():
+        if isinstance(value, list):
+            entries = merged.setdefault(str(key), [])
+            for entry in (_placed(entry, path) for entry in value):
+                called = _called(entry)
+                first = sources.setdefault((str(key), called), path)
+                if first != path and called and entry not in entries:
+                    yield called, first
+                elif entry not in entries:
+                    entries.append(entry)
+        elif isinstance(value, Mapping):
+            titled = merged.setdefault(str(key), {})
+            for title, said in value.items():
+                said = _placed(said, path) if key in _FILE_KEYS else said
+                first = sources.setdefault((str(key), str(title)), path)
+                if titled.setdefault(title, said) != said:
+                    yield f"the average {title}" if key == "averages" else f"{key} for {title}", first
+        elif key != "description":
+            merged[str(key)] = value
+
+
+def _called(entry: Any) -> str:
+    """The name that an entry of a suite has, or will get; empty where it cannot be told."""
+    if isinstance(entry, Mapping):
+        if entry.get("name"):
+            return str(entry["name"])
+        kind = next((kind for kind in ("task", "answers", "perplexity", "memorisation", "classes") if kind in entry), None)
+        return "" if kind is None else f"{kind} {entry[kind]}" if kind not in ("task", "perplexity") else str(entry[kind])
+    return str(entry)
 
 
 _FILE_KEYS = ("perplexity", "memorisation", "classes", "data", "fewshot_data", "task", "answers")

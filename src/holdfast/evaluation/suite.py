@@ -23,6 +23,8 @@ evaluation:
       options: [" negative", " positive"]
   averages:
     knowledge: [arc_easy, arc_local/acc_norm]
+  suites: [instruction_residual]  # what comes with holdfast, or a YAML file: its entries are added
+  data: {mmlu: mmlu.jsonl}        # local files for tasks, wherever they come from
   batch_size: 8
   before: true
 ```
@@ -167,6 +169,7 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
     if not isinstance(config, Mapping):
         return EvaluationPlan(), [f"evaluation: expected suites such as `source:` with a list of entries, got {_show(config)}."]
     base = Path(base_dir) if base_dir is not None else None
+    config, overrides = _with_suites(config, base, problems)
     settings: dict[str, Any] = {}
     suites: dict[str, list[Entry]] = {}
     for key, value in config.items():
@@ -186,21 +189,78 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
             if value is not None:  # all entries commented out is no mistake
                 problems.append(f"evaluation.{key}: expected a list of entries (lines that start with '- '), got {_show(value)}.")
         else:
-            known = [*_KNOWN_SUITES, *_PLAN_KEYS, "averages"]
+            known = [*_KNOWN_SUITES, *_PLAN_KEYS, "averages", "suites", *_OVERRIDES]
             problems.append(
                 f"evaluation.{key}: unknown key.{did_you_mean(str(key), known)} Known: {', '.join(known)}, or a suite (a list of entries)."
             )
     order = [*(s for s in _KNOWN_SUITES if s in suites), *(s for s in suites if s not in _KNOWN_SUITES)]
     entries = tuple(e for s in order for e in suites[s])
-    if not settings.get("allow_code_execution"):
-        problems += [
-            f"evaluation.{e.suite}: '{e.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in the sandbox, "
-            "or take it out."
-            for e in entries
-            if e.kind == "code"
-        ]
     averages = _parse_averages(config.get("averages"), entries, problems)
-    return EvaluationPlan(entries=entries, averages=averages, **settings), problems
+    plan = EvaluationPlan(entries=entries, averages=averages, **settings)
+    if overrides:
+        from holdfast.evaluation.shipped import changed
+
+        plan, found = changed(plan, **overrides)
+        problems += [f"evaluation.{p.removeprefix('--')}" for p in found]
+    problems += [
+        f"evaluation.{e.suite}: '{e.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in the sandbox, "
+        "or take it out (`skip`)."
+        for e in plan.entries
+        if e.kind == "code" and not plan.allow_code_execution
+    ]
+    return plan, problems
+
+
+_OVERRIDES = ("data", "fewshot_data", "limit", "skip")
+"""Keys that change entries wherever they come from."""
+
+
+def _with_suites(config: Mapping[Any, Any], base: Path | None, problems: list[str]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """The mapping with the entries of its `suites` added, and what `_OVERRIDES` say."""
+    merged = {key: value for key, value in config.items() if key not in ("suites", *_OVERRIDES)}
+    names = config.get("suites")
+    names = [names] if isinstance(names, str) else names
+    if names is not None and not (isinstance(names, list) and all(isinstance(n, str) and n for n in names)):
+        problems.append(f"evaluation.suites: expected names such as [knowledge], got {_show(names)}.")
+    elif names:
+        from holdfast.evaluation.shipped import read_suites
+
+        added, found = read_suites([_locate(n, base) or n if n.endswith(TASK_SUFFIXES) else n for n in names])
+        problems += [f"evaluation.suites: {p.removeprefix('--suite: ')}" for p in found]
+        for key, value in added.items():
+            present = merged.get(key)
+            if isinstance(value, list) and isinstance(present, list):
+                merged[key] = [*present, *(entry for entry in value if entry not in present)]
+            elif isinstance(value, Mapping) and isinstance(present, Mapping):
+                merged[key] = {**value, **present}
+            else:
+                merged.setdefault(key, value)
+    overrides: dict[str, Any] = {}
+    for key in ("data", "fewshot_data"):
+        value = config.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, Mapping) or not all(isinstance(file, str) and file for file in value.values()):
+            problems.append(f"evaluation.{key}: expected a file for each task, as in {{arc_easy: ARC-Easy.jsonl}}, got {_show(value)}.")
+            continue
+        for task, file in value.items():
+            place = _locate(file, base)
+            if place is None:
+                problems.append(f"evaluation.{key}.{task}: {_missing(file, base)}")
+            else:
+                overrides.setdefault(key, {})[str(task)] = place
+    if (limit := config.get("limit")) is not None:
+        if wanted := _whole(1)(limit):
+            problems.append(f"evaluation.limit: expected {wanted}, got {_show(limit)}.")
+        else:
+            overrides["limit"] = limit
+    if (skip := config.get("skip")) is not None:
+        skip = [skip] if isinstance(skip, str) else skip
+        if not isinstance(skip, list) or not all(isinstance(name, str) for name in skip):
+            problems.append(f"evaluation.skip: expected names of entries, got {_show(skip)}.")
+        else:
+            overrides["skip"] = skip
+    return merged, overrides
 
 
 def _parse_averages(value: Any, entries: Sequence[Entry], problems: list[str]) -> tuple[Average, ...]:

@@ -19,8 +19,10 @@ Tasks that run generated code are refused, here and by the harness; HumanEval an
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
+import importlib.metadata
 import inspect
 import os
 import re
@@ -29,14 +31,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError, UserError
+from holdfast.cache import cache_folder
+from holdfast.errors import ConfigError, DataError, StorageError, UserError
 from holdfast.evaluation.data_forms import convert
 from holdfast.evaluation.entries import TaskEntry
-from holdfast.evaluation.sentences import provide_sentence_model
+from holdfast.evaluation.sentences import fix_language_detection, provide_sentence_model
+from holdfast.results import fingerprint, read_json, write_json
 
 _NAME_LINE = re.compile(rb"^[\"']?(task|group)[\"']?:[ \t]*[\"']?([^\s\"'\[\]#&*]+)", re.MULTILINE)
 _TAG_LINES = re.compile(rb"^[\"']?tag[\"']?:[ \t]*(?:([^\s\[#]+)|\[([^\]]*)\]|((?:\r?\n[ \t]*-[ \t]*[^\n]+)+))", re.MULTILINE)
 _INCLUDE_LINE = re.compile(rb"^[\"']?include[\"']?:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_INDEX_RULES = 1
+"""Raised when the quick look finds other names than before."""
 _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
 
 
@@ -63,14 +69,55 @@ class _Index:
 
 @functools.cache
 def _index() -> _Index:
-    """Names that are generated, or come by inclusion, are not in it and need `task_manager`."""
+    """The index, kept in the cache folder for the next process. Names that are generated, or come by inclusion, are not in it and need
+    `task_manager`."""
     import lm_eval.tasks
 
+    root = Path(lm_eval.tasks.__file__).parent
+    kept = _kept_file("index")
+    try:
+        found = read_json(kept)
+        if all(Path(found["tasks"][name]).is_file() for name in ("arc_easy", "gsm8k") if name in found["tasks"]):
+            return _Index(**found)
+    except (DataError, KeyError, TypeError):
+        pass
+    index = _look_through(root)
+    with contextlib.suppress(StorageError):  # a cache that cannot be written costs a second the next time
+        write_json(kept, index)
+    return index
+
+
+def _kept_file(name: str) -> Path:
+    """Where something about the installed harness is kept."""
+    import lm_eval.tasks
+
+    root = Path(lm_eval.tasks.__file__).parent
+    identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns, _INDEX_RULES]
+    return cache_folder() / "harness" / f"{name}-{fingerprint(identity, length=16)}.json"
+
+
+@functools.cache
+def _all_names() -> list[str]:
+    """Every name that the harness knows, kept for the next process: whether a name is a typing mistake should not take its index's seconds again."""
+    kept = _kept_file("names")
+    try:
+        names = read_json(kept)
+        if isinstance(names, list) and "arc_easy" in names:
+            return [str(name) for name in names]
+    except DataError:
+        pass
+    names = sorted(task_manager().task_index)
+    with contextlib.suppress(StorageError):
+        write_json(kept, names)
+    return names
+
+
+def _look_through(root: Path) -> _Index:
     tasks: dict[str, str] = {}
     groups: dict[str, str] = {}
     tags_of: dict[str, list[str]] = {}
     includes: dict[str, str] = {}
-    for folder, folders, files in os.walk(Path(lm_eval.tasks.__file__).parent):
+    for folder, folders, files in os.walk(root):
         folders.sort()
         for file in sorted(files):
             path = os.path.join(folder, file)
@@ -123,6 +170,7 @@ def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
         return [_with_local_paths(config, path.parent)]
     if "ifeval" in entry.task:
         provide_sentence_model()  # the task's module asks for it when it is imported
+        fix_language_detection()
     file = own_benchmarks().get(entry.task)
     return [_loaded(entry.task, file)] if file is not None else list(_registered(entry.task, {}))
 
@@ -153,10 +201,10 @@ def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, A
     if file is not None:
         config = _loaded(name, file)
     else:
-        index = task_manager().task_index
-        found = index.get(name)
+        known = _all_names()
+        found = task_manager().task_index.get(name) if name in known else None
         if found is None:
-            near = difflib.get_close_matches(name, [*index, *own_benchmarks()], n=4, cutoff=0.6)
+            near = difflib.get_close_matches(name, [*known, *own_benchmarks()], n=4, cutoff=0.6)
             hint = f" Nearest: {', '.join(near)}." if near else ""
             raise ConfigError(
                 f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
@@ -259,8 +307,7 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
     rows = _rows(entry.data, str(configs[0]["task"]))
     examples = _rows(entry.fewshot_data, str(configs[0]["task"]))
     tasks: dict[str, Any] = {}
-    parts = [rows] if len(configs) == 1 else _divide(entry, configs, rows)
-    shots = [examples] if len(configs) == 1 else _divide(entry, configs, examples)
+    parts, shots = (_divided(entry, configs, given) for given in (rows, examples))
     for config, part, shot in zip(configs, parts, shots, strict=True):
         name = str(config["task"])
         if config.get("unsafe_code"):
@@ -281,11 +328,33 @@ def _rows(path: str | None, task: str) -> Any:
     return None if path is None else convert(load_rows(path), task, path)[0]
 
 
-def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
-    """One file's rows by subtask, along the column whose values are the subtasks' data set names."""
+def _divided(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
+    """Each task's part of one file's rows; None for each where there is no file."""
     if rows is None:
         return [None] * len(configs)
+    return [_own_rows(configs[0], rows)] if len(configs) == 1 else _divide(entry, configs, rows)
+
+
+_SUBSET_COLUMNS = ("subject", "subset", "config", "task", "category", "dataset_name")
+"""Columns by which one file holds several of a benchmark's data sets."""
+
+
+def _own_rows(config: Mapping[str, Any], rows: Any) -> Any:
+    """The rows of one task's data set, where the file holds others beside it (one subject out of MMLU's file)."""
+    name = config.get("dataset_name")
+    for column in _SUBSET_COLUMNS if isinstance(name, str) else ():
+        if column in rows.column_names:
+            where = [index for index, value in enumerate(rows[column]) if value == name]
+            if where:
+                return rows if len(where) == len(rows) else rows.select(where)
+    return rows
+
+
+def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
+    """One file's rows by subtask, along the column whose values are the subtasks' data set names."""
     names = [str(config.get("dataset_name")) for config in configs]
+    if len(set(names)) == 1 and all(config.get("process_docs") is not None for config in configs):
+        return [rows] * len(configs)  # every subtask picks its own rows (MMLU-Pro)
     for column in rows.column_names:
         values = rows[column]
         first = next((v for v in values if v is not None), None)
@@ -352,10 +421,12 @@ def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
                 f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. "
                 f"The file needs the columns and values of the task's own data set ({_own_data(config)})."
             ) from error
+        if isinstance(error, IndexError):  # the harness asks whether the first option begins with a space
+            raise DataError(f"The task '{name}' has an empty option in its first question, or none. Check the choices.") from error
         if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
             raise DataError(
                 f"The data of the task '{name}' ({_own_data(config)}) could not be loaded: {type(error).__name__}: {reason}. Without a network, "
-                "give a local copy with `data: <file>`."
+                f"give a local copy with `data: FILE` (`--data {entry.name}=FILE`)."
             ) from error
         raise
     if hasattr(task, "config") and getattr(task.config, "task", None) is None:
@@ -410,6 +481,8 @@ def _check_targets(task: Any, entry: TaskEntry) -> None:
     for doc in task.eval_docs:
         total += 1
         target, choices = task.doc_to_target(doc), task.doc_to_choice(doc)
+        if any(not str(choice).strip() for choice in choices):  # the harness would score the space in front of it
+            raise DataError(f"The task '{task.config.task}' has an empty option in question {total} of {entry.data or entry.task} ({choices!r}).")
         for one in target if isinstance(target, list) else [target]:
             good = (isinstance(one, int) and 0 <= one < len(choices)) or (isinstance(one, str) and one in choices)
             if not good:

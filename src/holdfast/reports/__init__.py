@@ -8,6 +8,7 @@
     distance_report                 how far one checkpoint lies from another
     evaluation_report, comparison_report    models side by side, two models question by question
     evaluation_charts, flips        their figures, and the questions whose answers changed
+    calibration                     whether confidence comes true: error, interval, chance
     comparison_text                 a comparison in a terminal, as Markdown, as JUnit
 
 Everything is read from plain records; torch is never imported.

@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
+from holdfast.reports.calibration import calibration, calibration_change, calibration_interval, confidences
 from holdfast.reports.charts import Chart, shorten
 from holdfast.reports.evaluation_charts import (
     Series,
-    calibration,
-    calibration_change,
-    calibration_interval,
-    confidences,
     gain_forest,
     point_digits,
     points,
@@ -475,17 +472,19 @@ def _subjects(page: Page, pairs: Sequence[_Pair]) -> None:
 
     panels = []
     for pair in pairs:
-        tasks = sorted({str(r["task"]) for r in pair.before_rows if r.get("task")})
+        places: dict[str, list[int]] = {}
+        for place, r in enumerate(pair.before_rows):
+            if r.get("task"):
+                places.setdefault(str(r["task"]), []).append(place)
         metric = pair.shown.metric
-        if len(tasks) < 2 or not all(metric in r for r in (*pair.before_rows, *pair.after_rows)):
+        if len(places) < 2 or not all(metric in r for r in (*pair.before_rows, *pair.after_rows)):
             continue
         rows = []
-        for task in tasks:
-            places = [i for i, r in enumerate(pair.before_rows) if r.get("task") == task]
-            alone = [dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]}) for e in (pair.before, pair.after)]
+        alone = [dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]}) for e in (pair.before, pair.after)]
+        for task, held in sorted(places.items()):
             found = compare_samples(
-                [pair.before_rows[i] for i in places],
-                [pair.after_rows[i] for i in places],
+                [pair.before_rows[i] for i in held],
+                [pair.after_rows[i] for i in held],
                 *alone,
                 confidence=pair.shown.raw.confidence,
                 resamples=SUBJECT_RESAMPLES,

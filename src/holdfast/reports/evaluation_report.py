@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
+from holdfast.reports.calibration import confidences
 from holdfast.reports.comparison_report import (
     CURVE_ENTRIES,
     ECE_NOTE,
@@ -28,7 +29,6 @@ from holdfast.reports.comparison_report import (
 )
 from holdfast.reports.evaluation_charts import (
     colour_of,
-    confidences,
     is_share,
     metric_interval,
     metric_text,

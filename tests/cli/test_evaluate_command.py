@@ -1,0 +1,531 @@
+"""`holdfast evaluate` as a user meets it: what it writes, what it never does twice, and what it says of a request that cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.results import EvaluationFolder, read_json
+from tiny import build_model
+
+SUITE = """\
+description: everything that can be measured
+source:
+  - prose.jsonl
+  - task: colours.yaml
+  - answers: letters.yaml
+target:
+  - {classes: reviews.jsonl, prompt: "{text} is", options: [" the", " a list"]}
+  - {memorisation: prose.jsonl}
+averages:
+  both: [colours/acc, colours/acc_norm, letters-answers/acc]
+"""
+ENTRIES = ["source/prose", "source/colours", "source/letters-answers", "target/reviews", "target/prose-memorisation"]
+TASK = """\
+task: colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: colours.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Question: {{q}}\\nAnswer:"
+doc_to_choice: options
+doc_to_target: right
+metric_list:
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+  - {metric: acc_norm, aggregation: mean, higher_is_better: true}
+"""
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
+    """Models base and tuned, a suite with an entry of every kind, and its files."""
+    folder = tmp_path_factory.mktemp("material")
+    for name, seed in (("base", 0), ("tuned", 3)):
+        build_model(seed=seed).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    write_rows(folder / "prose.jsonl", [{"text": f"The quick brown fox {i} jumps over the lazy dog."} for i in range(6)])
+    write_rows(folder / "reviews.jsonl", [{"text": f"Answer {i}: four", "label": i % 2} for i in range(6)])
+    rows = [{"q": f"Is item {i} red or a context manager?", "options": ["red", "a context manager"], "right": i % 2} for i in range(6)]
+    write_rows(folder / "colours.jsonl", rows)
+    (folder / "colours.yaml").write_text(TASK)
+    letters = TASK.replace("task: colours", "task: letters").replace("doc_to_choice: options", 'doc_to_choice: ["A", "B"]')
+    (folder / "letters.yaml").write_text(letters)
+    (folder / "suite.yaml").write_text(SUITE)
+    return folder
+
+
+@pytest.fixture
+def desk(material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of one's own with all of it."""
+    shutil.copytree(material, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    return tmp_path
+
+
+@pytest.fixture
+def worked(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What was really loaded and measured."""
+    from holdfast import models
+    from holdfast.evaluation import runner
+
+    seen = SimpleNamespace(loaded=[], measured=[])
+    load, measure = models.load, runner.measure
+
+    def spy_load(name: str, **rest: Any) -> Any:
+        seen.loaded.append(Path(name).name)
+        return load(name, **rest)
+
+    def spy_measure(model: Any, tokenizer: Any, entry: Any, plan: Any, **rest: Any) -> Any:
+        seen.measured.append(f"{entry.suite}/{entry.name}")
+        return measure(model, tokenizer, entry, plan, **rest)
+
+    monkeypatch.setattr(models, "load", spy_load)
+    monkeypatch.setattr(runner, "measure", spy_measure)
+    return seen
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must not work; gives what it says."""
+
+    def run(*words: str, code: int = 2) -> str:
+        assert main(["evaluate", *words]) == code
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err
+        assert shown.out == ""
+        return shown.err
+
+    return run
+
+
+def evaluate(*words: str) -> None:
+    assert main(["evaluate", *words]) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- it works
+
+
+def test_two_models_on_a_suite_of_everything(desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace) -> None:
+    evaluate("base", "tuned", "--suite", "suite.yaml", "--output_dir", "out")
+    shown = capsys.readouterr()
+    assert worked.loaded == ["base", "tuned"] and worked.measured == ENTRIES * 2
+    assert "Report    out/report.html" in shown.out
+    assert "Against base" in shown.out
+    record = read_json("out/evaluate.json")
+    assert record["status"] == "finished" and record["suites"] == ["suite.yaml"]
+    assert [(m["label"], m["name"], m["architecture"]) for m in record["models"]] == [(n, n, "LlamaForCausalLM") for n in ("base", "tuned")]
+    assert record["models"][0]["hash"] != record["models"][1]["hash"]
+    for label in ("base", "tuned"):
+        found = EvaluationFolder(desk / "out" / label)
+        assert sorted(f"{e.suite}/{e.name}" for e in found.all()) == sorted([*ENTRIES, "average/both"])
+        for evaluation in found.all():
+            assert evaluation.model["name"] == label
+            assert evaluation.metrics[evaluation.primary].value == evaluation.metrics[evaluation.primary].value
+            assert (evaluation.kind == "average") == (found.samples(evaluation.suite, evaluation.name) == [])
+        colours, letters = (found.find("source", name).metrics for name in ("colours", "letters-answers"))
+        members = [colours["acc"].value, colours["acc_norm"].value, letters["acc"].value]
+        assert found.find("average", "both").metrics["average"].value == pytest.approx(sum(members) / 3)
+    page = (desk / "out" / "report.html").read_text()
+    assert all(name in page for name in ("base", "tuned", "prose", "colours", "reviews", "LlamaForCausalLM"))
+    assert str(desk) not in page, "a page carries no machine's paths"
+    assert not list((desk / "out").rglob("*.partial.jsonl"))
+
+    worked.loaded.clear(), worked.measured.clear()
+    before = {path: path.read_bytes() for path in (desk / "out").rglob("*.json*") if path.name != "evaluate.json"}
+    evaluate("base", "tuned", "--suite", "suite.yaml", "--output_dir", "out")
+    assert (worked.loaded, worked.measured) == ([], []), "the second call computes nothing and loads no model"
+    assert "base: measured before, nothing to do" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+
+    (desk / "prose.jsonl").write_text((desk / "prose.jsonl").read_text().replace("dog", "cat"))
+    evaluate("base", "tuned", "--suite", "suite.yaml", "--output_dir", "out")
+    assert worked.measured == ["source/prose", "target/prose-memorisation"] * 2, "what was changed is measured again"
+
+
+def test_models_settings_and_entries_are_added_to_a_folder(desk: Path, worked: SimpleNamespace) -> None:
+    for model in ("base", "tuned"):
+        evaluate(model, "--tasks", "colours.yaml", "--output_dir", "out")
+    assert worked.loaded == ["base", "tuned"]
+    assert [m["label"] for m in read_json("out/evaluate.json")["models"]] == ["base", "tuned"]
+    assert "tuned" in (desk / "out" / "report.html").read_text()
+    worked.loaded.clear(), worked.measured.clear()
+    evaluate("base", "tuned", "--tasks", "colours.yaml", "--perplexity", "prose.jsonl", "--output_dir", "out")
+    assert worked.measured == ["measured/prose"] * 2
+    worked.measured.clear()
+    evaluate("base", "--tasks", "colours.yaml", "--limit", "3", "--output_dir", "out")
+    assert worked.measured == ["measured/colours"], "another limit is another figure"
+    assert EvaluationFolder("out/base").find("measured", "colours").metrics["acc"].n == 3
+
+
+def test_labels_are_folders_and_names(desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(desk))
+    evaluate("before=base", "after=~/tuned", "--perplexity", "prose.jsonl", "--output_dir", "out", "--json")
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert list(found["evaluations"]) == ["before", "after"] and list(found["comparisons"]) == ["after"]
+    [before], [after] = found["evaluations"].values()
+    [difference] = [c for c in found["comparisons"]["after"] if c["metric"] == "nats_per_token"]
+    values = [e["metrics"]["nats_per_token"]["value"] for e in (before, after)]
+    assert difference["difference"] == pytest.approx(values[1] - values[0])
+    assert "before: loading base (1 of 2)" in shown.err
+    assert (desk / "out" / "after" / "measured.prose.json").is_file()
+    assert [m["name"] for m in read_json("out/evaluate.json")["models"]] == ["base", "tuned"]
+
+
+def test_two_models_of_one_folder_name(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in ("one", "two"):
+        shutil.copytree(desk / "tuned", desk / run / "final")
+    evaluate("one/final", "two/final", "one/final/", "--perplexity", "prose.jsonl", "--dry_run")
+    shown = capsys.readouterr().out
+    assert all(line in shown for line in ("final: one/final\n", "two-final: two/final\n", "one-final: one/final/\n"))
+
+
+def test_a_dry_run_checks_everything_and_writes_nothing(desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace, refused) -> None:
+    before = sorted(desk.rglob("*"))
+    evaluate("base", "tuned", "--suite", "suite.yaml", "--skip", "reviews", "--limit", "4", "--dry_run")
+    shown = capsys.readouterr().out
+    for part in (
+        "nothing was measured",
+        "tuned: tuned",
+        "colours (task, limit 4)",
+        "prose (perplexity, max_documents 4",
+        "both of 3 figures",
+        "evaluated",
+    ):
+        assert part in shown
+    assert "reviews" not in shown
+    (desk / "bad.jsonl").write_text('{"a": 1}\n')
+    assert "lacks" in refused("base", "--tasks", "arc_easy", "--data", "arc_easy=bad.jsonl", "--dry_run")
+    (desk / "bad.jsonl").unlink()
+    assert worked.loaded == [] and sorted(desk.rglob("*")) == before
+
+
+def test_skipped_entries_are_not_measured(desk: Path, worked: SimpleNamespace) -> None:
+    evaluate("base", "--suite", "suite.yaml", "--skip", "letters-answers", "target/prose-memorisation", "--output_dir", "out")
+    assert worked.measured == ["source/prose", "source/colours", "target/reviews"]
+    assert EvaluationFolder("out/base").find("average", "both") is None
+
+
+def test_ctrl_c_and_the_same_command_again(desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, refused) -> None:
+    from holdfast.evaluation import runner
+
+    command = ["base", "tuned", "--suite", "suite.yaml", "--output_dir", "out"]
+    measure = runner.measure
+
+    def stops(model: Any, tokenizer: Any, entry: Any, plan: Any, **rest: Any) -> Any:
+        if len(worked.measured) == 2:
+            raise KeyboardInterrupt
+        return measure(model, tokenizer, entry, plan, **rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "measure", stops)
+        assert main(["evaluate", *command]) == 130
+    assert worked.measured == ENTRIES[:2]
+    record = read_json("out/evaluate.json")
+    assert record["status"] == "interrupted" and record["finished"] is None
+    worked.measured.clear()
+    evaluate(*command)
+    assert worked.measured == [*ENTRIES[2:], *ENTRIES], "what was finished is not measured again"
+    assert read_json("out/evaluate.json")["status"] == "finished"
+    evaluate("base", *command[2:-1], "whole")
+    one, other = ({(e.suite, e.name): e.metrics for e in EvaluationFolder(f"{out}/base").all()} for out in ("out", "whole"))
+    assert one == other
+
+
+def test_what_ctrl_c_says(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast import models
+
+    monkeypatch.setattr(models, "load", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["evaluate", "base", "--perplexity", "prose.jsonl", "--output_dir", "out"]) == 130
+    assert capsys.readouterr().err == "stopped: Interrupted; what was finished is in out. The same command continues.\n"
+
+
+def test_a_cache_that_two_folders_share(desk: Path, worked: SimpleNamespace) -> None:
+    evaluate("base", "--suite", "suite.yaml", "--output_dir", "one", "--cache", "shared")
+    worked.loaded.clear(), worked.measured.clear()
+    evaluate("start=base", "--suite", "suite.yaml", "--output_dir", "two", "--cache", "shared")
+    assert (worked.loaded, worked.measured) == ([], [])
+    one, two = (read_json(f"{out}/evaluate.json")["models"][0] for out in ("one", "two"))
+    assert two == {**one, "label": "start"}, "the record of a model that was not loaded is as complete"
+    for evaluation in EvaluationFolder("two/start").all():
+        twin = EvaluationFolder("one/base").find(evaluation.suite, evaluation.name)
+        assert evaluation.metrics == twin.metrics and evaluation.model["name"] == "start"
+        rows = [EvaluationFolder(folder).samples(evaluation.suite, evaluation.name) for folder in ("one/base", "two/start")]
+        assert rows[0] == rows[1]
+
+
+def test_a_label_that_becomes_another_model(desk: Path, worked: SimpleNamespace) -> None:
+    """The record says what lies in the folder, not what lay there."""
+    build_model(seed=5, layers=1).save_pretrained("small")
+    for file in Path("base").glob("tokenizer*"):
+        shutil.copy(file, "small")
+    evaluate("m=small", "--perplexity", "prose.jsonl", "--output_dir", "one", "--cache", "shared")
+    small = read_json("one/evaluate.json")["models"][0]
+    evaluate("m=base", "--perplexity", "prose.jsonl", "--output_dir", "two", "--cache", "shared")
+    worked.loaded.clear()
+    evaluate("m=small", "--perplexity", "prose.jsonl", "--output_dir", "two", "--cache", "shared")
+    assert worked.loaded == []
+    assert read_json("two/evaluate.json")["models"] == [small]
+
+
+def test_an_adapter_is_measured_as_what_it_makes_of_its_base(desk: Path, worked: SimpleNamespace) -> None:
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    lora = get_peft_model(AutoModelForCausalLM.from_pretrained("base"), LoraConfig(r=4, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, parameter in lora.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.3)
+    lora.save_pretrained("lora")
+    merged = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("base"), "lora").merge_and_unload()
+    merged.save_pretrained("merged")
+    for file in Path("base").glob("tokenizer*"):
+        shutil.copy(file, "merged")
+    evaluate("base", "lora", "merged", "--suite", "suite.yaml", "--output_dir", "out")
+    hashes = [m["hash"] for m in read_json("out/evaluate.json")["models"]]
+    assert len(set(hashes)) == 3
+    base, lora_found, merged_found = (EvaluationFolder(desk / "out" / label) for label in ("base", "lora", "merged"))
+    for suite, name in (text.split("/") for text in ENTRIES):
+        for one, other in zip(lora_found.samples(suite, name), merged_found.samples(suite, name), strict=True):
+            assert {k: v for k, v in one.items() if isinstance(v, float)} == pytest.approx(
+                {k: v for k, v in other.items() if isinstance(v, float)}, abs=1e-3
+            )
+    changed = [base.samples("source", "prose")[0]["nats"], lora_found.samples("source", "prose")[0]["nats"]]
+    assert abs(changed[0] - changed[1]) > 0.01, "else this test shows nothing"
+    worked.measured.clear()
+    config = json.loads(Path("lora/adapter_config.json").read_text())
+    Path("lora/adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 2 * config["lora_alpha"]}))
+    evaluate("base", "lora", "--suite", "suite.yaml", "--skip", "colours", "letters-answers", "reviews", "--output_dir", "out")
+    assert worked.measured == ["source/prose", "target/prose-memorisation"], "a changed adapter is another model, its base is not"
+
+
+def test_what_was_measured_needs_no_data_any_more(desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of the hub that was measured with a network is there without one."""
+    from holdfast.evaluation import harness, tasks
+
+    row = {"id": "1", "question": "What?", "choices": {"text": ["red", "a list"], "label": ["A", "B"]}, "answerKey": "A"}
+    write_rows(desk / "arc.jsonl", [row, {**row, "question": "Which?"}])
+    original = tasks.load_tasks
+
+    def online(entry: Any) -> Any:
+        import dataclasses
+
+        return original(dataclasses.replace(entry, data=str(desk / "arc.jsonl")))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "load_tasks", online)
+        evaluate("base", "--tasks", "arc_easy", "--output_dir", "out")
+    assert worked.measured == ["measured/arc_easy"]
+    evaluate("base", "--tasks", "arc_easy", "--output_dir", "out")
+    assert worked.measured == ["measured/arc_easy"]
+    assert harness.check_task  # what would have asked the hub
+    assert main(["evaluate", "tuned", "--tasks", "arc_easy", "--output_dir", "out"]) == 2
+
+
+# --------------------------------------------------------------------------------------------- requests that cannot be
+
+
+def test_everything_wrong_at_once(desk: Path, refused) -> None:
+    (desk / "foreign").mkdir()
+    (desk / "foreign" / "thesis.txt").write_text("mine")
+    text = refused(
+        *("basee", "tuned", "--suite", "knowlege", "--tasks", "humaneval", "--data", "arc_easy", "piqa=nowhere.jsonl", "--limit", "0"),
+        *("--batch_size", "0", "--dtype", "fp16", "--confidence", "2", "--output_dir", "foreign"),
+    )
+    assert text.startswith("error: 10 problems:\n")
+    for part in (
+        "no such model folder: basee",
+        "unknown suite 'knowlege'. Did you mean 'knowledge'?",
+        "humaneval: runs programs that the model writes. Add --allow_code_execution to run them in the sandbox, or --skip humaneval",
+        "--data: expected TASK=FILE, as in --data arc_easy=ARC-Easy.jsonl, got 'arc_easy'",
+        "--data: no entry or task 'piqa' in what is to be measured",
+        "--data piqa: no such file: nowhere.jsonl",
+        "--limit: expected a whole number of at least 1, got '0'",
+        "batch_size: expected a whole number of at least 1, got 0",
+        "--dtype: expected one of auto, float32, bfloat16, float16, got 'fp16'",
+        "confidence: expected a number between 0 and 1, got 2.0",
+    ):
+        assert part in text
+    assert sorted(p.name for p in (desk / "foreign").iterdir()) == ["thesis.txt"]
+
+
+def test_models_tasks_and_data_that_do_not_fit_are_one_message(desk: Path, refused, worked: SimpleNamespace) -> None:
+    """What takes a look into files: found out before anything is measured, all of it."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    small = BertConfig(vocab_size=320, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    BertForMaskedLM(small).save_pretrained("bert")
+    for file in Path("base").glob("tokenizer*"):
+        shutil.copy(file, "bert")
+    shutil.copytree("base", "mute")
+    for file in Path("mute").glob("tokenizer*"):
+        file.unlink()
+    shutil.copytree("base", "pickled")
+    Path("pickled/model.safetensors").unlink()
+    torch.save({}, "pickled/pytorch_model.bin")
+    (desk / "columns.jsonl").write_text('{"a": 1}\n')
+    write_rows(desk / "empty.jsonl", [{"text": ""}, {"text": "x y"}])
+    text = refused(
+        *("base", "bert", "mute", "pickled", "--tasks", "arc_easy", "--data", "arc_easy=columns.jsonl", "--perplexity", "empty.jsonl"),
+        *("--answers", "colours.yaml", "--device", "gpu", "--output_dir", "out"),
+    )
+    text = text[text.index("error: ") :]  # behind the bars of saving above
+    assert text.startswith("error: 7 problems in the evaluation:\n")
+    for part in (
+        "bert: Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got BertForMaskedLM at bert",
+        "mute: Expected a tokenizer beside the model at mute, but none can be loaded",
+        "pickled: pickled holds only pickled weights (pytorch_model.bin), which can run code when loaded and are refused",
+        "device: expected one that torch can use here",
+        "measured/arc_easy: The task 'arc_easy' reads the columns question, answerKey, choices, but ",
+        "columns.jsonl lacks question, answerKey, choices (it has a). Rename or add them",
+        "measured/empty: 1 of 2 rows cannot be used as text",
+        "empty.jsonl, line 1: 'text' is empty",
+        "measured/colours-answers: `answers` needs options that are one token each, but the tokenizer has 'red' as 3 tokens",
+    ):
+        assert part in text
+    assert worked.loaded == [] and not (desk / "out" / "evaluate.json").exists()
+
+
+def test_an_unknown_task_with_the_nearest_names(desk: Path, refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a few names here; the harness's whole index takes many seconds."""
+    from holdfast.evaluation import tasks
+
+    monkeypatch.setattr(tasks, "task_manager", lambda: SimpleNamespace(task_index=dict.fromkeys(("arc_easy", "arc_challenge", "piqa", "overruling"))))
+    text = refused("base", "--tasks", "arc_esy", "--output_dir", "out")
+    assert "measured/arc_esy: 'arc_esy' is no task of the lm-evaluation-harness and no file. Nearest: arc_easy" in text
+    assert "`lm_eval ls tasks` lists all" in text
+    assert "Nearest: overruling" in refused("base", "--tasks", "overuling", "--output_dir", "out")
+
+
+@pytest.mark.slow
+def test_an_unknown_task_with_the_nearest_of_all_names(desk: Path, refused) -> None:
+    assert "Nearest: arc_easy, " in refused("base", "--tasks", "arc_esy", "--output_dir", "out")
+
+
+def test_an_unknown_suite(desk: Path, refused) -> None:
+    assert "--suite: unknown suite 'overtrainin'. Did you mean 'overtraining'?" in refused("base", "--suite", "overtrainin")
+    assert "--suite: no such suite file: suit.yaml" in refused("base", "--suite", "suit.yaml")
+
+
+def test_data_of_the_hub_without_a_network(desk: Path, refused) -> None:
+    """Which data set, and which option gives a file in its place."""
+    text = refused("base", "--tasks", "arc_easy", "piqa", "--output_dir", "out")
+    assert text.startswith("error: 2 problems in the evaluation:\n")
+    assert "measured/arc_easy: The data of the task 'arc_easy' (allenai/ai2_arc ARC-Easy) could not be loaded" in text
+    assert "`--data arc_easy=FILE`" in text
+    assert "measured/piqa: The data of the task 'piqa' (baber/piqa) could not be loaded" in text
+    assert "`--data piqa=FILE`" in text
+
+
+def test_an_option_longer_than_the_context(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"q": "Which?", "options": ["red", "blue " * 200], "right": 0}]
+    write_rows(desk / "colours.jsonl", rows)
+    assert main(["evaluate", "base", "--tasks", "colours.yaml", "--output_dir", "out"]) == 2
+    text = capsys.readouterr().err
+    assert "An option has 801 tokens, more than the model's context of 128" in text
+    assert "Take the question out, or use a model with a longer context." in text
+    assert read_json("out/evaluate.json")["status"] == "failed"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_an_empty_option(desk: Path, refused, place: int) -> None:
+    """Its score would be the space's, and its normalised score infinite; in the first question the harness itself fails, without words for a user."""
+    rows = [{"q": "Which?", "options": ["red", "blue"], "right": 0}] * 2
+    rows[place] = {**rows[place], "options": ["red", ""]}
+    write_rows(desk / "colours.jsonl", rows)
+    assert "empty" in refused("base", "--tasks", "colours.yaml", "--output_dir", "out")
+
+
+def test_a_tokenizer_without_a_chat_template(desk: Path, refused) -> None:
+    text = refused("base", "--tasks", "colours.yaml", "--apply_chat_template", "--output_dir", "out")
+    assert "measured/colours: 'colours' asks for the chat template, but the tokenizer has none" in text
+
+
+def test_no_such_model(desk: Path, refused) -> None:
+    text = refused("basee", "./base2", "x=/nowhere/at/all", "base/", "tuned2/", "--perplexity", "prose.jsonl")
+    assert [f"no such model folder: {name} " in text for name in ("basee", "./base2", "/nowhere/at/all", "base/", "tuned2/")] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
+    text = refused("owner/never-loaded", "--perplexity", "prose.jsonl", "--output_dir", "out")
+    assert "Expected a model at owner/never-loaded (a local folder or, with a network, the hub)" in text
+    assert "tokenizer" not in text, "one problem, not two"
+
+
+@pytest.mark.parametrize("label", ["..", ".", "a b", "", "report.html", "evaluate.json", "a/b"])
+def test_labels_that_are_no_folders_of_their_own(desk: Path, refused, label: str) -> None:
+    assert f"got '{label}'" in refused(f"{label}=base", "--perplexity", "prose.jsonl", "--output_dir", "inner/out")
+    assert not (desk / "inner").exists()
+
+
+def test_two_models_of_one_label(desk: Path, refused) -> None:
+    text = refused("a=base", "a=tuned", "b=", "--perplexity", "prose.jsonl")
+    assert "two models are called 'a'. Give them different labels, as in before=base after=tuned" in text
+    assert "expected a model behind 'b=', as in b=FOLDER" in text
+
+
+def test_a_folder_with_other_files(desk: Path, refused) -> None:
+    (desk / "thesis").mkdir()
+    (desk / "thesis" / "chapter.txt").write_text("mine")
+    text = refused("base", "--perplexity", "prose.jsonl", "--output_dir", "thesis")
+    assert text == "error: thesis is not empty and holds no evaluation of holdfast. Expected a new or empty --output_dir, or an earlier one.\n"
+    assert "Could not write in the output folder prose.jsonl" in refused("base", "--perplexity", "prose.jsonl", "--output_dir", "prose.jsonl")
+
+
+def test_a_folder_that_is_in_use(desk: Path, refused) -> None:
+    from holdfast.environment import lock_folder
+
+    with lock_folder(desk / "out"):
+        assert "Another holdfast process is at work in out" in refused("base", "--perplexity", "prose.jsonl", "--output_dir", "out")
+
+
+def test_programs_without_permission(desk: Path, refused) -> None:
+    text = refused("base", "--suite", "sequential_averaging")
+    assert text == (
+        "error: humaneval: runs programs that the model writes. Add --allow_code_execution to run them in the sandbox, or --skip humaneval\n"
+    )
+
+
+def test_data_for_what_is_not_measured(desk: Path, refused) -> None:
+    text = refused("base", "--tasks", "arc_easy", "--data", "arc_easi=prose.jsonl")
+    assert "--data: no entry or task 'arc_easi' in what is to be measured. Did you mean 'arc_easy'? There are: arc_easy, measured/arc_easy." in text
+    assert "two files for arc_easy" in refused("base", "--tasks", "arc_easy", "--data", "arc_easy=a.jsonl", "arc_easy=b.jsonl")
+
+
+def test_nothing_to_measure(desk: Path, refused) -> None:
+    assert "nothing to measure: expected --suite NAME, --tasks TASK" in refused("base")
+    assert "expected at least one model" in refused("--suite", "knowledge")
+    assert "--skip: nothing is left to measure without colours" in refused("base", "--tasks", "colours.yaml", "--skip", "colours")
+
+
+def test_suites_that_ask_the_same_in_different_ways(desk: Path, refused) -> None:
+    text = refused("base", "--suite", "knowledge", "overtraining")
+    assert text.count("\n") == 1 and "knowledge and overtraining have arc_challenge, arc_easy" in text
+
+
+def test_a_file_of_the_folder_that_cannot_be_read(desk: Path, refused) -> None:
+    evaluate("base", "--perplexity", "prose.jsonl", "--output_dir", "out")
+    (desk / "out" / "base" / "measured.prose.json").write_text('{"suite": ')
+    assert main(["evaluate", "base", "--perplexity", "prose.jsonl", "--output_dir", "out"]) == 2
+    (desk / "out" / "evaluate.json").write_text("{")
+    assert main(["evaluate", "base", "--perplexity", "prose.jsonl", "--output_dir", "out"]) == 2

@@ -1,0 +1,185 @@
+"""The distribution at the answer position against whole float64 logits, for tokenizers with and without tokens that begin with a space."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluation.conftest import make_model, make_tokenizer
+from evaluation.evaluation_models import architecture
+from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.evaluation.answers import ALIGNED, check_answers, score_answers
+from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+from holdfast.evaluation.measures import check, measure
+from holdfast.evaluation.partial import Partial
+
+GOLDS = [0, 1, 1, 0, 2, 1, 0, 2]
+
+
+@pytest.fixture(scope="module")
+def spaced():
+    """A tokenizer that has "A", "B" and "C" with a space before them as tokens, and without."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator(["say A or B or C A B C A B C"] * 8, vocab_size=280, special_tokens=["<|begin|>", "<|stop|>"], show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, bos_token="<|begin|>", eos_token="<|stop|>")
+    assert {"A", "ĠA", "B", "ĠB", "C", "ĠC"} <= set(tokenizer.get_vocab())
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def roomy():
+    return make_model(positions=256)
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    return write_task(tmp_path, [{"q": f"Which letter is thing {i}?", "right": gold} for i, gold in enumerate(GOLDS)])
+
+
+def write_task(folder: Path, rows: list[dict], *, name: str = "letters", choices: str = '["A", "B", "C"]', target: str = "right") -> Path:
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = folder / f"{name}.yaml"
+    path.write_text(
+        f"task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {name}.jsonl}}}}\ntest_split: test\n"
+        f'output_type: multiple_choice\ndoc_to_text: "Question: {{{{q}}}}\\nAnswer:"\ndoc_to_choice: {choices}\ndoc_to_target: {target}\n'
+        "fewshot_split: test\nmetric_list:\n  - {metric: acc, aggregation: mean, higher_is_better: true}\n"
+    )
+    return path
+
+
+def an_entry(path: Path, **changes) -> TaskEntry:
+    return TaskEntry(suite="source", name="letters-answers", task=str(path), answers=True, **changes)
+
+
+def next_token(model, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0, -1].double().softmax(-1)
+
+
+def ids_of(tokenizer, letter: str) -> list[int]:
+    vocabulary = tokenizer.get_vocab()
+    return [vocabulary[form] for form in (letter, f"Ġ{letter}") if form in vocabulary]
+
+
+def agrees(model, tokenizer, context: list[int], row: dict, gold: int) -> None:
+    """One row against the distribution behind `context`."""
+    p = next_token(model, context)
+    shares = [sum(float(p[i]) for i in ids_of(tokenizer, letter)) for letter in "ABC"]
+    mass = sum(shares)
+    assert row["mass"] == pytest.approx(mass, rel=1e-4)
+    assert row["entropy"] == pytest.approx(-float((p * p.log()).sum()), abs=1e-4)
+    assert row["probabilities"] == pytest.approx([share / mass for share in shares], abs=1e-5)
+    assert row["option_entropy"] == pytest.approx(-sum(s / mass * math.log(s / mass) for s in shares), abs=1e-5)
+    assert row["answer"] == shares.index(max(shares))
+    assert (row["gold"], row["acc"], row["aligned"]) == (gold, float(row["answer"] == gold), float(mass >= ALIGNED))
+
+
+@pytest.mark.parametrize("has_spaced", [True, False])
+def test_mass_and_entropies_are_those_of_the_whole_vocabulary(roomy, spaced, letters: Path, has_spaced: bool) -> None:
+    tokenizer = spaced if has_spaced else make_tokenizer()
+    assert [len(ids_of(tokenizer, letter)) for letter in "ABC"] == ([2, 2, 2] if has_spaced else [1, 1, 1])
+    rows, found = score_answers(roomy, tokenizer, an_entry(letters))
+    assert len(rows) == len(GOLDS) and found["num_fewshot"] == 0
+    for number, (row, gold) in enumerate(zip(rows, GOLDS, strict=True)):
+        agrees(roomy, tokenizer, tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"], row, gold)
+        assert row["choices"] == ["A", "B", "C"]
+        assert sum(row["probabilities"]) == pytest.approx(1.0)
+    assert len({row["doc"] for row in rows}) == len({row["prompt"] for row in rows}) == len(GOLDS)
+
+
+def test_with_examples_before_each_question(roomy, spaced, letters: Path) -> None:
+    from holdfast.evaluation.tasks import load_tasks
+
+    entry = an_entry(letters, num_fewshot=2)
+    rows, found = score_answers(roomy, spaced, entry, seed=3)
+    [task] = load_tasks(entry).values()
+    task.set_fewshot_seed(seed=3)
+    assert found["num_fewshot"] == 2
+    for doc, row in zip(task.eval_docs, rows, strict=True):
+        context = task.fewshot_context(doc, num_fewshot=2)
+        assert context.count("Answer:") == 3
+        agrees(roomy, spaced, spaced(context)["input_ids"], row, doc["right"])
+    assert [row["prompt"] for row in score_answers(roomy, spaced, entry, seed=4)[0]] != [row["prompt"] for row in rows]
+
+
+def test_a_prompt_longer_than_the_context_loses_its_beginning(tiny_model, spaced, tmp_path: Path) -> None:
+    task = write_task(tmp_path, [{"q": "or " * 90 + "A?", "right": 0}])
+    [row], _ = score_answers(tiny_model, spaced, an_entry(task))
+    ids = spaced(f"Question: {'or ' * 90}A?\nAnswer:")["input_ids"]
+    assert len(ids) > 64
+    agrees(tiny_model, spaced, ids[-64:], row, 0)
+
+
+def test_in_the_chat_template(roomy, letters: Path) -> None:
+    tokenizer = make_tokenizer(chat=True)
+    rows, _ = score_answers(roomy, tokenizer, an_entry(letters, apply_chat_template=True, limit=2))
+    for number, row in enumerate(rows):
+        text = f"<|user|>Question: Which letter is thing {number}?\nAnswer:<|end|><|assistant|>"
+        agrees(roomy, tokenizer, tokenizer(text)["input_ids"], row, GOLDS[number])
+
+
+@pytest.mark.parametrize("name", ["bloom", "mamba"])
+def test_models_that_cannot_share_beginnings(name: str, letters: Path) -> None:
+    model, tokenizer = architecture(name, vocabulary=300), make_tokenizer()
+    rows, _ = score_answers(model, tokenizer, an_entry(letters, limit=3))
+    for number, row in enumerate(rows):
+        agrees(model, tokenizer, tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"], row, GOLDS[number])
+
+
+def test_the_figures_are_means_over_questions(roomy, spaced, letters: Path) -> None:
+    rows, metrics, primary, _ = measure(roomy, spaced, an_entry(letters), EvaluationPlan(), report=lambda done, total: None, partial=Partial(None))
+    assert primary == "mass"
+    assert set(metrics) == {"mass", "aligned", "entropy", "option_entropy", "acc"}
+    for name, metric in metrics.items():
+        assert metric.value == pytest.approx(sum(row[name] for row in rows) / len(rows))
+        assert metric.interval is not None and metric.interval[0] <= metric.value <= metric.interval[1]
+    assert metrics["mass"].higher_is_better and not metrics["entropy"].higher_is_better
+
+
+def test_several_right_answers_and_answers_by_text(roomy, spaced, tmp_path: Path) -> None:
+    rows = [{"q": "x?", "right": [0, 2]}, {"q": "y?", "right": [1]}]
+    found, _ = score_answers(roomy, spaced, an_entry(write_task(tmp_path, rows, name="several")))
+    assert [row["gold"] for row in found] == [[0, 2], [1]]
+    assert [row["acc"] for row in found] == [float(row["answer"] in row["gold"]) for row in found]
+    named = write_task(tmp_path, [{"q": "x?", "said": "B"}], name="named", target="said")
+    assert score_answers(roomy, spaced, an_entry(named))[0][0]["gold"] == 1
+
+
+def test_options_of_more_than_one_token(tiny_model, spaced, tmp_path: Path) -> None:
+    task = write_task(tmp_path, [{"q": "x?", "right": 0}], choices='["yes", "no"]')
+    for asked in (lambda: check(an_entry(task), spaced), lambda: score_answers(tiny_model, spaced, an_entry(task))):
+        with pytest.raises(ModelError, match=r"options that are one token each, but the tokenizer has 'yes' as \d tokens .*Use a task with lettered"):
+            asked()
+
+
+def test_options_whose_tokens_are_found_only_without_a_space(tiny_tokenizer, letters: Path) -> None:
+    assert "ĠA" not in tiny_tokenizer.get_vocab() and len(tiny_tokenizer(" A", add_special_tokens=False)["input_ids"]) == 2
+    check_answers(tiny_tokenizer, an_entry(letters))
+
+
+def test_a_space_is_no_option(tiny_model, spaced, tmp_path: Path) -> None:
+    """An option without a letter would be counted as the token of a space."""
+    task = write_task(tmp_path, [{"q": "x?", "right": 0}], choices='["A", " "]')
+    for asked in (lambda: check(an_entry(task), spaced), lambda: score_answers(tiny_model, spaced, an_entry(task))):
+        with pytest.raises(DataError, match="empty option in question 1"):
+            asked()
+
+
+def test_a_task_without_options(tiny_model, spaced, tmp_path: Path) -> None:
+    task = write_task(tmp_path, [{"q": "x?", "right": "x"}])
+    task.write_text(
+        task.read_text()
+        .replace("output_type: multiple_choice", "output_type: generate_until")
+        .replace('doc_to_choice: ["A", "B", "C"]\n', "")
+        .replace("metric: acc", "metric: exact_match")
+    )
+    for asked in (lambda: check(an_entry(task), spaced), lambda: score_answers(tiny_model, spaced, an_entry(task))):
+        with pytest.raises(ConfigError, match="`answers` needs a task with options to choose from"):
+            asked()

@@ -1,0 +1,121 @@
+"""How much of a text the model would have said itself: counts and entropies against whole float64 logits."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluation.conftest import SENTENCES, make_model, make_tokenizer
+from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
+from holdfast.evaluation.measures import measure
+from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.perplexity import score_documents
+
+PLAN = EvaluationPlan()
+
+
+@pytest.fixture(scope="module")
+def echo():
+    """A model whose most likely token is often the one it has just read: some of a text with repetitions is memorised, and not all."""
+    model = make_model(tie_word_embeddings=True, seed=3)
+    with torch.no_grad():
+        model.model.embed_tokens.weight *= 12
+    return model
+
+
+def reference(model, ids: list[int], scored: range) -> tuple[float, int, float]:
+    """(nats, most likely ones, summed entropy) of the scored positions; one text, whole logits."""
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].double()
+    logp = logits.log_softmax(-1)
+    nats = -sum(float(logp[t - 1, ids[t]]) for t in scored)
+    exact = sum(int(logits[t - 1].argmax()) == ids[t] for t in scored)
+    entropy = sum(-float((logp[t - 1].exp() * logp[t - 1]).sum()) for t in scored)
+    return nats, exact, entropy
+
+
+TEXTS = [*SENTENCES, "zzzzzzzz yyyyyy", "x", "The the the the", "vvvvvvvvvvvv"]
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_counts_and_entropies_of_whole_texts(echo, bos: bool) -> None:
+    tokenizer = make_tokenizer(bos=bos)
+    texts = TEXTS if bos else [text for text in TEXTS if text != "x"]
+    rows = score_documents(echo, tokenizer, texts, memorisation=True)
+    for text, row in zip(texts, rows, strict=True):
+        ids = ([tokenizer.bos_token_id] if bos else []) + tokenizer(text, add_special_tokens=False)["input_ids"]
+        nats, exact, entropy = reference(echo, ids, range(1, len(ids)))
+        assert row["tokens"] == len(ids) - 1
+        assert row["exact"] == exact
+        assert row["nats"] == pytest.approx(nats, abs=1e-3)
+        assert row["entropy"] == pytest.approx(entropy, abs=1e-3)
+    assert 0 < sum(row["exact"] for row in rows) < sum(row["tokens"] for row in rows)
+
+
+def test_only_the_completion_counts(echo, tiny_tokenizer) -> None:
+    [row] = score_documents(echo, tiny_tokenizer, [("zzzz", "zzyzz")], memorisation=True)
+    ids = [tiny_tokenizer.bos_token_id, *tiny_tokenizer("zzzzzzyzz", add_special_tokens=False)["input_ids"]]
+    given = 1 + len(tiny_tokenizer("zzzz", add_special_tokens=False)["input_ids"])
+    _, exact, entropy = reference(echo, ids, range(given, len(ids)))
+    assert (row["tokens"], row["exact"]) == (len(ids) - given, exact)
+    assert row["entropy"] == pytest.approx(entropy, abs=1e-3)
+
+
+def test_long_texts_are_counted_once_a_token(echo, tiny_tokenizer) -> None:
+    """Windows of 32 that advance by 16, each with what it newly sees."""
+    text = "zzzz sky yyyy blue " * 8
+    ids = [tiny_tokenizer.bos_token_id, *tiny_tokenizer(text, add_special_tokens=False)["input_ids"]]
+    [row] = score_documents(echo, tiny_tokenizer, [text], window=32, stride=16, memorisation=True)
+    sums = [0.0, 0.0, 0.0]
+    end, seen = 32, 1
+    while seen < len(ids):
+        begin, end_here = end - 32, min(end, len(ids))
+        if end > len(ids):
+            begin = len(ids) - 32
+        found = reference(echo, ids[begin:end_here], range(seen - begin, end_here - begin))
+        sums = [a + b for a, b in zip(sums, found, strict=True)]
+        seen, end = end_here, end + 16
+    assert len(ids) > 64
+    assert row["tokens"] == len(ids) - 1
+    assert row["nats"] == pytest.approx(sums[0], abs=1e-3)
+    assert row["exact"] == sums[1]
+    assert row["entropy"] == pytest.approx(sums[2], abs=1e-3)
+
+
+def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    entry = PerplexityEntry(suite="source", name="texts-memorisation", data=str(file), memorisation=True)
+    rows, metrics, primary, found = measure(echo, tiny_tokenizer, entry, PLAN, report=lambda done, total: None, partial=Partial(None))
+    tokens = sum(row["tokens"] for row in rows)
+    assert primary == "exact_memorisation"
+    assert metrics["exact_memorisation"].value == pytest.approx(sum(row["exact"] for row in rows) / tokens)
+    assert metrics["exact_memorisation"].higher_is_better
+    assert metrics["entropy_per_token"].value == pytest.approx(sum(row["entropy"] for row in rows) / tokens)
+    assert 0 < metrics["entropy_per_token"].value < math.log(300)
+    assert metrics["nats_per_token"].value == pytest.approx(sum(row["nats"] for row in rows) / tokens)
+    assert found["tokens"] == tokens
+    for metric in metrics.values():
+        assert metric.interval is not None
+        assert metric.interval[0] <= metric.value <= metric.interval[1]
+        assert metric.n == len(TEXTS)
+
+
+def test_a_certain_model_has_no_entropy_and_no_nan(tiny_tokenizer) -> None:
+    """Logits so far apart that all probabilities but one are 0 in float32."""
+    model = make_model(tie_word_embeddings=True, seed=3)
+    with torch.no_grad():
+        model.model.embed_tokens.weight *= 1e4
+    [row] = score_documents(model, tiny_tokenizer, ["zzzzzzzz"], memorisation=True)
+    assert row["entropy"] == pytest.approx(0.0, abs=1e-6)
+    assert math.isfinite(row["nats"])
+
+
+def test_memorisation_changes_no_figure_of_perplexity(echo, tiny_tokenizer) -> None:
+    plain = score_documents(echo, tiny_tokenizer, TEXTS)
+    counted = score_documents(echo, tiny_tokenizer, TEXTS, memorisation=True)
+    assert [{k: row[k] for k in plain[0]} for row in counted] == plain

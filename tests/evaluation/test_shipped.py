@@ -1,0 +1,245 @@
+"""The suites that come with holdfast, suites of the user's, and what the command line changes in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.errors import ConfigError
+from holdfast.evaluation.entries import ClassesEntry, EvaluationPlan, PerplexityEntry, TaskEntry
+from holdfast.evaluation.shipped import changed, description_of, read_suites, shipped_suites, suite_files
+from holdfast.evaluation.suite import parse_evaluation
+
+NAMES = (
+    "forgetting_stages",
+    "instruction_residual",
+    "knowledge",
+    "label_annealing-alignment_tax",
+    "label_annealing-code",
+    "label_annealing-math",
+    "label_annealing-niche_knowledge",
+    "overtraining",
+    "sequential_averaging",
+)
+
+
+def plan_of(*names: str) -> EvaluationPlan:
+    mapping, problems = read_suites(names)
+    assert problems == []
+    plan, problems = parse_evaluation({**mapping, "allow_code_execution": True})
+    assert problems == []
+    return plan
+
+
+# ------------------------------------------------------------------------------------------------------------- shipped
+
+
+def test_the_shipped_suites() -> None:
+    assert tuple(shipped_suites()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_sound_and_says_what_it_measures(name: str) -> None:
+    plan = plan_of(name)
+    assert plan.entries
+    assert description_of(shipped_suites()[name])
+    for average in plan.averages:
+        raw = yaml.safe_load(shipped_suites()[name].read_text())["averages"][average.name]
+        assert len(average.members) == len(raw)
+        for (_, entry, metric), text in zip(average.members, raw, strict=True):
+            assert text in (entry, f"{entry}/{metric}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_need_permission(name: str) -> None:
+    mapping, _ = read_suites([name])
+    plan, problems = parse_evaluation(mapping)
+    programs = [entry for entry in plan.entries if entry.kind == "code"]
+    assert len(problems) == len(programs)
+    assert all("allow_code_execution" in problem for problem in problems)
+
+
+@pytest.fixture(scope="module")
+def labels_of():
+    """What figures of a task are called, by the harness's own configurations."""
+    from holdfast.evaluation import tasks
+
+    known: dict[str, set[str]] = {}
+
+    def of(task: str) -> set[str]:
+        if task not in known:
+            configs = tasks._find_configs(TaskEntry(suite="source", name=task, task=task))
+            assert configs
+            known[task] = set.intersection(*(set(labels(config)) for config in configs))
+        return known[task]
+
+    def labels(config: dict) -> list[str]:
+        filters = [f["name"] for f in config.get("filter_list") or []]
+        metrics = [metric["metric"] for metric in config.get("metric_list") or [{"metric": "acc"}]]
+        metrics = [metric if isinstance(metric, str) else metric.__name__ for metric in metrics]
+        return [metric if name == "none" else f"{metric},{name}" for metric in metrics for name in filters or ["none"]]
+
+    return of
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tasks_and_metrics_exist(name: str, labels_of) -> None:
+    """Every task's configuration is found, and has the metrics that the suite and its averages name."""
+    plan = plan_of(name)
+    tasks = {(e.suite, e.name): e for e in plan.entries if isinstance(e, TaskEntry) and e.kind != "code"}
+    wanted = [(entry, entry.metric) for entry in tasks.values()]
+    wanted += [(tasks[suite, entry], metric) for average in plan.averages for suite, entry, metric in average.members]
+    for entry, metric in wanted:
+        try:
+            labels = labels_of(entry.task)
+        except ConfigError as error:
+            if "a package that is not installed" not in str(error):
+                raise
+            pytest.skip(str(error))
+        assert labels, f"{entry.task} has no metric that all its subtasks share"
+        if metric is not None:
+            found = [label for label in labels if label == metric or label.split(",")[0] == metric]
+            assert len(found) == 1, f"{entry.task}: '{metric}' names {found} of {labels}"
+
+
+def test_a_paper_has_several() -> None:
+    assert [path.stem for path in suite_files("label_annealing")] == [n for n in NAMES if n.startswith("label_annealing-")]
+    names = [(entry.suite, entry.name) for entry in plan_of("label_annealing").entries]
+    assert len(names) == len(set(names)), "what two suites share is measured once"
+    assert {("source", "mmlu"), ("target", "gsm8k"), ("source", "gsm8k"), ("target", "humaneval")} <= set(names)
+
+
+def test_the_sixteen_numbers_of_the_residual_paper() -> None:
+    members = {average.name: average.members for average in plan_of("instruction_residual").averages}
+    assert {name: len(found) for name, found in members.items()} == {"sub_average_1": 8, "sub_average_2": 7, "average": 16}
+    assert members["average"][:15] == members["sub_average_1"] + members["sub_average_2"]
+
+
+# -------------------------------------------------------------------------------------------------- by name and by file
+
+
+def test_unknown_suites_are_named_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.yaml").write_text("source: [")
+    (tmp_path / "list.yaml").write_text("- arc_easy\n")
+    _, problems = read_suites(["knowlege", "nowhere.yaml", "broken.yaml", "list.yaml", "label"])
+    assert len(problems) == 5
+    assert "unknown suite 'knowlege'. Did you mean 'knowledge'? Known: forgetting_stages, " in problems[0]
+    assert "no such suite file: nowhere.yaml" in problems[1]
+    assert "broken.yaml is no YAML" in problems[2]
+    assert "expected suites such as `source:` with a list of entries in list.yaml" in problems[3]
+    assert "unknown suite 'label'" in problems[4]
+
+
+def test_files_of_a_suite_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "prose.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "prose.jsonl").write_text('{"text": "the other one"}\n')
+    (tmp_path / "here.jsonl").write_text('{"text": "b"}\n')
+    (tmp_path / "mine" / "suite.yaml").write_text(
+        "evaluation:\n  source:\n    - prose.jsonl\n    - {perplexity: here.jsonl}\n    - {task: arc_easy, data: prose.jsonl}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    prose, here, arc = plan_of("mine/suite.yaml").entries
+    assert isinstance(prose, PerplexityEntry) and isinstance(here, PerplexityEntry) and isinstance(arc, TaskEntry)
+    assert prose.data == str((tmp_path / "mine" / "prose.jsonl").resolve()) == arc.data
+    assert here.data == str((tmp_path / "here.jsonl").resolve()), "what is not beside the suite is meant from the working directory"
+
+
+def test_data_for_tasks_of_a_suite_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "arc.jsonl").write_text("{}\n")
+        (tmp_path / folder / "suite.yaml").write_text("source: [arc_easy]\ndata: {arc_easy: arc.jsonl}\nlimit: 3\n")
+    monkeypatch.chdir(tmp_path)
+    [arc] = plan_of("one/suite.yaml").entries
+    assert isinstance(arc, TaskEntry)
+    assert (arc.data, arc.limit) == (str((tmp_path / "one" / "arc.jsonl").resolve()), 3)
+    _, problems = read_suites(["one/suite.yaml", "two/suite.yaml"])
+    assert "data for arc_easy with different settings" in problems[0]
+
+
+def test_settings_of_a_suite_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text("description: mine\nbatch_size: 3\nseed: 7\nconfidence: 0.9\nsource: [arc_easy]\n")
+    plan = plan_of(str(tmp_path / "suite.yaml"))
+    assert (plan.batch_size, plan.seed, plan.confidence) == (3, 7, 0.9)
+    assert description_of(tmp_path / "suite.yaml") == "mine"
+
+
+def test_two_suites_that_ask_the_same_in_different_ways() -> None:
+    """Entries of one name cannot both be kept, and a shipped suite cannot be given other names."""
+    _, problems = read_suites(["knowledge", "overtraining"])
+    assert len(problems) == 1
+    assert "knowledge and overtraining have arc_challenge, arc_easy, piqa, winogrande, boolq, copa, hellaswag with different settings" in problems[0]
+    assert "--output_dir" in problems[0] and "`name:`" in problems[0]
+    _, problems = read_suites(["knowledge", "forgetting_stages"])
+    assert "the average knowledge" in problems[0], "averages are not replaced in silence"
+    assert read_suites(["knowledge", "knowledge"]) == read_suites(["knowledge"])
+
+
+# ------------------------------------------------------------------------------------------- what the command line says
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> EvaluationPlan:
+    rows = [{"text": "a", "label": 0}]
+    (tmp_path / "prose.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "source": ["arc_easy", {"task": "arc_easy", "name": "arc_again"}, {"answers": "mmlu"}, "prose.jsonl"],
+        "target": ["arc_easy", {"classes": "prose.jsonl", "name": "kinds", "prompt": "{text}", "options": [" a", " b"]}],
+        "averages": {"both": ["source/arc_easy", "arc_again"], "one": ["mmlu-answers/acc"]},
+    }
+    found, problems = parse_evaluation(config, base_dir=tmp_path)
+    assert problems == []
+    return found
+
+
+def test_a_file_for_a_task_or_one_entry(plan: EvaluationPlan, tmp_path: Path) -> None:
+    (tmp_path / "arc.jsonl").write_text("{}\n")
+    (tmp_path / "shown.jsonl").write_text("{}\n")
+    file, shown = str(tmp_path / "arc.jsonl"), str(tmp_path / "shown.jsonl")
+    found, problems = changed(plan, data={"arc_easy": file, "arc_again": shown}, fewshot_data={"source/arc_easy": shown})
+    assert problems == []
+    got = {(e.suite, e.name): (e.data, e.fewshot_data) for e in found.entries if isinstance(e, TaskEntry)}
+    assert got == {
+        ("source", "arc_easy"): (file, shown),
+        ("source", "arc_again"): (shown, None),
+        ("source", "mmlu-answers"): (None, None),
+        ("target", "arc_easy"): (file, None),
+    }
+
+
+def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> None:
+    (tmp_path / "arc.jsonl").write_text("{}\n")
+    file = str(tmp_path / "arc.jsonl")
+    _, problems = changed(plan, data={"arc_eazy": file}, fewshot_data={"arc_again": "nowhere.jsonl", "mmlu": file}, skip=["prse"])
+    text = "\n".join(problems)
+    assert "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: arc_again, arc_easy, " in text
+    assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
+    assert "--fewshot_data arc_again: no such file: nowhere.jsonl" in text
+    assert "--fewshot_data mmlu: only used together with --data mmlu=FILE" in text
+
+
+def test_entries_that_are_skipped_take_their_averages_along(plan: EvaluationPlan) -> None:
+    found, problems = changed(plan, skip=["arc_again", "target/arc_easy"])
+    assert problems == []
+    assert [(e.suite, e.name) for e in found.entries] == [
+        ("source", "arc_easy"),
+        ("source", "mmlu-answers"),
+        ("source", "prose"),
+        ("target", "kinds"),
+    ]
+    assert [average.name for average in found.averages] == ["one"]
+
+
+def test_settings_for_all(plan: EvaluationPlan) -> None:
+    found, _ = changed(plan, limit=5, num_fewshot=0, apply_chat_template=None)
+    for entry in found.entries:
+        if isinstance(entry, TaskEntry):
+            assert (entry.limit, entry.num_fewshot, entry.apply_chat_template) == (5, 0, False)
+        else:
+            assert isinstance(entry, (PerplexityEntry, ClassesEntry)) and entry.max_documents == 5
+    assert changed(plan) == (plan, [])
