@@ -34,8 +34,8 @@ def sentence_model() -> str:
 
 
 def fix_language_detection() -> None:
-    """IFEval asks langdetect for the language of an answer, and langdetect draws: unseeded, the same answer follows an instruction in one run and breaks
-    it in the next. A seed that the user has set stays."""
+    """IFEval asks langdetect for the language of an answer, and langdetect draws: unseeded, the same answer follows an instruction in one run and
+    breaks it in the next. A seed that the user has set stays."""
     import langdetect
 
     if langdetect.DetectorFactory.seed is None:
