@@ -293,6 +293,7 @@ def test_many_tests_are_said():
     assert "3 tests were made" in str(many_tests([one] * 3, confidence=0.95)) and "2.5 %" in str(many_tests([one] * 3, confidence=0.95))
 
 
+@pytest.mark.slow
 def test_right_at_the_threshold_a_rule_fails_as_rarely_as_it_says():
     """A true drop of exactly the threshold: each wrong certainty (failed, passed) has a chance of about 2.5 %, over real bootstraps."""
     rng = np.random.default_rng(0)

@@ -157,6 +157,7 @@ def test_user_text_is_escaped_everywhere(tmp_path) -> None:
 needs_chromium = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_draws_without_a_message_and_fits_a_phone(pair, tmp_path, tmp_path_factory) -> None:
     profile = tmp_path_factory.mktemp("chromium")

@@ -87,6 +87,7 @@ def test_a_tradeoff_page_draws_without_a_message_and_fits_a_phone(make_arm, tmp_
     assert look_on_phone(page, profile, 360) == {"scroll": 360, "outside": [], "drawn": 1, "wide": 0}
 
 
+@pytest.mark.slow
 def test_a_run_report_fits_a_phone(make_run, profile) -> None:
     page = write_run_report(
         make_run(name="model-with-a-very-long-name-" * 4, metrics=metric_lines(80), config={"a_very_long_key_" * 5: "/a/very/long/path" * 9})

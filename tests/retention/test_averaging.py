@@ -121,7 +121,7 @@ def test_a_folder_that_does_not_fit_is_named_at_the_start(tmp_path):
     assert "w: expected (2,), the checkpoint has (3,)" in said and "v: not in the checkpoint" in said
 
 
-@pytest.mark.parametrize("peft", [False, True])
+@pytest.mark.parametrize("peft", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_against_the_folder_of_its_start_is_the_run_against_its_start(peft, tmp_path):
     folder = tmp_path / "start"
     trainer = make_trainer(tmp_path, {"sfa": {"every": 2, "beta": 0.4}}, peft=peft)

@@ -339,7 +339,7 @@ def test_decoupled_in_a_run_under_sgd_is_averaging_with_a_weight_for_each_parame
 # ---------------------------------------------------------------------------------------------------------------- in a run
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_where_things_are_kept_changes_no_bit(tmp_path, old, decoupled):
     results = []
     for keep in ("device", "cpu", "disk"):
