@@ -424,6 +424,7 @@ def test_user_text_is_escaped_everywhere(tmp_path) -> None:
     assert figures_of(page)
 
 
+@pytest.mark.slow
 def test_five_thousand_rows_make_a_page_of_some_megabytes_in_seconds(tmp_path) -> None:
     pair = Pair(tmp_path)
     pair.add("k", "mmlu", "task", multiple_choice("mmlu", 5000, 0.5, 0.45, tasks=[f"mmlu_s{i}" for i in range(57)], words=60), ACCURACY)
