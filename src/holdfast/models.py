@@ -6,13 +6,14 @@ in words a user can act on.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
 from holdfast.environment import shown_name
 from holdfast.errors import ConfigError, ModelError
 from holdfast.results import fingerprint
@@ -54,8 +55,6 @@ def load(
         ModelError: no model or tokenizer there, not a causal LM, weights that are not safetensors.
         ConfigError: no such device.
     """
-    from transformers import AutoModelForCausalLM
-
     name = os.fspath(name)
     place = usable_device(device)
     check_model(name, revision=revision, trust_remote_code=trust_remote_code)
@@ -63,13 +62,7 @@ def load(
     kwargs: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code, "dtype": dtype, "use_safetensors": True}
     if attn_implementation is not None:
         kwargs["attn_implementation"] = attn_implementation
-    try:
-        model = AutoModelForCausalLM.from_pretrained(name, **kwargs)
-    except ImportError as error:
-        raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"Could not load {name}: {first_line(error)}") from error
-    model = model.to(place).eval()
+    model = from_pretrained(name, **kwargs).to(place).eval()
     identity = {
         "name": shown_name(name),
         "hash": weights_hash(name, revision=revision, dtype=dtype),
@@ -78,6 +71,22 @@ def load(
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
     }
     return Loaded(model=model, tokenizer=tokenizer, identity=identity)
+
+
+def from_pretrained(name: str, **kwargs: Any) -> Any:
+    """`AutoModelForCausalLM.from_pretrained` with its failures in words.
+
+    Raises:
+        ModelError: a package is missing, or the model cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(name, **kwargs)
+    except ImportError as error:
+        raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Could not load {name}: {first_line(error)}") from error
 
 
 def best_device() -> Any:
@@ -175,8 +184,18 @@ def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> s
     folder = model_folder(name, revision)
     if folder is None:
         raise ModelError(f"Expected the weights of {name} on disk (a folder, or the hub's cache after it was loaded), found none.")
-    parts = [_adapter_hash(folder), weights_hash(base)] if base is not None else [checkpoint_hash(folder)]
+    parts = [_adapter_hash(folder), weights_hash(base)] if base is not None else [_folder_hash(folder)]
     return parts[0] if dtype == "auto" and len(parts) == 1 else fingerprint([*parts, dtype])
+
+
+def _folder_hash(folder: Path) -> str:
+    """`checkpoint_hash`, read once a process while the files are the same: a model is identified before it is loaded and after."""
+    return _hash_of(str(folder), tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weight_files(folder)))
+
+
+@functools.cache
+def _hash_of(folder: str, files: tuple[tuple[str, int, int], ...]) -> str:
+    return checkpoint_hash(folder)
 
 
 def _adapter_hash(folder: Path) -> str:

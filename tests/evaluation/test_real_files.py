@@ -259,3 +259,12 @@ def test_rolling_log_likelihood_and_perplexity_agree(model, tmp_path):
     ours = score_documents(model, tokenizer, texts)
     assert [row["nats"] for row in theirs.rows] == pytest.approx([row["nats"] for row in ours], abs=1e-3)
     assert [row["bytes"] for row in theirs.rows] == [row["bytes"] for row in ours]
+
+
+def test_answers_longer_than_the_context_end_after_half_of_it(shared_data, tokenizer):
+    """IFEval asks for 1280 tokens, where the harness gives up on a model of 64."""
+    short = make_model(positions=64)
+    scores = run_task(short, tokenizer, an_entry(shared_data, "ifeval", limit=2))
+    assert scores.notes == ["The model's context has 64 tokens, so answers ended after 32; the task allows more than fit."]
+    longest = max(len(tokenizer.decode([token])) for token in range(len(tokenizer)))
+    assert [len(row["output"]) <= 32 * longest for row in scores.rows] == [True, True]

@@ -264,7 +264,7 @@ def test_a_line_cut_short_is_left_out(tmp_path):
     from holdfast.evaluation.partial import Partial
 
     path = tmp_path / "found.jsonl"
-    path.write_text('{"a": 1}\n{"b": 2}\n{"c": ')
+    path.write_text('{"key": "a", "value": 1}\n{"key": "b", "value": 2}\n{"key": "c", ')
     kept = Partial(path, seconds=0.0)
     assert kept.found == {"a": 1, "b": 2}
     kept.add({"d": 4})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +87,9 @@ def run(argv: list[str]) -> int:
         say=lambda line: say.print(line, soft_wrap=True, markup=False, highlight=False),
     )
     labels = [r.label for r in requests]
-    found, comparisons = gather(out, record, plan, labels)
-    report = write_report(out, record, plan)
+    compare = comparer(out, plan)
+    found, comparisons = gather(out, plan, labels, compare)
+    report = write_report(out, record, compare)
     if as_json:
         print_json({"output_dir": str(out), "evaluations": found, "comparisons": comparisons})
     else:
@@ -129,8 +132,6 @@ def read_plan(request: Request) -> tuple[EvaluationPlan, list[str]]:
     skipped = request.texts("skip")
     if skipped and not plan.entries and not request.problems:
         request.problems.append(f"--skip: nothing is left to measure without {', '.join(skipped)}")
-    import dataclasses
-
     plan = dataclasses.replace(plan, allow_code_execution=allowed)
     programs = [e.name for e in plan.entries if e.kind == "code"]
     if programs and not allowed:
@@ -179,35 +180,42 @@ def plan_lines(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Pat
     return [*lines, f"  {'output':<11} {out}"]
 
 
-def gather(
-    out: Path, record: EvaluationRecord, plan: EvaluationPlan, labels: Sequence[str]
-) -> tuple[dict[str, list[Evaluation]], dict[str, list[Comparison]]]:
-    """The plan's evaluations by label, and every other model's comparison with the first."""
-    from holdfast.evaluation.averages import SUITE
+Compare = Callable[[str, str], "list[Comparison]"]
+
+
+def comparer(out: Path, plan: EvaluationPlan) -> Compare:
+    """A function that compares two models of OUT by their labels, each pair once: terminal and page say the same."""
     from holdfast.evaluation.compare_folders import compare_folders
     from holdfast.results import EvaluationFolder
 
+    @functools.cache
+    def compare(first: str, label: str) -> list[Comparison]:
+        return compare_folders(EvaluationFolder(out / first), EvaluationFolder(out / label), confidence=plan.confidence, seed=plan.seed)[0]
+
+    return compare
+
+
+def gather(
+    out: Path, plan: EvaluationPlan, labels: Sequence[str], compare: Compare
+) -> tuple[dict[str, list[Evaluation]], dict[str, list[Comparison]]]:
+    """The plan's evaluations by label, and every other model's comparison with the first."""
+    from holdfast.evaluation.averages import SUITE
+    from holdfast.results import EvaluationFolder
+
     wanted = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
-    folders = {label: EvaluationFolder(out / label) for label in labels}
-    found = {label: [e for suite, name in wanted if (e := folder.find(suite, name)) is not None] for label, folder in folders.items()}
-    comparisons: dict[str, list[Comparison]] = {}
-    for label in labels[1:]:
-        made, _ = compare_folders(folders[labels[0]], folders[label], confidence=plan.confidence, seed=plan.seed)
-        comparisons[label] = [c for c in made if (c.suite, c.name) in wanted]
-    return found, comparisons
+    found = {label: [e for suite, name in wanted if (e := EvaluationFolder(out / label).find(suite, name)) is not None] for label in labels}
+    return found, {label: [c for c in compare(labels[0], label) if (c.suite, c.name) in wanted] for label in labels[1:]}
 
 
-def write_report(out: Path, record: EvaluationRecord, plan: EvaluationPlan) -> Path:
+def write_report(out: Path, record: EvaluationRecord, compare: Compare) -> Path:
     """Writes OUT/report.html with every model of the folder."""
-    from holdfast.evaluation.compare_folders import compare_folders
     from holdfast.evaluation.session import PAGE
     from holdfast.reports.evaluation_report import write_evaluation_report
     from holdfast.results import EvaluationFolder
 
-    folders = {m["label"]: EvaluationFolder(out / m["label"]) for m in record.models}
-    first, *others = folders
-    compared = {label: compare_folders(folders[first], folders[label], confidence=plan.confidence, seed=plan.seed)[0] for label in others}
-    return write_evaluation_report(out / PAGE, record, list(folders.values()), comparisons=compared)
+    first, *others = labels = [m["label"] for m in record.models]
+    folders = [EvaluationFolder(out / label) for label in labels]
+    return write_evaluation_report(out / PAGE, record, folders, comparisons={label: compare(first, label) for label in others})
 
 
 def print_results(found: dict[str, list[Evaluation]], comparisons: dict[str, list[Comparison]], target: Any) -> None:

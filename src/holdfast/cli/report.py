@@ -35,8 +35,7 @@ def run(argv: list[str]) -> int:
 
 def report_evaluation(out: Path) -> int:
     """Prints and writes what the output folder of `holdfast evaluate` holds."""
-    from holdfast.cli.evaluate import print_results, write_report
-    from holdfast.evaluation.compare_folders import compare_folders
+    from holdfast.cli.evaluate import comparer, print_results, write_report
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.session import read_record
     from holdfast.results import EvaluationFolder
@@ -47,12 +46,10 @@ def report_evaluation(out: Path) -> int:
     if not folders:
         raise RunFolderError(f"{out} holds no finished evaluation yet (status {record.status}). The same 'holdfast evaluate' command continues.")
     first, *others = folders
-    compared = {}
-    for label in others:
-        compared[label] = compare_folders(folders[first], folders[label], confidence=plan.confidence, seed=plan.seed)[0]
-    report = write_report(out, record, plan)
+    compare = comparer(out, plan)
+    report = write_report(out, record, compare)
     target = console()
-    print_results({label: folder.all() for label, folder in folders.items()}, compared, target)
+    print_results({label: folder.all() for label, folder in folders.items()}, {label: compare(first, label) for label in others}, target)
     target.print(f"Report    {report}", soft_wrap=True, markup=False, highlight=False)
     return 0
 

@@ -97,7 +97,10 @@ def run_task(
             fewshot_as_multiturn=True,
         )
     assert results is not None, "only rank 0 of a distributed harness run has results, and none is set up here"
-    return _scores(results, tasks, entry, confidence=confidence, seed=seed)
+    scores = _scores(results, tasks, entry, confidence=confidence, seed=seed)
+    if lm.shortened is not None:
+        scores.notes.append(f"The model's context has {window} tokens, so answers ended after {lm.shortened}; the task allows more than fit.")
+    return scores
 
 
 @contextmanager

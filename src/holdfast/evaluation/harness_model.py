@@ -12,10 +12,12 @@ Importing this module imports the harness and torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
 
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.shared_prefix import Path, paths_of, scorer_for
@@ -57,6 +59,8 @@ class SharedPrefixLM(HFLM):
         self.share = share
         self.shared = False
         """Whether the last log-likelihoods were computed with shared prefixes."""
+        self.shortened: int | None = None
+        """Tokens that answers were allowed of those that the task asked for, where these do not fit into the context."""
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """As `HFLM.loglikelihood`, every distinct text tokenised once."""
@@ -118,7 +122,9 @@ class SharedPrefixLM(HFLM):
         return [(float(nats), bool(best)) for nats, best in found]
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-        """As `HFLM.generate_until`, a few batches at a time."""
+        """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the model's context, where `HFLM` gives up, end after
+        half of it, so that the other half is left for the question; `shortened` says so."""
+        requests = [self._that_fit(request) for request in requests]
         found: list[Any] = [self.partial.found.get(f"generate {index}") for index in range(len(requests))]
         # long contexts first, so that the first batch is the largest and the remaining time is never too low
         order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
@@ -133,3 +139,12 @@ class SharedPrefixLM(HFLM):
                 self.partial.add({f"generate {index}": found[index] for index in group})
             self.progress(min(start + size, len(order)), len(order))
         return found
+
+    def _that_fit(self, request: Any) -> Any:
+        context, how = request.args
+        asked = normalize_gen_kwargs(how, self.max_gen_toks)["max_gen_toks"]
+        if asked < self.max_length:
+            return request
+        self.shortened = max(1, self.max_length // 2)
+        lengths = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+        return SimpleNamespace(args=(context, {**{k: v for k, v in how.items() if k not in lengths}, "max_gen_toks": self.shortened}))

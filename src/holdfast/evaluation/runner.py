@@ -107,16 +107,23 @@ def evaluate(
         partial.remove()
         done.append(evaluation)
         measured[key] = evaluation
+    return [*done, *_with_averages(folder, plan, model_identity)]
+
+
+def _with_averages(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: Mapping[str, Any]) -> list[Evaluation]:
+    """The plan's averages, which are in the folder when this returns."""
     averages = averages_of(folder, plan, model_identity)
     for evaluation in averages:
-        folder.write(evaluation, [])
-    return [*done, *averages]
+        if folder.find(evaluation.suite, evaluation.name) != evaluation:
+            folder.write(evaluation, [])
+    return averages
 
 
 def kept_evaluations(
     plan: EvaluationPlan, tokenizer: Any, folder: EvaluationFolder, model_identity: Mapping[str, Any], *, cache: str | Path | None = None
 ) -> list[Evaluation] | None:
-    """What `evaluate` would give without computing anything, None where something is left to compute. Arguments as there."""
+    """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what is in the cache is in the
+    folder when this returns."""
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
     found = []
     for entry in plan.entries:
@@ -125,10 +132,7 @@ def kept_evaluations(
         if kept is None:
             return None
         found.append(kept)
-    averages = averages_of(folder, plan, model_identity)
-    for evaluation in averages:
-        folder.write(evaluation, [])
-    return [*found, *averages]
+    return [*found, *_with_averages(folder, plan, model_identity)]
 
 
 def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000) -> list[Comparison]:

@@ -64,6 +64,20 @@ def layout(height: int, *, xaxis: dict[str, Any], yaxis: dict[str, Any], **more:
     }
 
 
+def row_note(text: str, place: float, side: int, tint: str) -> dict[str, Any]:
+    """Words above a row of a plot: side 0 at its left edge, 1 at its right. `text` is as `plain` leaves it."""
+    return {
+        "xref": "paper",
+        "x": side,
+        "y": place,
+        "yshift": 17,
+        "xanchor": "left" if side == 0 else "right",
+        "showarrow": False,
+        "text": text,
+        "font": {"size": 12, "color": tint},
+    }
+
+
 LEGEND = {
     "orientation": "h",
     "x": 0,
@@ -141,18 +155,7 @@ def forest(rows: Sequence[Row]) -> Chart | None:
         )
         shown = r.relative if relative else number(r.raw.gain, 3, sign=True)
         for text, side, tint in ((plain(shorten(r.label, 34)), 0, "var(--ink)"), (shown, 1, colour)):
-            notes.append(
-                {
-                    "xref": "paper",
-                    "x": side,
-                    "y": place,
-                    "yshift": 17,
-                    "xanchor": "left" if side == 0 else "right",
-                    "showarrow": False,
-                    "text": text,
-                    "font": {"size": 12, "color": tint},
-                }
-            )
+            notes.append(row_note(text, place, side, tint))
     unit = "% of the value before" if relative else next(iter(units))
     height = 70 + 46 * len(drawn)
     figure = {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.reports.calibration import Calibration
-from holdfast.reports.charts import LEGEND, Chart, axis, finite, layout, plain
+from holdfast.reports.charts import LEGEND, Chart, axis, finite, layout, plain, row_note
 from holdfast.reports.figures import Row, decimals_for, interval_text, number, percent, significant
 from holdfast.reports.markup import Column
 from holdfast.results import Comparison, Metric, StageMatrix
@@ -261,18 +261,7 @@ def gain_forest(rows: Sequence[Row], *, title: str, names: Sequence[str] | None 
     for place, ((r, name), text) in enumerate(zip(found, shown, strict=True)):
         for said, side in ((plain(squeeze(name, 34)), 0), (text, 1)):
             tint = "var(--ink)" if side == 0 or r.tone == "flat" else f"var(--{r.tone})"
-            notes.append(
-                {
-                    "xref": "paper",
-                    "x": side,
-                    "y": place,
-                    "yshift": 17,
-                    "xanchor": "left" if side == 0 else "right",
-                    "showarrow": False,
-                    "text": said,
-                    "font": {"size": 12, "color": tint},
-                }
-            )
+            notes.append(row_note(said, place, side, tint))
     height = 66 + (19 if compact else 46) * len(found)
     down: dict[str, Any] = {"range": [len(found) - 0.4, -0.9 if not compact else -0.7], "fixedrange": True, "zeroline": False}
     if compact:

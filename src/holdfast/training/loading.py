@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoints.reader import CheckpointReader
+from holdfast import models
 from holdfast.environment import EFFICIENT_LOADING, loads_on_one_process_only
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
-from holdfast.models import check_causal_lm, first_line
+from holdfast.models import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,7 +26,6 @@ def load_model(config: TrainConfig) -> Any:
     Raises:
         ModelError: not found, not a causal LM, no safetensors.
     """
-    from transformers import AutoModelForCausalLM
     from trl import get_quantization_config
 
     name = config.model.model_name_or_path
@@ -45,15 +44,8 @@ def load_model(config: TrainConfig) -> Any:
     if config.retention and loads_on_one_process_only():
         # The other processes of a machine would get empty weights, handed around when the model is sharded: too late for teachers and anchors.
         os.environ[EFFICIENT_LOADING] = "false"
-    check_causal_lm(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
-    if os.path.isdir(name):
-        CheckpointReader(name)  # names a missing or damaged shard, where the loader below speaks of headers
-    try:
-        return AutoModelForCausalLM.from_pretrained(name, **kwargs)
-    except ImportError as error:
-        raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"Could not load {name}: {first_line(error)}") from error
+    models.check_model(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
+    return models.from_pretrained(name, **kwargs)
 
 
 def load_tokenizer(config: TrainConfig) -> Any:
@@ -64,13 +56,8 @@ def load_tokenizer(config: TrainConfig) -> Any:
     Raises:
         ModelError: no tokenizer in the folder, one without an end-of-sequence token, a token that is not in the vocabulary, no such template.
     """
-    from transformers import AutoTokenizer
-
     name = config.model.model_name_or_path
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"Expected a tokenizer beside the model at {name}, but none can be loaded: {first_line(error)}") from error
+    tokenizer = models.load_tokenizer(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
     for key in ("eos_token", "pad_token"):
         token = getattr(config.training, key)
         if token is not None and token not in tokenizer.get_vocab():
