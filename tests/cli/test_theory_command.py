@@ -1,0 +1,127 @@
+"""`holdfast theory`: subjects, the tables, the files, exit codes, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import theory
+from holdfast.cli.main import main
+from holdfast.results import read_json
+from holdfast.theory import regression_study
+from holdfast.theory.regression_study import RegressionStudy, Setting, run_study
+
+SMALL = ["--dimension", "12", "--pretrain_rows", "7", "--finetune_rows", "4", "--seeds", "3", "--lambdas", "0.1", "1"]
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and the command where `holdfast` looks for it."""
+    from holdfast.cli import main as main_module
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    monkeypatch.setitem(main_module.COMMANDS, "theory", ("holdfast.cli.theory", "the papers' theories"))
+    return tmp_path
+
+
+def test_subjects_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory"]) == 2
+    alone = capsys.readouterr().out
+    assert main(["theory", "--help"]) == 0
+    assert capsys.readouterr().out == alone
+    assert all(f"  {name} " in alone for name in theory.SUBJECTS)
+
+
+def test_a_subject_with_a_typo_gets_its_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "regresion"]) == 2
+    assert "unknown subject 'regresion'. Did you mean 'regression'? Known: regression" in capsys.readouterr().err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "regression", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(
+        option in shown for option in ("--overlap", "--decay", "--lambdas", "--seeds", "--json", "examples", "exit code", "paper 000, section 4")
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["dimension", "pretrain_rows", "finetune_rows", "overlap", "decay", "shift", "noise", "seeds", "seed", "tolerance", "most_steps"]
+)
+def test_the_defaults_in_the_help_are_the_settings(name: str) -> None:
+    said = {a.dest: a.help for a in theory.regression_parser()._actions}
+    assert said[name].endswith(f"({getattr(Setting(), name):g})")
+
+
+def test_tables_and_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "regression", *SMALL]) == 0
+    shown = capsys.readouterr().out
+    expected = run_study(Setting(dimension=12, pretrain_rows=7, finetune_rows=4, seeds=3, weights=(0.1, 1.0)))
+    for check in expected.checks:
+        assert check.name in shown
+    assert "All 14 statements of the theory hold." in shown
+    assert f"{expected.middle.ratio.value:.3f} [" in shown and expected.middle.verdict in shown
+    assert "theory/regression.json" in shown and "theory/regression.html" in shown
+    record = read_json("theory/regression.json")
+    found = RegressionStudy.from_json(record)
+    assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)
+    assert set(record["versions"]) == {"python", "holdfast", "numpy", "scipy"} and record["created"] and record["hardware"]["cores"]
+    assert Path("theory/regression.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_json_on_stdout_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "regression", *SMALL, "--json", "--output_dir", "deep/here"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == json.loads(Path("deep/here/regression.json").read_text())
+    assert "deep/here/regression.html" in captured.err
+
+
+def test_options_from_a_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.yaml").write_text("dimension: 12\npretrain_rows: 7\nfinetune_rows: 4\nlambdas: [0.5, 2]\nseeds: 2\ndecay: 1.5\njson: true\n")
+    assert main(["theory", "regression", "--config", "a.yaml", "--seeds", "3"]) == 0
+    setting = json.loads(capsys.readouterr().out)["setting"]
+    assert (setting["weights"], setting["seeds"], setting["decay"]) == ([0.5, 2.0], 3, 1.5)
+
+
+def test_a_failed_statement_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sound = regression_study.checks
+
+    def one_fails(*arguments):
+        first, *rest = sound(*arguments)
+        return [dataclasses.replace(first, passed=False, value=0.5, note="[red]as told[/red]"), *rest]
+
+    monkeypatch.setattr(regression_study, "checks", one_fails)
+    assert main(["theory", "regression", *SMALL]) == 1
+    shown = capsys.readouterr().out
+    assert "13 of 14 statements" in shown and "NO ([red]as told[/red])" in shown and "5.0e-1" in shown
+    assert Path("theory/regression.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--dimension", "x", "--pretrain_rows", "500", "--overlap", "2", "--noise", "-1", "--lambdas", "0", "--seeds", "0", "--sedes", "3"],
+         ["--dimension: expected a whole number, got 'x'", "--overlap: expected a share from 0 to 1, got 2", "--noise: expected a finite number",
+          "--lambdas: expected finite numbers above 0", "--seeds: expected at least 1, got 0", "Did you mean '--seeds'?", "6 problems"]),
+        (["--dimension", "10", "--pretrain_rows", "10", "--finetune_rows", "11"],
+         ["--pretrain_rows: expected 1 to 9, fewer than the dimension (10), got 10", "--finetune_rows: expected 1 to 9"]),
+        (["--overlap", "0", "--finetune_rows", "90"], ["--overlap: 0 puts all fine-tuning rows outside", "Give at most 80 rows"]),
+        (["--lambdas", "1", "two"], ["--lambdas: expected numbers, got 'two'"]),
+        (["--output_dir", "taken"], ["--output_dir: expected a folder, got the file taken"]),
+        (["--tolerance", "2", "--most_steps", "0"], ["--tolerance: expected above 0 and below 1", "--most_steps: expected at least 1, got 0"]),
+        (["--config", "none.yaml"], ["no such file: none.yaml"]),
+        (["--overlap", "1", "--shift", "0", "--noise", "0"], ["Expected something to learn"]),
+    ],
+    ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
+)  # fmt: skip
+def test_mistakes(words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("taken").write_text("")
+    assert main(["theory", "regression", *words]) == 2
+    captured = capsys.readouterr()
+    for part in parts:
+        assert part in captured.err, captured.err
+    assert captured.out == "" and not Path("theory").exists()
