@@ -20,7 +20,7 @@ from holdfast.cli.main import main
 from holdfast.cli.request import Request
 from holdfast.evaluation import answers_store
 from holdfast.evaluation.answers_store import GenerationSettings, answer_of, generated_answers, prompt_of, read_answers, read_prompts, store_of
-from holdfast.evaluation.ledger import read_ledger
+from holdfast.ledger import read_ledger
 from holdfast.results import read_json, read_jsonl, write_jsonl
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")

@@ -13,12 +13,13 @@ import pytest
 
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
+from holdfast import endpoint as endpoint_module
+from holdfast.endpoint import Endpoint
 from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
-from holdfast.evaluation import judge as judge_module
-from holdfast.evaluation.judge import JUDGEMENTS, Endpoint, JudgeSettings, Pair, judge_pairs, kept_judgements, question
-from holdfast.evaluation.ledger import Ledger, read_ledger
+from holdfast.evaluation.judge import JUDGEMENTS, JudgeSettings, Pair, judge_pairs, kept_judgements, question
 from holdfast.evaluation.verdict import MalformedReply, letter_of, read_verdict
 from holdfast.evaluation.win_rate import win_rate
+from holdfast.ledger import Ledger, read_ledger
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")
 
@@ -201,13 +202,13 @@ def test_faults_are_asked_again(fault, tmp_path):
 
 def test_pauses_grow_and_are_capped(tmp_path, monkeypatch):
     pauses = []
-    sleep = judge_module.asyncio.sleep
+    sleep = endpoint_module.asyncio.sleep
 
     async def noted(seconds):
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(judge_module.asyncio, "sleep", noted)
+    monkeypatch.setattr(endpoint_module.asyncio, "sleep", noted)
     with FakeEndpoint(always=fake.status(500)) as server:
         found = ask(server, tmp_path, PAIRS[1:2], workers=1, attempts=6, first_wait=1.0, longest_wait=5.0)
     assert found.failed == 2 and len(server.asked) == 12

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from holdfast.cli.checkpoint_options import stderr_console, stdout_console
 from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import DataError, HoldfastError, Interrupted
 
 if TYPE_CHECKING:
+    from holdfast.endpoint import Endpoint
     from holdfast.evaluation.answers_store import AnswerSet, GenerationSettings
-    from holdfast.evaluation.judge import Endpoint, Judged, JudgeSettings, Pair
+    from holdfast.evaluation.judge import Judged, JudgeSettings, Pair
     from holdfast.evaluation.win_rate import WinRate
 
 DESCRIPTION = """\
@@ -91,8 +89,10 @@ class Asked:
 
 def read_request(request: Request) -> Asked:
     """What is asked for; mistakes are added to the request's problems."""
+    from holdfast.cli.endpoint_options import key_of
+    from holdfast.endpoint import Endpoint
     from holdfast.evaluation.answers_store import GenerationSettings, read_prompts
-    from holdfast.evaluation.judge import TEMPLATE, Endpoint, JudgeSettings
+    from holdfast.evaluation.judge import TEMPLATE, JudgeSettings
 
     names = request.texts("answers")
     if len(names) != 1:
@@ -114,7 +114,7 @@ def read_request(request: Request) -> Asked:
         top_logprobs=request.whole("top_logprobs", 20),
     )
     base_url = request.required("base_url", "the endpoint, such as http://localhost:8000/v1 or https://api.openai.com/v1")
-    variable, key = _key(request, base_url)
+    variable, key = key_of(request, base_url, "api_key_env")
     endpoint = Endpoint(
         base_url=base_url,
         api_key=key,
@@ -205,8 +205,9 @@ def build_parser() -> RequestParser:
 
 def preview(asked: Asked) -> int:
     """`--dry_run`: what would be generated and asked, and roughly what it costs. Sends nothing, writes nothing."""
+    from holdfast.endpoint import cost
     from holdfast.evaluation.answers_store import store_of, unanswered
-    from holdfast.evaluation.judge import cost, kept_judgements, missing_questions, questions_of
+    from holdfast.evaluation.judge import kept_judgements, missing_questions, questions_of
 
     out = stdout_console()
 
@@ -291,7 +292,8 @@ def record(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Jud
     import importlib.metadata
 
     from holdfast import __version__
-    from holdfast.evaluation.judge import TEMPLATE, cost
+    from holdfast.endpoint import cost
+    from holdfast.evaluation.judge import TEMPLATE
 
     versions = {name: importlib.metadata.version(name) for name in ("openai", "numpy", "scipy")}
     own = asked.settings.template == TEMPLATE
@@ -316,7 +318,7 @@ def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, ref
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.evaluation.judge import cost
+    from holdfast.endpoint import cost
 
     out = stdout_console()
 
@@ -357,23 +359,6 @@ def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, ref
 
 
 # -------------------------------------------------------------------------------------------------------------- options
-
-
-def _key(request: Request, base_url: str) -> tuple[str, str | None]:
-    """(variable, key): the variable that is named, or OpenAI's own for OpenAI's own endpoint, so that no key goes where it was not meant to go."""
-    from holdfast.evaluation.judge import DEFAULT_KEY_VARIABLE
-
-    named = request.text("api_key_env", None)
-    if named is not None:
-        key = os.environ.get(named, "").strip()
-        if not key:
-            state = "is not set" if named not in os.environ else "is empty"
-            shown = named if re.fullmatch(r"[A-Z_][A-Z0-9_]*", named) else "the one given"  # somebody may have put the key itself there
-            request.problems.append(f"--api_key_env: expected the name of an environment variable that holds the key; {shown} {state}")
-        return named, key or None
-    if urlsplit(base_url).hostname == "api.openai.com":
-        return DEFAULT_KEY_VARIABLE, os.environ.get(DEFAULT_KEY_VARIABLE, "").strip() or None
-    return DEFAULT_KEY_VARIABLE, None
 
 
 def _template(request: Request, default: str) -> str:

@@ -6,6 +6,9 @@
 | readers, json_rows, arrow_cache | how local files are read, validated and kept memory-mapped |
 | formats, layouts | rows of any known layout -> the columns of TRL's SFTTrainer, every row checked |
 | mixing | replay rows among tokenised train rows |
+| prepare | files of public data sets, as published -> rows to train on |
+| synthesise, synthesis_prompts | articles written by a language model, kept reply by reply, within a budget |
+| word_problems, reference_chat, fictional_manual | made by rule, for studies of minutes: mathematics, conversations, a railway that does not exist |
 | embedded | the corpus inside every CPython, and a tokenizer for it |
 | progress | a bar that only slow work shows |
 """

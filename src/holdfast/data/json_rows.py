@@ -66,7 +66,7 @@ def json_tables(stream: BinaryIO, name: str, *, fast: bool = True) -> Iterator[p
         if not lines:
             continue
         table = _fast_table(chunk, [line for _, line in lines]) if fast else None
-        yield table if table is not None else rows_table([_row(line, number, name) for number, line in lines])
+        yield table if table is not None else rows_table([json_row(line, number, name) for number, line in lines])
 
 
 def nonblank_lines(stream: BinaryIO) -> Iterator[int]:
@@ -190,7 +190,7 @@ def _holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
 # ---------------------------------------------------------------------------------------------------------- single rows
 
 
-def _row(line: bytes, number: int, name: str) -> dict[str, Any]:
+def json_row(line: bytes, number: int, name: str) -> dict[str, Any]:
     """One line as a row, or a `DataError` that says what is wrong with it."""
     where = f"{name}, line {number}: "
     expected = f'{where}expected one JSON object, such as {{"text": "..."}}, '
@@ -231,7 +231,7 @@ def _array_tables(content: bytes, name: str) -> Iterator[pa.Table]:
         raise DataError(f"{name}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}.") from None
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":  # a complete array, then more: one array a line
-            _row(content.lstrip().split(b"\n", 1)[0], content[: len(content) - len(content.lstrip())].count(b"\n") + 1, name)
+            json_row(content.lstrip().split(b"\n", 1)[0], content[: len(content) - len(content.lstrip())].count(b"\n") + 1, name)
         lines = text.split("\n")
         got = beginning(lines[error.lineno - 1]) if error.lineno <= len(lines) and lines[error.lineno - 1].strip() else "the end of the file"
         raise DataError(f"{name}, line {error.lineno}: expected an array of JSON objects, got {got} ({_reason(error)}).") from None

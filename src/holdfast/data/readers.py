@@ -94,10 +94,10 @@ def row_lines(path: Path) -> list[int] | None:
     """The line number (from 1) of every row of a JSON Lines file; None for other files, whose rows have no line of their own."""
     if kind_of(path) != "json":
         return None
-    with _open(path, lambda amount: None) as stream:
+    with open_bytes(path, lambda amount: None) as stream:
         if stream.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
             return None
-    with _open(path, lambda amount: None) as stream:
+    with open_bytes(path, lambda amount: None) as stream:
         return list(nonblank_lines(stream))
 
 
@@ -123,7 +123,7 @@ class _Counted(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def _open(path: Path, advance: Callable[[float], None]) -> Iterator[BinaryIO]:
+def open_bytes(path: Path, advance: Callable[[float], None]) -> Iterator[BinaryIO]:
     """The decompressed bytes. Arrow's own streams are used: they know zstd on every Python and notice a cut-off end."""
     import pyarrow as pa
 
@@ -135,7 +135,7 @@ def _open(path: Path, advance: Callable[[float], None]) -> Iterator[BinaryIO]:
 
 
 def _stream_tables(path: Path, kind: str | None, documents: Documents, advance: Callable[[float], None]) -> Iterator[pa.Table]:
-    with _open(path, advance) as stream:
+    with open_bytes(path, advance) as stream:
         if kind == "json":
             yield from json_tables(stream, str(path))
         elif kind == "csv":
@@ -221,7 +221,7 @@ def _csv_header(path: Path, delimiter: str) -> list[str]:
 @contextlib.contextmanager
 def _csv_lines(path: Path, delimiter: str) -> Iterator[tuple[Any, Callable[[], int]]]:
     """Python's own CSV reader and its line number: slower than Arrow's, but it knows where it is."""
-    with _open(path, lambda amount: None) as stream:
+    with open_bytes(path, lambda amount: None) as stream:
         count = 0
 
         def lines() -> Iterator[str]:

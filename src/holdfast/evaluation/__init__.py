@@ -14,5 +14,5 @@ side by side.
     estimates, averages         from per-sample rows to figures with intervals
     compare, compare_folders, gate, continual                 two models, paired; rules; many stages
     joint_scores                several models on the same questions, drawn together
-    judge, verdict, win_rate, answers_store, ledger           pairwise win rates by a language model
+    judge, verdict, win_rate, answers_store                   pairwise win rates by a language model
 """

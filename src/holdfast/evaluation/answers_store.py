@@ -181,7 +181,7 @@ def store_of(folder: str | Path, model: str | Path, settings: GenerationSettings
 
 def unanswered(store: Path, prompts: Sequence[str]) -> int:
     """How many prompts a store does not answer yet."""
-    from holdfast.evaluation.ledger import read_ledger
+    from holdfast.ledger import read_ledger
 
     kept = read_ledger(store, key="instruction")
     return sum(prompt not in kept for prompt in prompts)
@@ -210,7 +210,7 @@ def generated_answers(
         HoldfastError: the accelerator's memory does not suffice.
         RunFolderError, StorageError: the store cannot be written. What was generated before is kept.
     """
-    from holdfast.evaluation.ledger import Ledger
+    from holdfast.ledger import Ledger
 
     label = store.name.removeprefix("answers.").removesuffix(".jsonl")
     report = progress or (lambda done, total: None)

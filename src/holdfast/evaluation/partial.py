@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluation.ledger import Ledger, read_ledger
+from holdfast.ledger import Ledger, read_ledger
 
 
 class Partial:

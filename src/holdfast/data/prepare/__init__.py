@@ -1,0 +1,10 @@
+"""From the files in which public data sets are published to rows that can be trained on (`holdfast data prepare`).
+
+| module | what |
+|---|---|
+| registry | the formats by name |
+| metamath, stackexchange, starcoder_instructions, ultrachat, quality | one format each: what a record says, as a row |
+| reading | records of a file with their places, one in memory at a time; what was skipped and what is malformed |
+| html_text | the HTML of posts as Markdown, code and LaTeX as they are |
+| run | one request: de-duplication, order, the held-out side, files that are whole or absent, the record beside them |
+"""

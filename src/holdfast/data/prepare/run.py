@@ -1,0 +1,367 @@
+"""One request of `holdfast data prepare`: from files of a published format to `train.jsonl`, whole or absent, with a record of how it came about.
+
+**Duplicates.** Rows of equal content (16-byte hashes in memory, 100 MB for a million) are written once.
+
+**The held-out side.** A row is held out when the hash of its question or document, in small letters and without extra white space, falls below the
+share. So a question is on one side only, in whatever order, file or reworded form it comes, and in every preparation alike: `heldout` of one data set
+holds nothing that `train` of another has, where they share questions.
+
+**Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that does not depend on the input's order. The rows
+are set down in a scratch file and copied in their order: memory holds two numbers a row. `limit` takes the first rows of that order, so that with a
+seed it is a random sample, drawn from all.
+
+**Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes, format and options), what came of it, and every count. The
+same request finds its output and does nothing; another request does not overwrite it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from holdfast.data.prepare.reading import Made, Reading
+from holdfast.data.prepare.registry import FORMATS, accepts, format_of
+from holdfast.environment import now, versions
+from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError, did_you_mean
+from holdfast.progress import progress
+from holdfast.results import SCHEMA, fingerprint, read_json, to_jsonable, write_json
+
+DUPLICATE = "a duplicate of an earlier row"
+BEYOND = "beyond the limit"
+_RULES = 1
+"""Raised when the same request makes other rows, so that older outputs are not taken for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What is to be prepared."""
+
+    format: str
+    """A name of `registry.FORMATS`."""
+    inputs: tuple[Path, ...]
+    output: Path
+    """Ends with .jsonl."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The format's own, by name; only those given."""
+    limit: int | None = None
+    """Rows at most, both sides together."""
+    seed: int | None = None
+    """Of the shuffle; None: the order of the files."""
+    heldout: float = 0.0
+    """Share of questions or documents that go to `heldout_output`."""
+    heldout_output: Path | None = None
+    """None: `<output without .jsonl>.heldout.jsonl`."""
+    most_malformed: float = 0.0
+    """Share of the records that may be malformed, and are left out then; more is an error."""
+
+    @property
+    def heldout_path(self) -> Path | None:
+        """Where held-out rows go; None where nothing is held out."""
+        if not self.heldout:
+            return None
+        return self.heldout_output or self.output.with_name(f"{self.output.stem}.heldout.jsonl")
+
+    @property
+    def outputs(self) -> list[Path]:
+        """The output, and the held-out one where there is one."""
+        return [self.output, *([self.heldout_path] if self.heldout_path is not None else [])]
+
+    def problems(self) -> list[str]:
+        """One sentence a mistake; empty when all is well."""
+        found = []
+        known = FORMATS.get(self.format)
+        if known is None:
+            found.append(f"expected one of the formats {', '.join(FORMATS)}, got '{self.format}'.{did_you_mean(self.format, FORMATS)}")
+        else:
+            for name in self.options:
+                if name not in known.options:
+                    owners = [other for other, one in FORMATS.items() if name in one.options]
+                    found.append(f"{name}: belongs to the format {' and '.join(owners) or 'of no name'}, not to {self.format}")
+        if not self.inputs:
+            found.append("input: expected at least one file, got none")
+        for path in self.inputs:
+            if not path.is_file():
+                beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+                what = "found a folder; name the files in it" if path.is_dir() else f"found nothing.{did_you_mean(path.name, beside)}"
+                found.append(f"input: expected a file at {path}, {what}")
+            elif known is not None and not accepts(known, path.name):
+                found.append(f"input: expected a file of {self.format} ({known.about}; endings {', '.join(known.files)}), got {path}")
+        inputs = [path.resolve() for path in self.inputs]
+        for name, output in (("output", self.output), ("heldout_output", self.heldout_output)):
+            if output is not None and output.suffix != ".jsonl":
+                found.append(f"{name}: expected a file that ends with .jsonl, got {output}")
+            if output is not None and output.resolve() in inputs:
+                found.append(f"{name}: {output} is an input; inputs are never changed. Choose another name")
+        if self.heldout_output is not None and self.heldout_output.resolve() == self.output.resolve():
+            found.append(f"heldout_output: expected another file than the output, got {self.heldout_output} for both")
+        if not 0 <= self.heldout < 1:
+            found.append(f"heldout: expected a share from 0 to below 1, got {self.heldout:g}")
+        if self.heldout_output is not None and not self.heldout:
+            found.append("heldout_output: says where held-out rows go, but heldout is 0")
+        if self.limit is not None and self.limit < 1:
+            found.append(f"limit: expected at least 1, got {self.limit}")
+        if not 0 <= self.most_malformed <= 1:
+            found.append(f"most_malformed: expected a share from 0 to 1, got {self.most_malformed:g}")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What there is now."""
+
+    record: dict[str, Any]
+    """As in `<output>.json`."""
+    done_before: bool
+    """Whether the same request had been carried out earlier, and nothing was done."""
+
+
+def record_path(output: Path) -> Path:
+    """`train.jsonl.json` of `train.jsonl`."""
+    return output.with_name(f"{output.name}.json")
+
+
+def prepare(request: Preparation) -> Prepared:
+    """Carries out a request.
+
+    Raises:
+        ConfigError: mistakes in the request, all of them.
+        DataError: a file that cannot be read, more malformed records than allowed, or no row left; says what was found.
+        RunFolderError: the output is there already and came from another request.
+        StorageError: the disk is full; nothing is half written.
+    """
+    if problems := request.problems():
+        raise ConfigError(problems)
+    inputs = _hashed(request.inputs)
+    key = _key(request, inputs)
+    known = _standing(request, key)
+    if known is not None:
+        return Prepared(record=known, done_before=True)
+    record: dict[str, Any] = {
+        "command": "data prepare",
+        "status": "writing",
+        "key": key,
+        "format": request.format,
+        "inputs": inputs,
+        "options": _options(request),
+        "created": now(),
+        "versions": versions(),
+        "schema": SCHEMA,
+    }
+    try:
+        request.output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=request.output.parent, prefix=f".{request.output.name}.") as scratch:
+            made, reading, left_out = _read(request, Path(scratch))
+            counts = _counts(reading, made, left_out)
+            _check(request, reading, counts)
+            for path in request.outputs:  # a folder of its own for the held-out side too
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(record_path(request.output), record)  # from here on the outputs are this request's, should it be stopped between them
+            written = _write(request, made)
+    except OSError as error:
+        raise StorageError(
+            f"Could not write {request.output} ({error.strerror or error}). Free some space or choose another folder; nothing was lost."
+        ) from error
+    record |= {"status": "complete", "outputs": written, "counts": counts, "malformed_places": reading.places, "finished": now()}
+    write_json(record_path(request.output), record)
+    return Prepared(record=record, done_before=False)
+
+
+# ----------------------------------------------------------------------------------------------- what was asked, and is there
+
+
+def _hashed(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of every input."""
+    found = []
+    with progress("Hashing the input", total=sum(f.stat().st_size for f in files), unit="bytes") as advance:
+        for path in files:
+            digest = hashlib.sha256()
+            with open(path, "rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+                    advance(len(block))
+            found.append({"name": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()})
+    return found
+
+
+def _options(request: Preparation) -> dict[str, Any]:
+    common = {name: getattr(request, name) for name in ("limit", "seed", "heldout", "most_malformed")}
+    return {**{name: to_jsonable(value) for name, value in request.options.items()}, **common}
+
+
+def _key(request: Preparation, inputs: Sequence[Mapping[str, Any]]) -> str:
+    decides = {name: value for name, value in _options(request).items() if name != "most_malformed"}
+    return fingerprint(
+        {"format": request.format, "inputs": [one["sha256"] for one in inputs], "options": decides, "rules": _RULES, "outputs": len(request.outputs)}
+    )
+
+
+def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
+    """The record of the same request, where its outputs are whole; None where there is something to do.
+
+    Raises:
+        RunFolderError: an output is there that is not this request's.
+    """
+    path = record_path(request.output)
+    there = [p for p in request.outputs if p.exists()]
+    record = read_json(path) if path.is_file() else {}
+    mine = isinstance(record, dict) and record.get("key") == key
+    if there and not mine:
+        said = (
+            f"and {path.name} beside it says that it came from other input or options"
+            if isinstance(record, dict) and record.get("command") == "data prepare"
+            else "and nothing says that 'holdfast data prepare' wrote it"
+        )
+        raise RunFolderError(f"{there[0]} is there already, {said}. It is not overwritten: choose another --output, or move it away.")
+    if not mine or record.get("status") != "complete":
+        return None
+    sizes = {one["name"]: one["bytes"] for one in record.get("outputs", [])}
+    for one in there:
+        if one.stat().st_size != sizes.get(one.name):
+            raise RunFolderError(f"{one} was changed after it was prepared. It is not overwritten: choose another --output, or move it away.")
+    return record if len(there) == len(request.outputs) else None
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+@dataclass(kw_only=True)
+class _Rows:
+    """The rows in the scratch file: where each begins, to which side it goes, and its place in the order."""
+
+    file: Path
+    starts: array[int] = field(default_factory=lambda: array("Q"))
+    order: array[int] = field(default_factory=lambda: array("Q"))
+    sides: bytearray = field(default_factory=bytearray)
+    """1: held out."""
+    chosen: Sequence[int] = ()
+    """Indices of the rows that are written, in their order."""
+
+
+def _read(request: Preparation, scratch: Path) -> tuple[_Rows, Reading, int]:
+    """Sets all rows down in the scratch folder. Returns them, what was counted, and how many rows the limit left out."""
+    reading = Reading(files=list(request.inputs), options=request.options, scratch=scratch)
+    rows = _Rows(file=scratch / "rows.jsonl")
+    seen: set[bytes] = set()
+    total = sum(f.stat().st_size for f in request.inputs)
+    stop = request.limit if request.seed is None else None
+    with progress(f"Reading {request.format}", total=total, unit="bytes") as advance, open(rows.file, "wb") as file:
+        reading.advance = advance
+        made = FORMATS[request.format].read(reading)
+        with contextlib.closing(made):  # type: ignore[type-var]
+            for one in made:
+                digest = bytes.fromhex(fingerprint(one.row, length=32))
+                if digest in seen:
+                    reading.skip(DUPLICATE)
+                    continue
+                seen.add(digest)
+                rows.starts.append(file.tell())
+                rows.sides.append(_held_out(one, request.heldout))
+                if request.seed is not None:
+                    rows.order.append(_number(f"{request.seed}\0".encode() + digest))
+                file.write(_line(one))
+                if stop is not None and len(rows.starts) >= stop:
+                    break
+    indices = range(len(rows.starts))
+    rows.chosen = indices if request.seed is None else sorted(indices, key=rows.order.__getitem__)
+    left_out = max(0, len(rows.chosen) - request.limit) if request.limit is not None else 0
+    rows.chosen = rows.chosen[: request.limit]
+    return rows, reading, left_out
+
+
+def _line(one: Made) -> bytes:
+    import json
+
+    # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
+    return (json.dumps({**one.row, **one.notes}, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")
+
+
+def _number(content: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(content).digest()[:8])
+
+
+def _held_out(one: Made, share: float) -> bool:
+    return share > 0 and _number(b"heldout\0" + " ".join(one.group.casefold().split()).encode("utf-8", "replace")) < share * 2**64
+
+
+def _counts(reading: Reading, rows: _Rows, left_out: int) -> dict[str, Any]:
+    skipped = dict(sorted(reading.skipped.items(), key=lambda item: -item[1]))
+    if left_out:
+        skipped[BEYOND] = left_out
+    held = sum(rows.sides[i] for i in rows.chosen)
+    return {
+        "records": reading.records,
+        "rows": len(rows.chosen),
+        "train": len(rows.chosen) - held,
+        "heldout": held,
+        "skipped": skipped,
+        "shortened": dict(reading.shortened),
+        "malformed": reading.malformed,
+    }
+
+
+def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) -> None:
+    """Refuses what would be worth nothing.
+
+    Raises:
+        DataError: too many malformed records; no rows on a side.
+    """
+    if reading.malformed > request.most_malformed * max(1, reading.records):
+        other = format_of(reading.columns, besides=request.format)
+        hint = f" The columns are those of {other}: 'holdfast data prepare {other}'?" if other else ""
+        hint = hint or " --most_malformed SHARE leaves out that many."
+        raise reading.error(f"{reading.malformed} of {reading.records} records are malformed, nothing was written.{hint} The first")
+    skipped = "; ".join(f"{count} {reason}" for reason, count in counts["skipped"].items()) or "nothing was skipped"
+    if not counts["train"]:
+        raise DataError(f"No row is left to train on out of {reading.records} records ({skipped}). Expected at least one.")
+    if request.heldout and not counts["heldout"]:
+        raise DataError(
+            f"No row is held out: {request.heldout:g} of {counts['rows']} rows is too few. Raise --heldout, or leave it out and split by hand."
+        )
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+def _write(request: Preparation, rows: _Rows) -> list[dict[str, Any]]:
+    """Writes the rows of both sides, each into a file that is whole or absent; returns what they are."""
+    parts: list[tuple[Path, Path, BinaryIO, Any]] = []
+    counts = [0, 0]
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(open(rows.file, "rb"))
+        for number, path in enumerate(request.outputs):
+            part = rows.file.with_name(f"part-{number}")
+            parts.append((path, part, stack.enter_context(open(part, "wb")), hashlib.sha256()))
+        advance = stack.enter_context(progress("Writing", total=len(rows.chosen)))
+        shuffled = request.seed is not None
+        for index in rows.chosen:
+            if shuffled:
+                source.seek(rows.starts[index])
+            line = source.readline()
+            side = rows.sides[index]
+            parts[side][2].write(line)
+            parts[side][3].update(line)
+            counts[side] += 1
+            advance(1)
+        for _, _, file, _ in parts:
+            file.flush()
+            os.fsync(file.fileno())
+    found = []
+    for (path, part, _, digest), count in zip(reversed(parts), reversed(counts[: len(parts)]), strict=True):
+        size = part.stat().st_size
+        part.chmod(0o644)
+        if part.stat().st_dev == path.parent.stat().st_dev:
+            os.replace(part, path)
+        else:  # the held-out side on another disk
+            beside = path.with_name(f".{path.name}.tmp")
+            shutil.copyfile(part, beside)
+            os.replace(beside, path)
+        found.append({"name": path.name, "rows": count, "bytes": size, "sha256": digest.hexdigest()})
+    return found[::-1]

@@ -1,0 +1,278 @@
+"""`holdfast data`: help that teaches, what is shown, all mistakes at once, stopping by any signal and going on, and the key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluation import fake_endpoint as fake
+from evaluation.fake_endpoint import FakeEndpoint, completion
+from holdfast.cli import main as main_module
+from holdfast.cli.main import main
+from holdfast.data.prepare.registry import FORMATS
+from holdfast.ledger import stream_ledger
+from holdfast.results import read_json, write_jsonl
+
+SECRET = "sk-very-secret-0123456789"
+COMMAND = ("holdfast.cli.data", "prepares")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a published file and rows made of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setitem(main_module.COMMANDS, "data", COMMAND)
+    rows = [{"query": f"What is {i}+{i}?", "response": f"{2 * i}", "type": "x", "original_question": f"q{i}"} for i in range(30)]
+    Path("MetaMathQA.json").write_text(json.dumps([*rows, rows[0]]))
+    write_jsonl("qa.jsonl", [{"question": r["query"], "answer": r["response"]} for r in rows])
+    return tmp_path
+
+
+def article(handler, asked) -> bool:
+    """Answers every request with an article that differs with the prompt."""
+    text = f"{hashlib.sha256(asked.message.encode()).hexdigest()} {'A section. ' * 40}"
+    return fake.body(json.dumps(completion(text)).encode())(handler, asked)
+
+
+def synthesis(server: FakeEndpoint | None, *more: str) -> list[str]:
+    url = server.url if server is not None else "http://127.0.0.1:9/v1"
+    return ["data", "synthesise", "--input", "qa.jsonl", "--output", "articles.jsonl", "--model", "writer", "--base_url", url, *more]
+
+
+# -------------------------------------------------------------------------------------------------------------- prepare
+
+
+def test_help_teaches(capsys):
+    assert main(["data", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("prepare", "synthesise", "examples", "--dry_run"))
+    assert main(["data"]) == 2
+    capsys.readouterr()
+    assert main(["data", "prepare", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in (*FORMATS, "--heldout", "--most_malformed", "--tags", "--questions", "examples", "pip install py7zr"))
+    assert main(["data", "synthesise", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("--budget_usd", "--api_key_variable", "--per_article", "{material}", "examples", "never written"))
+
+
+def test_every_option_of_a_format_is_an_option_of_the_command():
+    from holdfast.cli.data import prepare_parser
+
+    options = set(prepare_parser().values)
+    assert {name for one in FORMATS.values() for name in one.options} <= options
+
+
+def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
+    words = ["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "out/train.jsonl", "--heldout", "0.2", "--seed", "1"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    record = read_json("out/train.jsonl.json")
+    counts = record["counts"]
+    assert [line.rstrip().split(maxsplit=1) for line in shown.splitlines()] == [
+        ["31", "records read"],
+        [str(counts["train"]), "rows in out/train.jsonl"],
+        [str(counts["heldout"]), "rows in out/train.heldout.jsonl"],
+        ["1", "skipped: a duplicate of an earlier row"],
+    ], shown
+    assert "Nothing to do" not in shown and record["options"]["seed"] == 1
+    assert main(words) == 0
+    assert "Nothing to do: out/train.jsonl is there" in capsys.readouterr().out
+    assert main([*words, "--limit", "3"]) == 2
+    assert "choose another --output" in capsys.readouterr().err
+
+
+def test_prepare_from_a_yaml(capsys):
+    Path("p.yaml").write_text("format: metamath\ninput: [MetaMathQA.json]\noutput: a.jsonl\nlimit: 5\n")
+    assert main(["data", "prepare", "--config", "p.yaml", "--limit", "7"]) == 0
+    assert len(Path("a.jsonl").read_text().splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["expected one format (metamath, ", "--input is missing", "--output is missing"]),
+        (["metmath", "--input", "MetaMathQA.jsn", "--output", "a.json", "--limit", "0", "--heldout", "x", "--tags", "a", "--questions", "--most_malformed", "3"],
+         ["Did you mean 'metamath'?", "Did you mean 'MetaMathQA.json'?", "--output: expected a file that ends with .jsonl", "--limit: expected a whole number",
+          "--heldout: expected a number", "--most_malformed: expected a share"]),
+        (["metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--tags", "x", "--questions"],
+         ["--tags: belongs to the format stackexchange, not to metamath", "--questions: belongs to the format quality"]),
+        (["metamath", "quality", "--input", "MetaMathQA.json", "--output", "a.jsonl"], ["expected one format", "got 2: metamath, quality"]),
+        (["metamath", "--input", "MetaMathQA.json", "--outptu", "a.jsonl", "--heldout", "2"], ["'--output'?", "--output is missing", "--heldout: expected a share"]),
+        (["ultrachat", "--input", "MetaMathQA.json", "--output", "a.jsonl"], ["31 of 31 records are malformed", "'holdfast data prepare metamath'?", "element 10"]),
+    ],
+    ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
+)  # fmt: skip
+def test_mistakes_of_prepare(words, parts, capsys):
+    assert main(["data", "prepare", *words]) == 2
+    shown = capsys.readouterr().err
+    for part in parts:
+        assert part in shown, shown
+    assert not list(Path().glob("a.json*"))
+
+
+def test_an_unknown_step_is_refused(capsys):
+    assert main(["data", "synthesize"]) == 2
+    assert "Did you mean 'synthesise'?" in capsys.readouterr().err
+
+
+def test_a_stop_leaves_nothing_half(monkeypatch, capsys):
+    from holdfast.data.prepare import run as run_module
+
+    monkeypatch.setattr(run_module, "_write", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(5))
+    before = sorted(p.name for p in Path().iterdir())
+    assert main(["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl"]) == 130
+    assert "Nothing was left half written" in capsys.readouterr().err
+    assert sorted(p.name for p in Path().iterdir()) == sorted([*before, "a.jsonl.json"])
+    monkeypatch.undo()
+    monkeypatch.setitem(main_module.COMMANDS, "data", COMMAND)
+
+
+# ----------------------------------------------------------------------------------------------------------- synthesise
+
+openai = pytest.importorskip("openai", reason="asking needs the package openai")
+
+
+def test_a_dry_run_says_what_it_would_cost_and_sends_nothing(capsys):
+    with FakeEndpoint(always=article) as server:
+        assert main(synthesis(server, "--variations", "2", "--budget_usd", "1", "--dry_run")) == 0
+        assert server.asked == []
+    shown = capsys.readouterr().out
+    for word in ("rows: 30, 3 in a prompt, 2 variations", "prompts: 20, of which 0 have a reply already; 20 to http://127.0.0.1", "at most 60,000 received",
+                 "cost: at most 0.04 USD at 0.15 and 0.6 USD", "budget: 1.00 USD, 1.00 left"):  # fmt: skip
+        assert word in shown, shown
+    assert sorted(p.name for p in Path().iterdir()) == ["MetaMathQA.json", "qa.jsonl"]
+
+
+def test_articles_and_what_they_cost(capsys):
+    with FakeEndpoint(faults=[fake.body(json.dumps(completion("I can't help.")).encode())], always=article) as server:
+        assert main(synthesis(server, "--price_input", "1000", "--price_output", "0")) == 0
+        shown = capsys.readouterr().out
+        assert main(synthesis(server, "--price_input", "1000", "--price_output", "0")) == 0
+        assert len(server.asked) == 10
+    for word in (
+        "9 articles in articles.jsonl, from 10 prompts (10 asked now)",
+        "0 cut, 1 refused, 0 short",
+        "1,000 sent and 20 received",
+        "cost: 1.0000 USD",
+    ):
+        assert word in shown, shown
+    assert "(0 asked now)" in capsys.readouterr().out
+    assert len(Path("articles.jsonl").read_text().splitlines()) == 9
+
+
+def test_what_comes_out_of_prepare_goes_into_synthesise_and_train(capsys):
+    from holdfast.data.sources import load_rows
+
+    assert main(["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "m.jsonl", "--limit", "6"]) == 0
+    words = synthesis(None)
+    words[3] = "m.jsonl"
+    with FakeEndpoint(always=article) as server:
+        words[words.index("--base_url") + 1] = server.url
+        assert main([*words, "--prompt", "article"]) == 0
+    assert len(server.asked) == 6, "an article a row"
+    rows = load_rows("articles.jsonl")
+    assert len(rows) == 6 and set(rows.column_names) >= {"text", "sources", "prompt", "model"}
+
+
+def test_a_template_of_ones_own_and_a_yaml():
+    Path("t.txt").write_text("Explain: {material} ({focus})")
+    Path("s.yaml").write_text("prompt: t.txt\nper_article: 10\nmax_tokens: 50\nmodel: writer\n")
+    with FakeEndpoint(always=article) as server:
+        assert main(["data", "synthesise", "--config", "s.yaml", "--input", "qa.jsonl", "--output", "a.jsonl", "--base_url", server.url]) == 0
+    assert len(server.asked) == 3 and server.messages[0].startswith("Explain: (1)\n") and server.asked[0].body["max_tokens"] == 50
+    assert read_json("a.jsonl.json")["settings"]["prompt"] == "t.txt"
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["--input is missing", "--output is missing", "--base_url is missing", "--model is missing"]),
+        (["--input", "qa.jsnl", "--output", "a.txt", "--model", "m", "--base_url", "localhost", "--prompt", "textbok", "--per_article", "0", "--workers", "0",
+          "--budget_usd", "0", "--temperature", "9", "--most_failures", "2", "--budgte", "3"],
+         ["Did you mean 'qa.jsonl'?", "--output: expected a file that ends with .jsonl", "--base_url: expected an address", "Did you mean 'textbook'?",
+          "--per_article: expected at least 1", "--workers: expected at least 1", "--budget_usd: expected more than 0", "--temperature: expected 0 to 2",
+          "--most_failures: expected a share", "unknown option '--budgte'. Did you mean '--budget_usd'?"]),
+    ],
+    ids=["nothing", "everything"],
+)  # fmt: skip
+def test_mistakes_of_synthesise(words, parts, capsys):
+    assert main(["data", "synthesise", *words]) == 2
+    shown = capsys.readouterr().err
+    for part in parts:
+        assert part in shown, shown
+
+
+def test_too_many_failures_fail_the_command(capsys):
+    failing = lambda handler, asked: fake.status(400, "too long")(handler, asked) if "What is 0+0?" in asked.message else article(handler, asked)
+    with FakeEndpoint(always=failing) as server:
+        assert main(synthesis(server)) == 1
+        assert "1 of 10 requests failed for good" in capsys.readouterr().err
+        assert main(synthesis(server, "--most_failures", "0.1")) == 0
+    assert len(server.asked) == 11
+
+
+def test_the_key_goes_to_its_endpoint_alone_and_is_nowhere_else(place, monkeypatch, capsys):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("MY_KEY", SECRET)
+    with FakeEndpoint(always=article) as server:
+        assert main(synthesis(server, "--limit", "1")) == 0
+        assert SECRET not in str(server.asked[0].headers), "OpenAI's key does not go to another host"
+        assert main(synthesis(server, "--limit", "2", "--api_key_variable", "MY_KEY")) == 0
+        assert server.asked[1].headers["authorization"] == f"Bearer {SECRET}"
+        assert main(synthesis(server, "--api_key_variable", SECRET)) == 2
+    captured = capsys.readouterr()
+    written = "".join(p.read_text() for p in place.rglob("*") if p.is_file())
+    assert SECRET not in captured.out + captured.err + written and "the one given is not set" in captured.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_any_stop_goes_on_where_it_was(number, place):
+    """Killed while requests are on their way; what was answered is not asked again, and the account has what is unknown at its most."""
+    code = "import sys; from holdfast.cli import main as m; m.COMMANDS['data'] = ('holdfast.cli.data', ''); sys.exit(m.main(sys.argv[1:]))"
+
+    def slow(handler, asked):
+        handler.server.stopped.wait(0.15)
+        return article(handler, asked)
+
+    with FakeEndpoint(always=slow) as server:
+        words = synthesis(server, "--per_article", "1", "--workers", "3", "--budget_usd", "10")
+        process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 30
+        while len(server.asked) < 8 and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(number)
+        said = process.communicate(timeout=20)[1]
+        assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL)
+        assert number == signal.SIGKILL or "What was answered is kept in articles.jsonl.ledger.jsonl" in said
+        assert not Path("articles.jsonl").exists()
+        rows = list(stream_ledger("articles.jsonl.ledger.jsonl"))
+        answered = {row["key"] for row in rows if row["outcome"] == "answered"}
+        unknown = [row["most"] for row in rows if row["outcome"] == "sent" and row["key"] not in answered]
+        assert 3 <= len(answered) < 30 and 1 <= len(unknown) <= 3
+        server.always = article
+        assert main(words) == 0
+    keys = [row["key"] for row in stream_ledger("articles.jsonl.ledger.jsonl") if row["outcome"] == "answered"]
+    assert len(keys) == len(set(keys)) == 30 == len(Path("articles.jsonl").read_text().splitlines())
+    charged = 30 * (100 * 0.15 + 2 * 0.60) / 1e6
+    assert read_json("articles.jsonl.json")["cost_usd"] == pytest.approx(charged + sum(unknown))
+
+
+def test_two_at_once_are_refused():
+    from holdfast.ledger import Ledger
+
+    with FakeEndpoint(always=article) as server:
+        assert main(synthesis(server, "--limit", "1")) == 0
+        with Ledger("articles.jsonl.ledger.jsonl"):
+            assert main(synthesis(server)) == 2
+    assert len(server.asked) == 1

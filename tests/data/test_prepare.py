@@ -1,0 +1,597 @@
+"""Published files of every format become rows that training and evaluation read, whole or not at all, with every count and reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+import types
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+import pytest
+
+from holdfast.data.formats import detect
+from holdfast.data.prepare import run as run_module
+from holdfast.data.prepare.html_text import markdown
+from holdfast.data.prepare.reading import Reading, records
+from holdfast.data.prepare.registry import FORMATS
+from holdfast.data.prepare.run import DUPLICATE, Preparation, prepare, record_path
+from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
+from holdfast.results import read_json
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def jsonl(name: str, rows) -> Path:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Path(name)
+
+
+def rows_of(path="train.jsonl") -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def prepared(kind: str, *inputs, output="train.jsonl", **options):
+    """Carries out a request; the format's own options are told from the common ones by name."""
+    own = {name: options.pop(name) for name in list(options) if name in FORMATS[kind].options}
+    return prepare(Preparation(format=kind, inputs=tuple(Path(i) for i in inputs), output=Path(output), options=own, **options)).record
+
+
+def metamath(count: int, *, originals: int | None = None) -> list[dict]:
+    return [
+        {"query": f"What is {i} + {i}?", "response": f"It is {2 * i}.", "type": "GSM_Rephrased", "original_question": f"q{i % (originals or count)}"}
+        for i in range(count)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- metamath
+
+
+def test_metamath_as_an_array_lines_and_parquet_gives_the_same_rows():
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    made = metamath(25)
+    Path("a.json").write_text(json.dumps(made, indent=2))
+    Path("b.json").write_text(json.dumps(made))
+    jsonl("c.jsonl", made)
+    with gzip.open("d.jsonl.gz", "wt") as file:
+        file.write(Path("c.jsonl").read_text())
+    pq.write_table(pa.Table.from_pylist(made), "e.parquet")
+    expected = [{"question": r["query"], "answer": r["response"], "type": "GSM_Rephrased"} for r in made]
+    for name in ("a.json", "b.json", "c.jsonl", "d.jsonl.gz", "e.parquet"):
+        record = prepared("metamath", name, output=f"{name}.jsonl")
+        assert rows_of(f"{name}.jsonl") == expected, name
+        assert record["counts"] == {
+            "records": 25, "rows": 25, "train": 25, "heldout": 0, "skipped": {}, "shortened": {}, "malformed": 0
+        }, name  # fmt: skip
+    assert detect(list(expected[0]), expected[0]) == "question_answer"
+
+
+def test_an_array_is_read_piece_by_piece(monkeypatch):
+    """Elements lie across the borders of the pieces; none of the text read is more than a few pieces."""
+    from holdfast.data.prepare import reading
+
+    monkeypatch.setattr(reading, "_TEXT", 64)
+    made = [{"query": "q" * length + '\\"é[{', "response": f"{length}"} for length in (1, 10, 63, 64, 65, 500, 3, 4)]
+    Path("a.json").write_text("  \n" + json.dumps(made, indent=1, ensure_ascii=False) + "\n ")
+    found = list(records(Path("a.json"), Reading(files=[], options={}, scratch=Path())))
+    assert [record for _, record in found] == made
+    assert found[2][0] == "a.json, element 3 (line 11)"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"query": "a", "response": "b"}', "line 1: expected ',' or ']' after element 1 of the array, got the end of the file"),
+        ('[{"query": "a", "response": "b"},\n{"query": "a', "line 2"),
+        ('[{"query": "a", "response": "b"}\n{"query": 1}]', "line 2: expected ',' or ']' after element 1"),
+        ('[{"query": "a", "response": "b"},\n{"query" "a", "padding": "' + "x" * 100 + '"}]', "line 2: expected an array of JSON objects"),
+        ("[" + '{"a":' * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_broken_array_is_refused_with_its_line(text, said):
+    Path("a.json").write_text(text)
+    with pytest.raises(DataError) as caught:
+        prepared("metamath", "a.json")
+    assert said in str(caught.value)
+    assert not Path("train.jsonl").exists() and not record_path(Path("train.jsonl")).exists()
+
+
+def test_what_is_skipped_is_counted_by_reason():
+    made = [*metamath(3), *metamath(2), {"query": " ", "response": "b"}, {"query": "a", "response": ""}, {"query": "a", "response": " \n"}]
+    record = prepared("metamath", jsonl("a.jsonl", made))
+    assert record["counts"]["skipped"] == {DUPLICATE: 2, "an empty 'response'": 2, "an empty 'query'": 1}
+    assert record["counts"]["records"] == 8 and len(rows_of()) == 3
+
+
+def test_malformed_records_are_an_error_that_names_ten_or_are_left_out_where_allowed():
+    good = [json.dumps(row) for row in metamath(40)]
+    bad = ['{"query": "a"', "[1]", '{"query": 3, "response": "b"}', '{"response": "b"}', "nonsense", '{"query": null, "response": "b"}'] * 2
+    Path("a.jsonl").write_text("\n".join([good[0], bad[0], "", *bad[1:], *good[1:]]) + "\n")
+    with pytest.raises(DataError) as caught:
+        prepared("metamath", "a.jsonl")
+    said = str(caught.value)
+    assert said.startswith("12 of 52 records are malformed, nothing was written.") and "and 2 more" in said
+    assert [line.split(":")[0].strip() for line in said.splitlines()[1:11]] == [f"a.jsonl, line {n}" for n in (2, *range(4, 13))]
+    assert "line 6: no 'query' (keys: response)" in said.replace("line 7", "line 6") and "'query' is int, expected text" in said
+    assert not Path("train.jsonl").exists()
+    with pytest.raises(DataError, match="12 of 52"):
+        prepared("metamath", "a.jsonl", most_malformed=0.2)
+    record = prepared("metamath", "a.jsonl", most_malformed=0.25)
+    assert record["counts"]["malformed"] == 12 and len(record["malformed_places"]) == 10 and len(rows_of()) == 40
+
+
+def test_another_format_is_recognised_and_reading_stops_early():
+    jsonl("a.jsonl", metamath(5000))
+    with pytest.raises(DataError, match="The first 100 records are all malformed"):
+        prepared("ultrachat", "a.jsonl")
+    jsonl("b.jsonl", metamath(5))
+    with pytest.raises(DataError, match="those of metamath: 'holdfast data prepare metamath'"):
+        prepared("ultrachat", "b.jsonl")
+
+
+# -------------------------------------------------------------------------------------------------- order, limit, sides
+
+
+def test_a_seed_shuffles_in_an_order_that_the_input_does_not_decide():
+    made = metamath(200)
+    prepared("metamath", jsonl("a.jsonl", made), output="one.jsonl", seed=3)
+    random.Random(0).shuffle(made)
+    prepared("metamath", jsonl("b.jsonl", made), output="two.jsonl", seed=3)
+    prepared("metamath", "a.jsonl", output="other.jsonl", seed=4)
+    one, other = Path("one.jsonl").read_text(), Path("other.jsonl").read_text()
+    assert one == Path("two.jsonl").read_text() != other
+    assert sorted(one.splitlines()) == sorted(other.splitlines()) and rows_of("one.jsonl") != rows_of("a.jsonl")
+
+
+def test_a_limit_takes_the_first_rows_or_with_a_seed_a_sample_of_all():
+    jsonl("a.jsonl", metamath(300))
+    first = prepared("metamath", "a.jsonl", output="first.jsonl", limit=30)
+    assert [r["question"] for r in rows_of("first.jsonl")] == [r["query"] for r in metamath(30)] and first["counts"]["records"] == 30
+    sample = prepared("metamath", "a.jsonl", output="sample.jsonl", limit=30, seed=0)
+    places = sorted(int(r["question"].split()[2]) for r in rows_of("sample.jsonl"))
+    assert len(places) == 30 and places[-1] > 200 and places[0] < 100
+    assert sample["counts"]["skipped"] == {"beyond the limit": 270}
+    prepared("metamath", "a.jsonl", output="all.jsonl", seed=0)
+    assert rows_of("all.jsonl")[:30] == rows_of("sample.jsonl")
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_no_question_is_on_both_sides(seed):
+    """Also not in another wording, in other capitals, or in a file of another format."""
+    made = metamath(600, originals=60)
+    record = prepared("metamath", jsonl("a.jsonl", made), heldout=0.2, seed=seed)
+    train, held = rows_of(), rows_of("train.heldout.jsonl")
+    original = {r["query"]: r["original_question"] for r in made}
+    sides = [{original[r["question"]] for r in side} for side in (train, held)]
+    assert sides[0].isdisjoint(sides[1]) and len(train) + len(held) == 600
+    assert record["counts"]["train"] == len(train) and record["counts"]["heldout"] == len(held) and 40 <= len(held) <= 220
+    assert [one["rows"] for one in record["outputs"]] == [len(train), len(held)]
+    other = jsonl("b.jsonl", [{"prompt": f"  Q{i}\n", "response": "x"} for i in range(60)])
+    prepared("starcoder_instructions", other, output="code.jsonl", heldout=0.2, seed=None if seed else 1)
+    assert {r["prompt"].strip().lower() for r in rows_of("code.heldout.jsonl")} == sides[1]
+
+
+def test_a_side_without_rows_is_refused():
+    with pytest.raises(DataError, match="No row is held out"):
+        prepared("metamath", jsonl("a.jsonl", metamath(3)), heldout=0.0001)
+    with pytest.raises(DataError, match=r"No row is left to train on out of 1 records \(1 an empty 'query'\)"):
+        prepared("metamath", jsonl("b.jsonl", [{"query": "", "response": "b"}]))
+    assert not Path("train.jsonl").exists()
+
+
+# ----------------------------------------------------------------------------------------------------- doing it again
+
+
+def test_the_same_request_does_nothing_and_another_does_not_overwrite():
+    jsonl("a.jsonl", metamath(10))
+    first = prepared("metamath", "a.jsonl", heldout=0.3)
+    times = {p: p.stat().st_mtime_ns for p in Path().iterdir()}
+    again = prepare(Preparation(format="metamath", inputs=(Path("a.jsonl"),), output=Path("train.jsonl"), heldout=0.3))
+    assert again.done_before and again.record == first and {p: p.stat().st_mtime_ns for p in Path().iterdir()} == times
+    for change in ({"limit": 5}, {"seed": 1}, {"heldout": 0.5}):
+        with pytest.raises(RunFolderError, match="came from other input or options"):
+            prepared("metamath", "a.jsonl", **{"heldout": 0.3, **change})
+    jsonl("a.jsonl", metamath(11))
+    with pytest.raises(RunFolderError, match="not overwritten"):
+        prepared("metamath", "a.jsonl", heldout=0.3)
+    assert {p: p.stat().st_mtime_ns for p in Path().iterdir() if p.name != "a.jsonl"} == {p: t for p, t in times.items() if p.name != "a.jsonl"}
+
+
+def test_files_of_others_are_not_touched():
+    jsonl("a.jsonl", metamath(10))
+    Path("train.jsonl").write_text("mine\n")
+    with pytest.raises(RunFolderError, match="nothing says that 'holdfast data prepare' wrote it"):
+        prepared("metamath", "a.jsonl")
+    Path("train.jsonl").unlink()
+    Path("train.heldout.jsonl").write_text("mine\n")
+    with pytest.raises(RunFolderError, match=r"train\.heldout\.jsonl is there already"):
+        prepared("metamath", "a.jsonl", heldout=0.3)
+    assert Path("train.heldout.jsonl").read_text() == "mine\n" and not Path("train.jsonl").exists()
+    prepared("metamath", "a.jsonl")
+    with open("train.jsonl", "a") as file:
+        file.write("edited\n")
+    with pytest.raises(RunFolderError, match="was changed after it was prepared"):
+        prepared("metamath", "a.jsonl")
+
+
+def test_a_stop_between_the_files_leaves_no_half_and_the_same_command_finishes(monkeypatch):
+    jsonl("a.jsonl", metamath(50))
+    replace, left = run_module.os.replace, [1]
+
+    def dying(source, target):
+        if str(target).endswith("train.jsonl"):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(run_module.os, "replace", dying)
+    with pytest.raises(KeyboardInterrupt):
+        prepared("metamath", "a.jsonl", heldout=0.2)
+    assert not Path("train.jsonl").exists() and [p.name for p in Path().iterdir() if p.name.startswith(".")] == []
+    record = prepared("metamath", "a.jsonl", heldout=0.2)
+    assert record["status"] == "complete" and len(rows_of()) + len(rows_of("train.heldout.jsonl")) == 50
+
+
+def test_a_full_disk_leaves_nothing_half(monkeypatch):
+    jsonl("a.jsonl", metamath(5))
+    monkeypatch.setattr(run_module.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(StorageError, match="No space left on device"):
+        prepared("metamath", "a.jsonl")
+    assert sorted(p.name for p in Path().iterdir()) == ["a.jsonl"]
+
+
+def test_the_record_says_how_it_came_about():
+    import hashlib
+
+    path = jsonl("a.jsonl", metamath(10))
+    record = prepared("metamath", path, seed=1)
+    assert record == read_json("train.jsonl.json")
+    assert record["inputs"] == [{"name": "a.jsonl", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}]
+    assert record["outputs"][0]["sha256"] == hashlib.sha256(Path("train.jsonl").read_bytes()).hexdigest()
+    assert record["options"]["seed"] == 1 and record["versions"]["holdfast"] and record["status"] == "complete"
+
+
+def test_all_mistakes_at_once():
+    jsonl("a.jsonl", metamath(1))
+    Path("folder").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        prepare(
+            Preparation(
+                format="metamath", inputs=(Path("a.jsnl"), Path("folder"), Path("a.jsonl")), output=Path("a.jsonl"),
+                options={"tags": ["a"], "questions": True}, limit=0, heldout=1.0, heldout_output=Path("a.jsonl"), most_malformed=2,
+            )
+        )  # fmt: skip
+    assert len(caught.value.problems) == 10
+    said = str(caught.value)
+    for word in ("Did you mean 'a.jsonl'?", "found a folder", "tags: belongs to the format stackexchange", "questions: belongs to the format quality",
+                 "a.jsonl is an input", "limit", "heldout: expected a share", "most_malformed", "another file than the output"):  # fmt: skip
+        assert word in said, word
+    with pytest.raises(ConfigError, match="Did you mean 'metamath'"):
+        prepare(Preparation(format="metmath", inputs=(Path("a.jsonl"),), output=Path("b.jsonl")))
+    with pytest.raises(ConfigError, match=r"expected a file of stackexchange .*got a\.jsonl"):
+        prepare(Preparation(format="stackexchange", inputs=(Path("a.jsonl"),), output=Path("b.jsonl")))
+
+
+# --------------------------------------------------------------------------------------------------------- stackexchange
+
+
+def post(key: int, kind: int, body: str, **more) -> str:
+    attributes = {"Id": key, "PostTypeId": kind, "Body": body, "Score": 0, **more}
+    return f"  <row {' '.join(f'{name}={quoteattr(str(value))}' for name, value in attributes.items())} />"
+
+
+def dump(*rows: str, name="Posts.xml") -> Path:
+    Path(name).write_text('<?xml version="1.0" encoding="utf-8"?>\n<posts>\n' + "\n".join(rows) + "\n</posts>\n", encoding="utf-8-sig")
+    return Path(name)
+
+
+POSTS = (
+    post(1, 1, "<p>Why is $a^2 &lt; b$?</p>", Title="Squares", Tags="<algebra><inequality>", AcceptedAnswerId=5, Score=7),
+    post(2, 1, "<p>How?</p>", Title="Integrals", Tags="|calculus|", Score=3),
+    post(3, 1, "<p>Nobody knows</p>", Title="Alone", Tags="<algebra>", Score=9),
+    post(4, 2, "<p>popular</p>", ParentId=1, Score=50),
+    post(5, 2, "<p>accepted</p>", ParentId=1, Score=1),
+    post(6, 2, "<p>worse</p>", ParentId=2, Score=1),
+    post(7, 2, "<p>better</p>", ParentId=2, Score=4),
+    post(8, 2, "<p>as good, but later</p>", ParentId=2, Score=4),
+    post(9, 4, "<p>a tag</p>"),
+    post(10, 2, "<p>to a question that is not there</p>", ParentId=99),
+)
+
+
+def test_the_accepted_answer_else_the_best():
+    record = prepared("stackexchange", dump(*POSTS), site="math.stackexchange.com")
+    assert rows_of() == [
+        {"question": "Squares\n\nWhy is $a^2 < b$?", "answer": "accepted", "id": "1", "url": "https://math.stackexchange.com/q/1"},
+        {"question": "Integrals\n\nHow?", "answer": "better", "id": "2", "url": "https://math.stackexchange.com/q/2"},
+    ]
+    assert record["counts"]["skipped"] == {"a post that is no question and no answer": 1, "a question without an answer (of that score)": 1}
+    assert record["counts"]["records"] == 10
+
+
+def test_answers_may_come_before_their_questions():
+    prepared("stackexchange", dump(*reversed(POSTS)), output="reversed.jsonl")
+    prepared("stackexchange", dump(*POSTS), output="ordered.jsonl")
+    assert rows_of("reversed.jsonl") == rows_of("ordered.jsonl") and len(rows_of("ordered.jsonl")) == 2
+
+
+def test_scores_and_tags():
+    record = prepared("stackexchange", dump(*POSTS), output="scored.jsonl", min_score=3)
+    assert [(r["id"], r["answer"]) for r in rows_of("scored.jsonl")] == [("1", "popular"), ("2", "better")]
+    assert record["counts"]["skipped"]["an answer with a score below 3"] == 3
+    prepared("stackexchange", "Posts.xml", output="tagged.jsonl", tags=["Calculus", "geometry"])
+    assert [r["id"] for r in rows_of("tagged.jsonl")] == ["2"]
+    assert "url" not in rows_of("tagged.jsonl")[0]
+
+
+def test_broken_rows_are_named_and_reading_goes_on(monkeypatch):
+    """Forbidden characters, missing quotes and rows without an id, wherever the pieces of the file end."""
+    from holdfast.data.prepare import stackexchange
+
+    rows = [*POSTS[:2], '  <row Id="20" PostTypeId="1" Body="bad &#x1F; character" />', *POSTS[2:6], '  <row Id="21 PostTypeId="2" />', *POSTS[6:],
+            '  <row PostTypeId="1" Body="x" />', '  <row Id="x1" PostTypeId="1" Body="x" />']  # fmt: skip
+    dump(*rows)
+    expected = [(5, "well-formed"), (10, "well-formed"), (15, "no 'Id'"), (16, "invalid literal")]
+    for size in (1 << 20, 7, 64, 150, 333):
+        monkeypatch.setattr(stackexchange, "_CHUNK", size)
+        with pytest.raises(DataError) as caught:
+            prepared("stackexchange", "Posts.xml", output=f"{size}.jsonl")
+        lines = str(caught.value).splitlines()[1:]
+        assert len(lines) == 4, lines
+        for line, (number, reason) in zip(lines, expected, strict=True):
+            assert line.strip().startswith(f"Posts.xml, line {number}: ") and reason in line, (size, line)
+        prepared("stackexchange", "Posts.xml", output=f"{size}.jsonl", most_malformed=0.5)
+        assert [r["id"] for r in rows_of(f"{size}.jsonl")] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('<?xml version="1.0"?><!DOCTYPE p [<!ENTITY a "b">]><posts><row Id="1"/></posts>', "document type or entities"),
+        ('<!DOCTYPE p SYSTEM "file:///etc/passwd"><posts/>', "document type or entities"),
+        ("<posts>\n" + POSTS[0] + "\n", "ends before it is whole"),
+        ("<posts>\n</posts>", "found none"),
+        ("", "ends before it is whole"),
+    ],
+    ids=["entity", "external", "cut", "none", "empty"],
+)
+def test_xml_that_is_not_read(content, said):
+    Path("Posts.xml").write_text(content)
+    with pytest.raises(DataError, match=said):
+        prepared("stackexchange", "Posts.xml")
+    assert sorted(p.name for p in Path().iterdir()) == ["Posts.xml"]
+
+
+def test_an_entity_is_not_expanded():
+    Path("Posts.xml").write_text("<posts>\n" + POSTS[0].replace("Why", "&lol;") + "\n" + "\n".join(POSTS[1:]) + "\n</posts>\n")
+    record = prepared("stackexchange", "Posts.xml", most_malformed=0.5)
+    assert [r["id"] for r in rows_of()] == ["2"] and "undefined entity" in record["malformed_places"][0]
+
+
+def test_a_7z_dump_needs_its_package(monkeypatch):
+    Path("site.7z").write_bytes(b"7z")
+    monkeypatch.setitem(sys.modules, "py7zr", None)
+    with pytest.raises(DataError, match="pip install py7zr, or unpack"):
+        prepared("stackexchange", "site.7z")
+
+    class Archive:
+        def __init__(self, path):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def getnames(self):
+            return ["Badges.xml", "Posts.xml"]
+
+        def extract(self, path, targets):
+            assert targets == ["Posts.xml"]
+            dump(*POSTS, name=str(Path(path) / "Posts.xml"))
+
+    fake = types.SimpleNamespace(SevenZipFile=Archive, exceptions=types.SimpleNamespace(ArchiveError=ValueError))
+    monkeypatch.setitem(sys.modules, "py7zr", fake)
+    prepared("stackexchange", "site.7z")
+    assert len(rows_of()) == 2
+
+
+def test_memory_does_not_grow_with_the_dump(monkeypatch):
+    """Six times the posts, the same memory but for a few numbers a row."""
+    import tracemalloc
+
+    from holdfast.data.prepare import stackexchange
+
+    monkeypatch.setattr(stackexchange, "_CHUNK", 1 << 16)
+    monkeypatch.setattr(stackexchange, "_BATCH", 50)
+
+    def peak(count: int) -> int:
+        rows = []
+        for i in range(count):
+            rows += [post(2 * i + 1, 1, f"{i} {'why ' * 1500}", Title=f"t{i}"), post(2 * i + 2, 2, "so " * 1500, ParentId=2 * i + 1)]
+        dump(*rows, name=f"{count}.xml")
+        tracemalloc.start()
+        prepared("stackexchange", f"{count}.xml", output=f"{count}.jsonl")
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(rows_of(f"{count}.jsonl")) == count
+        return most
+
+    peak(10)  # what is loaded once
+    small, large = peak(150), peak(900)
+    assert Path("900.xml").stat().st_size - Path("150.xml").stat().st_size > 6 << 20
+    assert large < small + (1 << 20), (small, large)
+
+
+# -------------------------------------------------------------------------------------------------------- HTML as Markdown
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>a <strong>b</strong> <em>c</em> <code>d`e</code></p>", "a **b** *c* ``d`e``"),
+        ("<p>one</p>\n\n<p>two<br>three</p>", "one\n\ntwo\nthree"),
+        ("<p>$$\\begin{align}\nx_1 &amp;= a * b \\\\ % c\ny &lt; 2\n\\end{align}$$</p>", "$$\\begin{align}\nx_1 &= a * b \\\\ % c\ny < 2\n\\end{align}$$"),
+        ("<p>$a_1*b_2*c$ and <em>$x$</em></p>", "$a_1*b_2*c$ and *$x$*"),
+        ('<pre class="lang-py prettyprint-override"><code>def f():\n    return 1 &lt; 2\n\n\n\n# &amp;\n</code></pre>',
+         "```py\ndef f():\n    return 1 < 2\n\n\n\n# &\n```"),
+        ("<pre><code>```\n</code></pre>", "````\n```\n````"),
+        ("<ul>\n<li>a</li>\n<li><p>b</p>\n<pre><code>x\n\ny</code></pre></li>\n</ul>", "- a\n- b\n\n  ```\n  x\n  \n  y\n  ```"),
+        ("<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>", "1. a\n   - b\n2. c"),
+        ("<blockquote><p>a</p><p>b</p></blockquote>", "> a\n>\n> b"),
+        ('<a href="http://x.y">z</a> <a href="http://x.y">http://x.y</a> <img src="i.png" alt="k">', "[z](http://x.y) http://x.y ![k](i.png)"),
+        ("<h2>t</h2><hr>x<sup>2</sup>", "## t\n\n---\n\nx<sup>2</sup>"),
+        ("<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr></tbody></table>", "| a | b |\n| --- | --- |\n| 1 | 2 |"),
+        ("<p>open <i>a <b>b</i> c<p>next", "open *a **b*** c\n\nnext"),
+        ("</p></div>text", "text"),
+        ("<script>x()</script>", ""),
+    ],
+)  # fmt: skip
+def test_markdown(html, text):
+    assert markdown(html) == text
+
+
+# ---------------------------------------------------------------------------------------------------------- the others
+
+
+def test_starcoder_instructions():
+    rows = [
+        {"instruction": "Write f.", "response": "def f(): ...", "prompt": "(long, for the model that made it)", "seed": "s", "id": 3},
+        {"prompt": "Write g.", "response": "def g(): ..."},
+    ]
+    prepared("starcoder_instructions", jsonl("a.jsonl", rows))
+    assert rows_of() == [{"prompt": "Write f.\n\n", "completion": "def f(): ..."}, {"prompt": "Write g.\n\n", "completion": "def g(): ..."}]
+    assert detect(list(rows_of()[0]), rows_of()[0]) == "prompt_completion"
+
+
+def test_ultrachat_in_both_forms():
+    turn = lambda role, content: {"role": role, "content": content}
+    rows = [
+        {"id": "7", "data": ["hi", "hello", "and?", "so"]},
+        {"prompt": "hi", "prompt_id": "p", "messages": [turn("user", "hi"), turn("assistant", "hello")]},
+        {"id": "8", "data": ["hi", "hello", "unanswered"]},
+        {"id": "9", "data": ["alone"]},
+        {"id": "10", "data": ["hi", " "]},
+        {"messages": [turn("system", "be short"), turn("user", "hi"), turn("assistant", "yes")]},
+    ]
+    record = prepared("ultrachat", jsonl("a.jsonl", rows))
+    assert rows_of()[0] == {"messages": [turn("user", "hi"), turn("assistant", "hello"), turn("user", "and?"), turn("assistant", "so")], "id": "7"}
+    assert [len(r["messages"]) for r in rows_of()] == [4, 2, 3]
+    assert record["counts"]["skipped"] == {DUPLICATE: 1, "a conversation without an answer": 1, "an empty turn": 1}
+    assert record["counts"]["shortened"] == {"a last turn of the user without an answer": 1}
+    assert detect(list(rows_of()[0]), rows_of()[0]) == "chat"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"data": "text"}, "no 'messages' and no 'data'"),
+        ({"data": []}, "holds no turns"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "expected user and assistant in turn, got assistant"),
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}, "got user, user"),
+        ({"messages": [{"role": "human", "content": "a"}]}, "turn 1: expected a role"),
+        ({"messages": [{"role": "user", "content": None}]}, "turn 1"),
+        ({"messages": [{"role": "system", "content": "a"}]}, "no turn of theirs"),
+    ],
+)
+def test_conversations_that_are_none(row, said):
+    with pytest.raises(DataError, match=said):
+        prepared("ultrachat", jsonl("a.jsonl", [row]))
+
+
+def quality_row(article: str, writer: int, *questions, **more) -> dict:
+    return {
+        "article_id": article, "set_unique_id": f"{article}_{writer}", "title": "Toy Shop", "author": "Harrison, Harry", "year": 1968,
+        "article": f"\nText of {article}.\n", "questions": list(questions), **more,
+    }  # fmt: skip
+
+
+def asked(text: str, gold=2, **more) -> dict:
+    return {"question": text, "options": ["a", "b ", "c", "d"], "gold_label": gold, "difficult": 1, "question_unique_id": text, **more}
+
+
+def test_quality_articles_come_once():
+    rows = [quality_row("1", 1, asked("Why?")), quality_row("1", 2, asked("Who?")), quality_row("2", 1, title="", author=None)]
+    Path("QuALITY.v1.0.1.htmlstripped.train").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    record = prepared("quality", "QuALITY.v1.0.1.htmlstripped.train")
+    assert [r["text"] for r in rows_of()] == ["Toy Shop\nby Harry Harrison\n\nText of 1.", "Text of 2."]
+    assert record["counts"]["skipped"] == {"an article that is there already (one line for each writer of questions)": 1}
+    assert detect(list(rows_of()[0]), rows_of()[0]) == "text"
+
+
+def test_quality_questions_are_what_the_task_reads():
+    import yaml
+
+    from holdfast.evaluation import shipped
+
+    rows = [
+        quality_row("1", 1, asked("Why did he go?"), asked("I said what?", gold=4)),
+        quality_row("1", 2, asked("NASA?", gold=None), asked("Why did he go?")),
+    ]
+    record = prepared("quality", jsonl("a.jsonl", rows), output="questions.jsonl", questions=True)
+    first, second = rows_of("questions.jsonl")
+    assert first["question"] == 'In the context of "Toy Shop", written by Harry Harrison in 1968, why did he go?'
+    assert second["question"].endswith("in 1968, I said what?") and (first["answer"], second["answer"]) == (1, 3)
+    assert first["options"] == ["a", "b", "c", "d"] and first["article"] == "Text of 1." and first["hard"] is True
+    assert record["counts"]["skipped"] == {DUPLICATE: 1, "a question without a published answer": 1}
+    task = yaml.safe_load((Path(shipped.__file__).parent / "benchmarks" / "quality.yaml").read_text())
+    assert "{{question" in task["doc_to_text"] and "{{options[3]}}" in task["doc_to_text"] and task["doc_to_target"] == "answer"
+
+
+def test_quality_questions_are_not_taken_for_the_release():
+    """The release's own form is converted by evaluation; what is prepared is in the task's form already, and left alone."""
+    import datasets
+
+    from holdfast.evaluation.data_forms import convert
+
+    prepared("quality", jsonl("a.jsonl", [quality_row("1", 1, asked("Why?"))]), output="q.jsonl", questions=True)
+    rows, form = convert(datasets.Dataset.from_list(rows_of("q.jsonl")), "quality", "q.jsonl")
+    assert form is None and rows[0]["answer"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"options": ["a"]}, "four options"),
+        ({"gold_label": 5}, "from 1 to 4"),
+        ({"question": 3}, "'question' is int"),
+        ({"gold_label": "2"}, "got '2'"),
+    ],
+)
+def test_quality_questions_that_are_malformed(change, said):
+    with pytest.raises(DataError, match=said):
+        prepared("quality", jsonl("a.jsonl", [quality_row("1", 1, {**asked("Why?"), **change})]), questions=True)
+
+
+def test_every_format_is_read_by_training(tmp_path):
+    """Rows that are written load, are recognised, and pass the check of every row."""
+    from holdfast.data.formats import standardise
+    from holdfast.data.sources import load_rows
+    from tiny import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    inputs = {
+        "metamath": jsonl("m.jsonl", metamath(5)),
+        "stackexchange": dump(*POSTS),
+        "starcoder_instructions": jsonl("s.jsonl", [{"prompt": "a", "response": "b"}]),
+        "ultrachat": jsonl("u.jsonl", [{"id": "1", "data": ["a", "b"]}]),
+        "quality": jsonl("q.jsonl", [quality_row("1", 1)]),
+    }
+    assert set(inputs) == set(FORMATS)
+    found = {}
+    for name, path in inputs.items():
+        prepared(name, path, output=f"out/{name}.jsonl")
+        _, found[name] = standardise(load_rows(f"out/{name}.jsonl"), tokenizer)
+    assert found == {"metamath": "question_answer", "stackexchange": "question_answer", "starcoder_instructions": "prompt_completion",
+                     "ultrachat": "chat", "quality": "text"}  # fmt: skip

@@ -1,0 +1,478 @@
+"""Articles from an endpoint that plays faults: what is asked, what is kept, what it costs, and going on after any end."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from evaluation import fake_endpoint as fake
+from evaluation.fake_endpoint import FakeEndpoint, completion
+from holdfast.data.formats import detect
+from holdfast.data.synthesis_prompts import ARTICLE_FOCI, PROMPTS, TEXTBOOK_FOCI, focus_of, pairs_of_names
+from holdfast.data.synthesise import Settings, Synthesis, most_cost, outcome_of, plan, prompts_of, synthesise
+from holdfast.endpoint import Endpoint
+from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
+from holdfast.ledger import Ledger, ledger_places, read_ledger, stream_ledger
+from holdfast.results import read_json
+
+pytest.importorskip("openai", reason="asking needs the package openai")
+
+SECRET = "sk-very-secret-0123456789"
+LONG = "A section about sums. " * 20
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with ten questions and answers."""
+    monkeypatch.chdir(tmp_path)
+    Path("qa.jsonl").write_text("".join(json.dumps({"question": f"What is {i}+{i}?", "answer": f"{2 * i}", "type": "x"}) + "\n" for i in range(10)))
+    return tmp_path
+
+
+def answering(reply=LONG, *, finish="stop", usage=(100, 50), **message):
+    """Answers every request with the reply, or with what it makes of the message."""
+
+    def play(handler, asked) -> bool:
+        body = completion(reply(asked.message) if callable(reply) else reply, finish_reason=finish)
+        body["choices"][0]["message"].update(message)
+        body["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]} if usage else None
+        return fake.body(json.dumps(body).encode())(handler, asked)
+
+    return play
+
+
+def unlike(message: str) -> str:
+    """An article that differs with the prompt."""
+    import hashlib
+
+    return f"{hashlib.sha256(message.encode()).hexdigest()}\n{LONG}"
+
+
+def settings(**changes) -> Settings:
+    return Settings(**{"model": "writer", "prompt": "textbook", "template": PROMPTS["textbook"], **changes})
+
+
+def request(*, inputs=("qa.jsonl",), output="articles.jsonl", limit=None, budget=None, prices=(0.0, 0.0), **changes) -> Synthesis:
+    return Synthesis(
+        inputs=tuple(map(Path, inputs)), output=Path(output), settings=settings(**changes), limit=limit, budget=budget, prices=prices
+    )  # fmt: skip
+
+
+def write(server: FakeEndpoint, asked: Synthesis | None = None, *, progress=None, **changes):
+    endpoint = Endpoint(base_url=server.url, **{"first_wait": 0.01, "workers": 2, **changes})
+    return synthesise(asked or request(), endpoint, progress=progress)
+
+
+def articles(path="articles.jsonl") -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+# ------------------------------------------------------------------------------------------------------------- prompts
+
+
+def test_rows_are_put_together_and_nothing_of_them_is_lost():
+    made = list(prompts_of(request()))
+    assert [len(one.sources) for one in made] == [3, 3, 3, 1]
+    assert "(1)\nQuestion: What is 0+0?\n\nAnswer: 0\n\n(2)\nQuestion: What is 1+1?" in made[0].message
+    assert "Question: What is 9+9?\n\nAnswer: 18" in made[3].message and "(1)" not in made[3].message
+    assert "textbook" in made[0].message and "{" not in made[0].message.split("Material:")[0]
+
+
+def test_variations_come_one_after_the_other_and_differ():
+    made = list(prompts_of(request(variations=3)))
+    assert [one.variation for one in made] == [0] * 4 + [1] * 4 + [2] * 4
+    assert len({one.key for one in made}) == len({one.message for one in made}) == 12
+    assert made[0].sources == made[4].sources == made[8].sources
+    assert [one.key for one in prompts_of(request(variations=3, limit=5))] == [one.key for one in made[:5]]
+
+
+def test_what_decides_an_answer_decides_its_key():
+    keys = {next(prompts_of(request(**change))).key for change in ({}, {"model": "b"}, {"max_tokens": 5}, {"temperature": 0.0}, {"per_article": 2})}
+    assert len(keys) == 5
+    assert next(prompts_of(request(least_characters=1))).key in keys, "what is kept is decided later"
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"text": "A {material} {focus} {0}."}, "A {material} {focus} {0}."),
+        ({"prompt": "p\n\n", "completion": "c"}, "Question: p\n\nAnswer: c"),
+        ({"instruction": "i", "input": "x", "output": "o"}, "Question: i\n\nx\n\nAnswer: o"),
+        ({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}, "Question: u\n\nAnswer: a"),
+        ({"prompt": [{"role": "user", "content": "u"}], "completion": [{"role": "assistant", "content": "a"}]}, "Question: u\n\nAnswer: a"),
+    ],
+)
+def test_every_layout_becomes_material(row, text):
+    Path("a.jsonl").write_text(json.dumps(row) + "\n")
+    (made,) = prompts_of(request(inputs=["a.jsonl"]))
+    assert made.message.endswith(f"Material:\n\n{text}\n")
+
+
+def test_rows_that_cannot_be_used_are_named_before_anything_is_asked():
+    Path("a.jsonl").write_text('{"question": "a", "answer": "b"}\n\n{"question": "a"}\n{"question": " ", "answer": "b"}\n{oops\n')
+    with FakeEndpoint(always=answering()) as server, pytest.raises(DataError) as caught:
+        write(server, request(inputs=["a.jsonl"]))
+    assert server.asked == [] and not Path("articles.jsonl.ledger.jsonl").exists()
+    said = str(caught.value)
+    assert said.startswith("3 of 4 rows of the input cannot be used") and all(f"a.jsonl, line {n}: " in said for n in (3, 4, 5))
+    Path("a.jsonl").write_text('{"x": 1}\n')
+    with pytest.raises(DataError, match="columns x make no layout"):
+        plan(request(inputs=["a.jsonl"]))
+    Path("a.jsonl").write_text("\n")
+    with pytest.raises(DataError):
+        plan(request(inputs=["a.jsonl"]))
+
+
+def test_articles_go_through_the_names_of_their_document_in_pairs():
+    text = "It was Harry Harrison who met Ada. Harry Harrison and Ada left for New York with Bob. In New York they saw Ada in it, and Bob saw Harry Harrison."
+    pairs = list(pairs_of_names(text))
+    assert pairs[0] == ("Ada", "Harry Harrison") and len(pairs) == len(set(pairs)) == 6
+    foci = [focus_of("article", number, text) for number in range(len(ARTICLE_FOCI) + 6)]
+    assert len(set(foci)) == len(foci) and "Ada and Harry Harrison" in foci[len(ARTICLE_FOCI)]
+    assert focus_of("article", 100, "no names") in ARTICLE_FOCI
+    assert focus_of("mine.txt", len(TEXTBOOK_FOCI) + 1, text) == TEXTBOOK_FOCI[1]
+
+
+def test_shipped_prompts_have_their_places():
+    for template in PROMPTS.values():
+        assert template.count("{material}") == template.count("{focus}") == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- articles
+
+
+def test_articles_are_written_in_the_order_of_the_prompts_with_their_sources():
+    with FakeEndpoint(always=answering(unlike)) as server:
+        found = write(server, request(variations=2), workers=4)
+        assert len(server.asked) == 8 and server.asked[0].body["max_tokens"] == 3000 and server.asked[0].body["temperature"] == 0.7
+    made = list(prompts_of(request(variations=2)))
+    rows = articles()
+    assert [r["key"] for r in rows] == [p.key for p in made] and [r["sources"] for r in rows] == [p.sources for p in made]
+    assert [r["text"] for r in rows] == [unlike(p.message).strip() for p in made]
+    assert rows[0]["model"] == "writer" and rows[0]["prompt"] == "textbook" and rows[7]["variation"] == 1
+    assert detect(list(rows[0]), rows[0]) == "text"
+    assert found.record == read_json("articles.jsonl.json") and found.record["status"] == "complete"
+    assert found.record["counts"] == {
+        "prompts": 8, "articles": 8, "repeated": 0, "cut": 0, "refused": 0, "short": 0, "failed": 0, "unasked": 0
+    }  # fmt: skip
+    assert found.record["inputs"][0]["name"] == "qa.jsonl" and "{material}" in found.record["settings"]["template"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        ({"text": LONG, "finish_reason": "stop"}, "kept"),
+        ({"text": LONG, "finish_reason": None}, "kept"),
+        ({"text": LONG, "finish_reason": "length"}, "cut"),
+        ({"text": LONG, "finish_reason": "tool_calls"}, "cut"),
+        ({"text": LONG, "finish_reason": "content_filter"}, "refused"),
+        ({"text": "", "refusal": "I will not", "finish_reason": "stop"}, "refused"),
+        ({"text": "I'm sorry, but I can't help with that." + " x" * 150, "finish_reason": "stop"}, "refused"),
+        ({"text": "I’m unable to write about this." + " x" * 150, "finish_reason": "stop"}, "refused"),
+        ({"text": "Sorry, said the fox. " + LONG * 3, "finish_reason": "stop"}, "kept"),
+        ({"text": "I cannot recall a finer proof. " + LONG * 3, "finish_reason": "stop"}, "kept"),
+        ({"text": "A section.", "finish_reason": "stop"}, "short"),
+        ({"text": "", "finish_reason": "stop"}, "short"),
+        ({"text": f"<think>{LONG}</think>\n\nYes.", "finish_reason": "stop"}, "short"),
+        ({"text": f"<think>{LONG}", "finish_reason": "stop"}, "cut"),
+        ({"text": f"<think>hm</think>\n\n{LONG}", "finish_reason": "stop"}, "kept"),
+    ],
+)
+def test_what_is_kept(reply, outcome):
+    assert outcome_of({"outcome": "answered", **reply}, settings()) == outcome
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [(answering(finish="length"), "cut"), (answering("I can't do that."), "refused"), (answering("Short."), "short"), (answering(None, refusal="no"), "refused")],
+)  # fmt: skip
+def test_what_is_not_kept_is_recorded_counted_and_not_asked_again(fault, outcome):
+    with FakeEndpoint(faults=[fault], always=answering(unlike)) as server:
+        found = write(server, workers=1)
+        again = write(server)
+    assert len(server.asked) == 4 and again.asked == 0
+    assert found.record["counts"][outcome] == again.record["counts"][outcome] == 1 and found.record["counts"]["articles"] == 3 == len(articles())
+    row = next(iter(stream for stream in stream_ledger("articles.jsonl.ledger.jsonl") if stream["outcome"] == "answered"))
+    assert row["text"] == {"cut": LONG, "refused": row["text"], "short": "Short."}[outcome] and row["prompt_tokens"] == 100
+    assert any("cut at max_tokens" in note for note in found.notes) == (outcome == "cut")
+
+
+def test_equal_articles_are_written_once_and_thoughts_are_left_out():
+    with FakeEndpoint(always=answering(f"<think>hm</think>\n\n{LONG}")) as server:
+        found = write(server)
+    assert [r["text"] for r in articles()] == [LONG.strip()] and found.record["counts"]["repeated"] == 3
+
+
+def test_equal_rows_are_asked_about_once():
+    Path("qa.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 4)
+    with FakeEndpoint(always=answering(unlike)) as server:
+        found = write(server, request(per_article=1), workers=4)
+    assert len(server.asked) == found.record["counts"]["prompts"] == len(articles()) == 1
+
+
+# --------------------------------------------------------------------------------------------------- stopping, going on
+
+
+def test_a_second_run_asks_nothing_and_more_of_the_same_is_added():
+    with FakeEndpoint(always=answering(unlike)) as server:
+        write(server, request(limit=2))
+        first = articles()
+        write(server, request(limit=2))
+        assert len(server.asked) == 2
+        write(server, request())
+        assert len(server.asked) == 4 and articles()[:2] == first
+        write(server, request(variations=2))
+        assert len(server.asked) == 8
+        write(server, request(least_characters=10_000))
+    assert len(server.asked) == 8 and articles() == [] and read_json("articles.jsonl.json")["counts"]["short"] == 4
+
+
+def test_an_interrupted_run_goes_on_where_it_was():
+    done = []
+
+    def dies(count, total, spent):
+        done.append((count, total))
+        if count == 3:
+            raise KeyboardInterrupt
+
+    asked = request(per_article=1)
+    with FakeEndpoint(always=answering(unlike)) as server:
+        with pytest.raises(KeyboardInterrupt):
+            write(server, asked, progress=dies, workers=3)
+        kept = {key for key, row in read_ledger("articles.jsonl.ledger.jsonl").items() if row["outcome"] == "answered"}
+        assert len(kept) == 3 and done[0] == (0, 10) and not Path("articles.jsonl").exists()
+        before = len(server.messages)
+        write(server, asked)
+        later = server.messages[before:]
+    assert len(later) == 7 and len(articles()) == 10
+    answered = [row["key"] for row in stream_ledger("articles.jsonl.ledger.jsonl") if row["outcome"] == "answered"]
+    assert len(answered) == len(set(answered)) == 10
+
+
+def test_a_torn_line_is_cut_off():
+    with FakeEndpoint(always=answering(unlike)) as server:
+        write(server)
+        ledger = Path("articles.jsonl.ledger.jsonl")
+        whole = ledger.read_bytes()
+        ledger.write_bytes(whole[:-40])
+        assert plan(request()).there == 3, "looking does not mend, and does not stumble"
+        write(server)
+    assert len(server.asked) == 5 and len(articles()) == 4
+
+
+def test_failures_are_asked_again_by_the_next_run():
+    failing = lambda handler, asked: "What is 9+9?" in asked.message and fake.status(400, "too long")(handler, asked)
+    with FakeEndpoint(always=lambda h, a: failing(h, a) or answering(unlike)(h, a)) as server:
+        found = write(server)
+        assert found.record["counts"]["failed"] == 1 and found.record["status"] == "partial" and len(articles()) == 3
+        server.always = answering(unlike)
+        again = write(server)
+    assert again.asked == 1 and len(server.asked) == 5 and again.record["counts"]["failed"] == 0 and again.record["status"] == "complete"
+
+
+def test_one_failure_after_the_other_stops_the_run():
+    Path("qa.jsonl").write_text("".join(json.dumps({"question": f"{i}", "answer": "a"}) + "\n" for i in range(100)))
+    with (
+        FakeEndpoint(faults=[answering()], always=fake.status(400, "gone")) as server,
+        pytest.raises(HoldfastError, match="20 requests failed one after"),
+    ):
+        write(server, request(per_article=1))
+    assert 21 <= len(server.asked) <= 23
+
+
+@pytest.mark.parametrize("fault", [fake.status(500), fake.status(429), fake.cut(), fake.reset(), fake.body(b"<html>"), fake.empty_choices()])
+def test_faults_are_asked_again_within_a_run(fault):
+    with FakeEndpoint(faults=[fault, fault], always=answering(unlike)) as server:
+        found = write(server)
+    assert len(server.asked) == 6 and found.record["counts"]["articles"] == 4
+
+
+def test_what_cannot_succeed_stops_at_once_and_names_our_options():
+    with FakeEndpoint(always=fake.status(404, "no such model")) as server, pytest.raises(ConfigError, match=r"Check --model \('writer'\)"):
+        write(server)
+    with FakeEndpoint(always=fake.status(401, "no key")) as server, pytest.raises(ConfigError, match="name it with --api_key_variable"):
+        write(server)
+    with pytest.raises(HoldfastError, match="Nobody answers"):
+        synthesise(request(), Endpoint(base_url=server.url, first_wait=0.01, attempts=2))
+
+
+def test_the_key_is_nowhere(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    with FakeEndpoint(faults=[fake.status(400, f"bad {SECRET}")], always=answering(lambda m: f"You sent {SECRET}. {unlike(m)}")) as server:
+        write(server, api_key=SECRET, workers=1)
+    assert server.asked[0].headers["authorization"] == f"Bearer {SECRET}"
+    written = "".join(p.read_text() for p in tmp_path.rglob("*") if p.is_file())
+    assert SECRET not in written + caplog.text and "You sent ***" in articles()[0]["text"]
+
+
+def test_a_full_disk_stops_and_keeps_what_there_is(monkeypatch):
+    add, left = Ledger.add, [5]
+
+    def filling(self, rows):
+        left[0] -= 1
+        if left[0] < 0:
+            raise StorageError("the disk is full")
+        add(self, rows)
+
+    with FakeEndpoint(always=answering(unlike)) as server:
+        monkeypatch.setattr(Ledger, "add", filling)
+        with pytest.raises(StorageError):
+            write(server, request(per_article=1), workers=1)
+        monkeypatch.setattr(Ledger, "add", add)
+        write(server, request(per_article=1))
+    assert len(articles()) == 10 and len(server.asked) == 11, "one answer could not be kept"
+
+
+# -------------------------------------------------------------------------------------------------------------- the money
+
+
+PRICES = (1000.0, 10_000.0)
+"""USD a million tokens; a reply of `answering` costs 0.1 + 0.5 = 0.6."""
+
+
+def test_a_dry_run_counts_and_asks_nothing():
+    found = plan(request(prices=PRICES, variations=2, max_tokens=100))
+    made = list(prompts_of(request(variations=2)))
+    characters = sum(len(p.message) for p in made)
+    assert (found.rows, found.prompts, found.there, found.prompt_tokens, found.most_tokens) == (10, 8, 0, characters // 4, 800)
+    assert found.most == pytest.approx(characters // 4 * 1e-3 + 800 * 1e-2) and found.likely is None and found.spent == 0
+    assert sorted(p.name for p in Path().iterdir()) == ["qa.jsonl"]
+    with FakeEndpoint(always=answering(unlike)) as server:
+        write(server, request(prices=PRICES, max_tokens=100))
+    later = plan(request(prices=PRICES, variations=2, max_tokens=100))
+    assert (later.there, later.mean_tokens, later.spent) == (4, 50, pytest.approx(2.4))
+    assert later.likely == pytest.approx(later.prompt_tokens * 1e-3 + 4 * 50 * 1e-2)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_budget_holds_over_all_sessions(workers):
+    asked = request(per_article=1, prices=PRICES, max_tokens=60)
+    most = max(most_cost(p.message, asked.settings, PRICES) for p in prompts_of(asked))
+    budget = most + 2.5
+    spent = []
+    with FakeEndpoint(always=answering(unlike)) as server:
+        for _ in range(3):
+            found = write(server, request(per_article=1, prices=PRICES, max_tokens=60, budget=budget), workers=workers)
+            spent.append(found.record["cost_usd"])
+    assert 3 <= len(server.asked) < 10 and spent[0] == spent[1] == spent[2] <= budget
+    assert spent[0] == pytest.approx(0.6 * len(server.asked)) and spent[0] + most > budget, "as far as it goes, and no further"
+    assert found.left == 10 - len(server.asked) and found.record["status"] == "partial" and "budget of" in found.notes[-1]
+    assert len(articles()) == len(server.asked)
+    with FakeEndpoint(always=answering(unlike)) as other:
+        write(other, request(per_article=1, prices=PRICES, max_tokens=60, budget=1000.0))
+    assert len(other.asked) == found.left and len(articles()) == 10
+
+
+def test_a_budget_too_small_for_one_asks_nothing():
+    with FakeEndpoint(always=answering()) as server:
+        found = write(server, request(prices=PRICES, budget=0.01))
+    assert server.asked == [] and found.left == 4 and articles() == []
+
+
+def test_what_was_sent_and_never_answered_is_on_the_account():
+    """A session that died with a request on its way; nobody knows whether it was charged."""
+    asked = request(per_article=1, prices=PRICES, limit=1)
+    (one,) = prompts_of(asked)
+    most = most_cost(one.message, asked.settings, PRICES)
+
+    with FakeEndpoint(always=answering()) as server:
+        write(server, request(per_article=1, prices=PRICES, limit=1, output="other.jsonl"))
+        lines = Path("other.jsonl.ledger.jsonl").read_text().splitlines()
+        assert [json.loads(line)["outcome"] for line in lines] == ["sent", "answered"]
+        record = Path("other.jsonl.json").read_text()
+        Path("articles.jsonl.ledger.jsonl").write_text(lines[0] + "\n")  # killed right after sending
+        Path("articles.jsonl.json").write_text(record)
+        assert plan(asked).spent == pytest.approx(most) and plan(asked).there == 0
+        found = write(server, asked)
+    assert found.record["cost_usd"] == pytest.approx(most + 0.6) and len(server.asked) == 2
+    assert plan(asked).spent == pytest.approx(most + 0.6)
+
+
+def test_lost_answers_count_at_their_most_and_refused_requests_do_not():
+    asked = request(per_article=1, prices=PRICES, limit=1)
+    (one,) = prompts_of(asked)
+    most = most_cost(one.message, asked.settings, PRICES)
+    with FakeEndpoint(faults=[fake.status(500), fake.reset(), fake.late(2), fake.status(429)], always=answering()) as server:
+        found = write(server, asked, timeout=0.3)
+    assert len(server.asked) == 5 and found.record["cost_usd"] == pytest.approx(2 * most + 0.6)
+
+
+def test_attempts_stop_where_the_budget_does():
+    asked = request(per_article=1, prices=PRICES, limit=2)
+    most = max(most_cost(p.message, asked.settings, PRICES) for p in prompts_of(asked))
+    with FakeEndpoint(faults=[answering(unlike)], always=fake.body(b"<html>")) as server:
+        found = write(server, request(per_article=1, prices=PRICES, limit=2, budget=0.6 + 2.5 * most), workers=1)
+    assert len(server.asked) == 3, "one answered; two attempts of the other fit"
+    assert found.record["cost_usd"] == pytest.approx(0.6 + 2 * most, rel=0.05) and found.record["counts"]["failed"] == 1
+
+
+def test_without_a_count_of_tokens_a_reply_costs_its_most():
+    asked = request(per_article=1, prices=PRICES, limit=1)
+    (one,) = prompts_of(asked)
+    with FakeEndpoint(always=answering(usage=None)) as server:
+        found = write(server, asked)
+    assert found.record["cost_usd"] == pytest.approx(most_cost(one.message, asked.settings, PRICES))
+
+
+# ------------------------------------------------------------------------------------------------------------ mistakes
+
+
+def test_all_mistakes_at_once():
+    wrong = request(
+        inputs=["qa.jsnl"], output="a.json", limit=0, budget=-1.0, prices=(-1.0, 0.0), model="", template="no place", per_article=0, variations=0,
+        max_tokens=0, temperature=3.0, least_characters=-1,
+    )  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        synthesise(wrong, Endpoint(base_url="ftp://x", workers=0))
+    assert len(caught.value.problems) == 14, caught.value
+    assert "Did you mean 'qa.jsonl'?" in str(caught.value) and "{material}" in str(caught.value)
+    with pytest.raises(ConfigError, match="without a price nothing is counted"):
+        plan(request(budget=1.0))
+    with pytest.raises(ConfigError, match="makes 8 different prompts of a row, got 9"):
+        plan(request(temperature=0.0, variations=9))
+    with pytest.raises(ConfigError, match="is an input"):
+        plan(request(output="qa.jsonl"))
+
+
+def test_another_requests_output_is_not_overwritten():
+    with FakeEndpoint(always=answering(unlike)) as server:
+        write(server)
+        before = Path("articles.jsonl").read_bytes()
+        for change in ({"model": "b"}, {"per_article": 2}, {"max_tokens": 10}, {"temperature": 0.1}, {"template": "{material}"}):
+            with pytest.raises(RunFolderError, match="came from another model, prompt"):
+                write(server, request(**change))
+        assert Path("articles.jsonl").read_bytes() == before and len(server.asked) == 4
+        Path("mine.jsonl").write_text("{}\n")
+        with pytest.raises(RunFolderError, match="was not written by"):
+            write(server, request(output="mine.jsonl"))
+    assert Path("mine.jsonl").read_text() == "{}\n"
+
+
+# ------------------------------------------------------------------------------------------------------- large ledgers
+
+
+def test_a_ledger_keeps_in_memory_what_it_is_told_to(tmp_path):
+    seen = []
+
+    def keep(row):
+        seen.append(row["v"])
+        return {"v": row["v"]}
+
+    with Ledger(tmp_path / "a.jsonl", keep=keep) as ledger:
+        ledger.add([{"key": "a", "v": 1, "text": "x" * 100}, {"key": "b", "v": 2}])
+        ledger.add([{"key": "a", "v": 3}])
+        assert ledger.rows == {"a": {"v": 3}, "b": {"v": 2}} and seen == [1, 2, 3]
+    with Ledger(tmp_path / "a.jsonl", keep=keep) as ledger:
+        assert ledger.rows == {"a": {"v": 3}, "b": {"v": 2}} and seen == [1, 2, 3] * 2
+    assert [row["v"] for row in stream_ledger(tmp_path / "a.jsonl")] == [1, 2, 3]
+    places = ledger_places(tmp_path / "a.jsonl")
+    content = (tmp_path / "a.jsonl").read_bytes()
+    assert {key: json.loads(content[start:].split(b"\n")[0])["v"] for key, start in places.items()} == {"a": 3, "b": 2}
+    (tmp_path / "b.jsonl").write_text('{"text": "mine"}\n')
+    with pytest.raises(DataError, match="not one of holdfast's"), Ledger(tmp_path / "b.jsonl", keep=keep):
+        pass
+    (tmp_path / "c.jsonl").write_bytes(b'{"key": "a", "v": 1}\n{"key": "b", "v": 2, "t": "\xe4')
+    assert read_ledger(tmp_path / "c.jsonl", keep=keep) == {"a": {"v": 1}}
