@@ -1,0 +1,265 @@
+"""The figures of a trade-off study as text, for its page and for the terminal, so that the two cannot disagree.
+
+Gains, shares and choices are those of `holdfast.selection`; here they become words. A *curve* joins trials of one method that differ in its
+strength alone, such as label annealing at temperature 2 with growing weight.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.reports.arms import STRENGTH_KEYS
+from holdfast.reports.figures import DIRECT, METHOD_NAMES, MINUS, decimals_for, interval_text, number, percent, plural, setting
+from holdfast.selection import Gain, RuleGain, Selection, Share, incomplete, mean_gain, shares
+from holdfast.study_results import Objective, StudyRecord, TrialRecord
+
+STATES = ("complete", "running", "waiting", "pruned", "failed", "lost")
+"""In the order of reading."""
+SHORT_NAMES = {"l2": "L2", "ewc": "EWC", "sfa": "SFA", "ema": "EMA", "wise_ft": "WiSE-FT"}
+"""For legends, where the names of `METHOD_NAMES` would not fit."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialFigures:
+    """One trial with all that is said of it."""
+
+    trial: TrialRecord
+    target: Gain | None
+    """Over the study's seeds, or over those that it has so far."""
+    source: Gain | None
+    kept: Share
+    avoided: Share
+    whole: bool
+    """Complete, with all seeds and measures: only then is it on plots and chosen from."""
+    seconds: float
+    """Of its worker, in finished runs and bookkeeping."""
+    trouble: str
+    """Why it does not count, empty where it does."""
+
+
+def read_trials(record: StudyRecord) -> list[TrialFigures]:
+    """Figures of every trial, in the order of the record."""
+    found = []
+    for trial in record.trials:
+        why = incomplete(trial, record)
+        seeds = record.seeds if why is None else None
+        kept, avoided = shares(trial, record) if why is None else (Share(value=None, interval=None, reason=why),) * 2
+        found.append(
+            TrialFigures(
+                trial=trial,
+                target=mean_gain(trial, record.target, seeds=seeds),
+                source=mean_gain(trial, record.source, seeds=seeds),
+                kept=kept,
+                avoided=avoided,
+                whole=why is None,
+                seconds=worker_seconds(trial),
+                trouble=why or "",
+            )
+        )
+    return found
+
+
+def worker_seconds(trial: TrialRecord) -> float:
+    """Seconds of a worker that went into a trial: its finished runs and its bookkeeping."""
+    return math.fsum(run.seconds for run in trial.runs) + trial.overhead
+
+
+# --------------------------------------------------------------------------------------------------------------- words
+
+
+def typographic(text: str) -> str:
+    """Hyphens before figures as minus signs."""
+    return re.sub(r"(?<![\w.\-\[])-(?=[\d.])", MINUS, text)
+
+
+def gain_text(gain: Gain | RuleGain | None) -> str:
+    """`+0.412`, in as many decimals as its interval deserves; "not measured" for None."""
+    return "not measured" if gain is None else number(gain.value, decimals_for(gain.interval), sign=True)
+
+
+def gain_interval(gain: Gain | RuleGain | None) -> str:
+    """`[+0.39, +0.43]`, empty for None."""
+    return "" if gain is None else interval_text(gain.interval, decimals_for(gain.interval), sign=True)
+
+
+def tone(gain: Gain | None) -> str:
+    """ "good", "bad" or "flat": whether the whole interval is on one side of the start."""
+    if gain is None or gain.interval is None or gain.interval[0] <= 0 <= gain.interval[1]:
+        return "flat"
+    return "good" if gain.value > 0 else "bad"
+
+
+def share_text(share: Share | None) -> str:
+    """`91.2 %`; "n/a" where there is nothing to take a share of."""
+    return "n/a" if share is None or share.value is None else percent(100 * share.value, sign=False)
+
+
+def share_interval_text(share: Share | None) -> str:
+    """`[85.0, 97.3]` in percent, empty without one."""
+    if share is None or share.interval is None:
+        return ""
+    return interval_text((100 * share.interval[0], 100 * share.interval[1]), 1 if max(map(abs, share.interval)) < 10 else 0)
+
+
+def covered(text: str, interval: str) -> str:
+    """`text [low, high]`."""
+    return f"{text} {interval}".rstrip()
+
+
+def method_title(kind: str) -> str:
+    """A trial's kind for people: "direct fine-tuning", "replay + label annealing"."""
+    if kind == "direct":
+        return DIRECT
+    return " + ".join(SHORT_NAMES.get(k, METHOD_NAMES.get(k, k.replace("_", " ")).removesuffix(" of source data")) for k in kind.split("+"))
+
+
+def direction(objective: Objective | Gain) -> str:
+    return "higher is better" if objective.higher_is_better else "lower is better"
+
+
+def counts(record: StudyRecord) -> dict[str, int]:
+    """State -> trials in it, in the order of reading; states without trials left out."""
+    found = collections.Counter(t.state for t in record.trials)
+    return {state: found[state] for state in sorted(found, key=lambda s: (STATES.index(s) if s in STATES else len(STATES), s))}
+
+
+def counts_text(record: StudyRecord) -> str:
+    """`19 complete, 1 running, 1 failed`."""
+    return ", ".join(f"{n} {state}" for state, n in counts(record).items()) or "no trial yet"
+
+
+def kept_text(selection: Selection, record: StudyRecord) -> str:
+    """What the chosen trial keeps and loses, as words that follow "it": shares of what direct fine-tuning did, else the gains themselves."""
+    target, source, kept, avoided = selection.target, selection.source, selection.kept, selection.avoided
+    if target is None or source is None:
+        return ""
+    if kept is not None and kept.value is not None:
+        first = f"keeps {covered(share_text(kept), share_interval_text(kept))} of direct fine-tuning's gain on {record.target.label}"
+    else:
+        first = f"changes {record.target.label} by {covered(gain_text(target), gain_interval(target))} {target.unit}"
+    if avoided is not None and avoided.value is not None:
+        return f"{first} and avoids {covered(share_text(avoided), share_interval_text(avoided))} of its loss on {record.source.label}"
+    return f"{first} and {record.source.label} by {covered(gain_text(source), gain_interval(source))} {source.unit} (more is better)"
+
+
+def chosen_text(selection: Selection, record: StudyRecord) -> str:
+    """What a rule chose and what that keeps, as a sentence without its end."""
+    if selection.chosen is None:
+        return f"The rule {rule_title(selection)} chooses none: {typographic(selection.reason)}"
+    return f"The rule {rule_title(selection)} chooses {selection.label} (trial {selection.chosen}): it {kept_text(selection, record)}"
+
+
+def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
+    """The study in a sentence or two: how far it is, what its rule chose, what that keeps and loses."""
+    whole = sum(incomplete(t, record) is None for t in record.trials)
+    going = ""
+    if record.status != "finished":
+        words = {"running": "is still running", "interrupted": "was interrupted", "failed": "ended with trials that failed"}
+        going = f"The study {words.get(record.status, record.status)}: {whole} of {plural(len(record.trials), 'trial')} count so far. "
+    if not whole:
+        return f"{going}No trial is complete with all its seeds yet, so nothing can be chosen."
+    if not selections:
+        return f"{going}{plural(whole, 'trial')} can be compared below."
+    return f"{going}{chosen_text(selections[0], record)}."
+
+
+def rule_title(selection: Selection) -> str:
+    """`paper`, `target_within (strict)`."""
+    return selection.rule + (" (strict)" if selection.strict else "")
+
+
+# -------------------------------------------------------------------------------------------------------------- curves
+
+
+def parameter_name(key: str) -> str:
+    """`retention.label_annealing.weight` as "weight"."""
+    return key.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def long_name(key: str) -> str:
+    """`retention.label_annealing.weight` as "label annealing: weight"."""
+    parts = [p.replace("_", " ") if p not in SHORT_NAMES else SHORT_NAMES[p] for p in key.removeprefix("retention.").split(".")]
+    return ": ".join((" ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
+
+
+def shown_params(trial: TrialRecord) -> dict[str, Any]:
+    """What was varied, without the choice of the method itself: that is the trial's kind."""
+    return {k: v for k, v in trial.params.items() if not (k == "method" and str(v).partition(" #")[0] == trial.kind)}
+
+
+def parameters_text(params: Mapping[str, Any]) -> str:
+    """`weight 1, temperature 2`."""
+    return ", ".join(f"{parameter_name(k)} {setting(v)}" for k, v in params.items())
+
+
+def figure(value: Any) -> float | None:
+    """A finite number of a setting, None for anything else."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+def strength_key(trials: Iterable[TrialRecord]) -> str | None:
+    """The varied parameter that says how strongly these trials hold on to the start; None where none of them has one."""
+    params = [t.params for t in trials]
+    for name in STRENGTH_KEYS:
+        for key in dict.fromkeys(k for p in params for k in p):
+            if key.rsplit(".", 1)[-1] == name and len({v for p in params if (v := figure(p.get(key))) is not None}) > 1:
+                return key
+    return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyCurve:
+    """Trials of one method that are joined on the plots."""
+
+    kind: str
+    name: str
+    """The method, and what its trials have in common."""
+    strength: str | None
+    """Key of the parameter that orders them."""
+    members: list[TrialFigures]
+    joined: bool
+    """Whether a line goes through them."""
+
+    def short(self, trial: TrialRecord) -> str:
+        """What stands beside a point."""
+        return setting(value) if self.strength is not None and (value := figure(trial.params.get(self.strength))) is not None else ""
+
+
+def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
+    """Trials by method, then by all they have in common but the strength, each in the order of it; what is alone in that is not joined."""
+    found: list[StudyCurve] = []
+    for kind in dict.fromkeys(t.trial.kind for t in trials):
+        mine = [t for t in trials if t.trial.kind == kind]
+        key = strength_key(t.trial for t in mine)
+        groups: dict[tuple[tuple[str, str], ...], list[TrialFigures]] = collections.defaultdict(list)
+        for t in mine:
+            groups[tuple(sorted((k, repr(v)) for k, v in t.trial.params.items() if k != key))].append(
+                t
+            )  # to the last digit: random rates are no curve
+        title = method_title(kind)
+        lines = {rest: sorted(g, key=lambda t: figure(t.trial.params.get(str(key))) or 0.0) for rest, g in groups.items() if len(g) > 1 and key}
+        rest_keys = {k for rest in groups for k, _ in rest if len({dict(r).get(k) for r in groups}) > 1}
+        for rest, members in lines.items():
+            common = parameters_text({k: members[0].trial.params[k] for k, _ in rest if k in rest_keys})
+            found.append(StudyCurve(kind=kind, name=f"{title}, {common}" if common else title, strength=key, members=members, joined=True))
+        alone = [t for rest, g in groups.items() if rest not in lines for t in g]
+        if alone:
+            found.append(StudyCurve(kind=kind, name=title, strength=key, members=alone, joined=False))
+    return found
+
+
+def moment(text: str | None) -> datetime.datetime | None:
+    """A time of the record, in UTC; None where there is none or it cannot be read."""
+    if not text:
+        return None
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)

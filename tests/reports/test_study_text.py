@@ -1,0 +1,170 @@
+"""A study in the terminal: the table fits, a file gets plain lines, and the status says what is left to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import random
+
+import pytest
+from rich.console import Console
+from synthetic_studies import BEGAN, finished_frontier, frontier, measured_runs, nothing_finished, record, trial
+
+from holdfast.reports.study_text import StatusView, plain_table, planned, print_status, print_study, rung_text, status_lines, status_view
+from holdfast.selection import select_all
+
+NOW = BEGAN + datetime.timedelta(minutes=88)
+
+
+def printed(what, *, terminal: bool, width: int = 80, encoding: str = "utf-8") -> str:
+    buffer = io.BytesIO()
+    file = io.TextIOWrapper(buffer, encoding=encoding)
+    what(Console(file=file, force_terminal=terminal, width=width, legacy_windows=False))
+    file.flush()
+    return buffer.getvalue().decode(encoding)
+
+
+def shown(study, **more) -> str:
+    return printed(lambda console: print_study(study, select_all(study), console), **more)
+
+
+def test_a_terminal_of_eighty_columns_holds_the_table():
+    text = shown(finished_frontier(), terminal=True)
+    plain = "".join(part.partition("m")[2] if i else part for i, part in enumerate(text.split("\x1b[")))
+    assert "\x1b[" in text  # colours
+    assert max(map(len, plain.splitlines())) <= 80
+    assert "+0.524" in plain
+    assert "[+0.477, +0.570]" in plain  # whole intervals, not broken in two
+
+
+def test_a_file_gets_plain_lines():
+    text = shown(finished_frontier(), terminal=False)
+    assert "\x1b[" not in text
+    assert "─" not in text
+    (line,) = [x for x in text.splitlines() if x.startswith(" 1 ")]
+    assert "label annealing, weight 0.1, temperature 1" in line
+    assert "99.5 % [" in line
+    assert line.endswith("6 min 1 s")
+    lead = [x for x in text.splitlines() if x.startswith("The rule paper chooses")]
+    assert len(lead) == 1
+    assert "of its loss on mean of prose, code." in lead[0]  # one sentence, one line
+    for s in select_all(finished_frontier()):
+        assert f"{s.rule}: " in text
+        assert f"(trial {s.chosen})" in text
+    assert "failed: the loss became NaN at step 12" in text
+    assert "Note: 2 documents of code" in text
+
+
+def test_terminals_without_unicode():
+    text = shown(frontier(), terminal=True, encoding="ascii")
+    assert "-0.308" in text
+
+
+def test_user_text_is_not_read_as_markup():
+    study = record([trial(0, "direct", "[bold]direct[/]", {}, measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3))], name="[red]x")
+    for terminal in (True, False):
+        assert "[bold]direct[/]" in shown(study, terminal=terminal, width=140)
+        assert "[red]x" in printed(lambda c: print_status(study, NOW, c), terminal=terminal)
+
+
+def test_nothing_finished_prints():
+    assert "No trial is complete" in shown(nothing_finished(), terminal=True)
+    assert "No stability" not in shown(nothing_finished(), terminal=False)
+
+
+def test_aligned_columns():
+    assert plain_table(["a", "b"], [False, True], [["xyz", "1\n2"], ["", "10"]]) == ["a      b", "xyz  1 2", "      10"]
+
+
+# -------------------------------------------------------------------------------------------------------------- status
+
+
+def test_status_counts_workers_and_bests():
+    lines = status_lines(frontier(), NOW)
+    assert lines[0] == "medical answers: running; 19 complete, 1 running, 1 waiting, 1 pruned, 1 failed, 1 lost"
+    assert lines[1].startswith("About 7 min")
+    (worker,) = [x for x in lines if x.startswith("alpha:4100")]
+    assert worker.split("  ")[0] == "alpha:4100"
+    assert "seed 2 at 50 %: target +0.290, source −0.120; 1 of 3 seeds done" in worker
+    assert worker.endswith("4 min")
+    assert [x.partition(":")[0] for x in lines if ": trial " in x][:3] == ["paper", "target_within", "knee"]
+    assert lines[-1] == "failed: trial 19, label annealing, weight 100, temperature 1: the loss became NaN at step 12"
+    study = frontier()
+    again = [dataclasses.replace(t, continued_by=23) if t.state == "failed" else t for t in study.trials]
+    assert not any(x.startswith("failed: ") for x in status_lines(dataclasses.replace(study, trials=again), NOW))  # it is tried again
+
+
+def lasting(number: int, kind: str, seconds: float, **more):
+    runs = [dataclasses.replace(r, seconds=seconds) for r in measured_runs(random.Random(number), (0,), 0.4, -0.1)]
+    return trial(number, kind, f"trial {number}", {}, runs, overhead=0.0, **more)
+
+
+def under_way(*more, **changes):
+    """Direct took 100 s, L2 200 s; a worker each is 40 s into another of these."""
+    trials = [lasting(0, "direct", 100.0), lasting(1, "l2", 200.0)]
+    begun = (NOW - datetime.timedelta(seconds=40)).isoformat()
+    trials += [trial(2 + i, k, k, {}, [], state="running", worker=f"w{i}", started=begun, finished=None) for i, k in enumerate(("direct", "l2"))]
+    trials += [trial(4 + i, k, k, {}, [], state="waiting", worker="", started=None, finished=None) for i, k in enumerate(more)]
+    return record(trials, seeds=(0,), status="running", finished=None, **changes)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "remaining"),
+    [
+        ((), 160.0),  # the second worker's 200 - 40
+        (("direct",), 160.0),  # 60 + 100, beside it
+        (("direct", "l2"), 360.0),  # 60 + 100 + 200 and 160 + 0, or 160 + 200 beside 160
+        (("sfa",), 210.0),  # 60 and the mean of all, 150
+    ],
+)
+def test_the_time_left_is_that_of_workers_that_share_what_waits(waiting, remaining):
+    assert StatusView(under_way(*waiting), NOW).remaining == pytest.approx(remaining)
+
+
+def test_a_worker_longer_than_expected_is_about_to_end():
+    assert StatusView(under_way(), NOW + datetime.timedelta(hours=1)).remaining == 0.0
+
+
+def test_trials_that_the_sampler_has_yet_to_think_of_are_to_come():
+    study = under_way("l2", config={"search": {"sampler": "tpe", "trials": 8}})
+    view = StatusView(study, NOW)
+    assert planned(study) == 8
+    assert view.to_come == 4  # one waits, three are not written down
+    assert view.remaining == pytest.approx(460)  # 60 + 200 + 150 and 160 + 150 + 150
+    assert "3 trials of the 8 planned not begun" in view.lines()
+    assert planned(under_way(config={"search": {"trials": "many"}})) == 4
+
+
+def test_without_a_complete_trial_or_a_worker_no_time_is_given():
+    assert StatusView(nothing_finished(), NOW).remaining is None
+    assert status_lines(nothing_finished(), NOW)[1] == "Time left unknown until the first trial is complete, with 1 worker"
+    study = frontier()
+    alone = dataclasses.replace(study, status="interrupted", trials=[t for t in study.trials if t.state != "running"])
+    assert StatusView(alone, NOW).remaining is None
+    assert status_lines(alone, NOW)[1] == "No worker has a trial, 1 trial to come: start a worker to go on"
+    assert status_lines(finished_frontier(), NOW)[1] == "Finished"
+
+
+def test_the_end_of_another_day_has_its_date():
+    far = under_way(*["l2"] * 900)
+    assert " left with 2 workers, until 20" in StatusView(far, NOW).ending
+
+
+def test_what_was_measured_last():
+    study = frontier()
+    assert rung_text(study.trials[22], study) == "seed 2 at 50 %: target +0.290, source −0.120; 1 of 3 seeds done"
+    assert rung_text(study.trials[23], study) == "0 of 3 seeds done"
+    one = frontier(seeds=(0,))
+    assert rung_text(dataclasses.replace(one.trials[23], rungs=[]), one) == ""
+
+
+def test_the_status_draws_itself_and_prints_plain_lines_elsewhere():
+    drawn = printed(lambda c: c.print(StatusView(frontier(), NOW)), terminal=True, width=100)
+    assert "\x1b[" in drawn
+    assert "alpha:4100" in drawn
+    assert "failed: trial 19" in drawn
+    plain = printed(lambda c: print_status(frontier(), NOW, c), terminal=False)
+    assert plain.splitlines() == status_lines(frontier(), NOW)
+    assert abs((status_view(frontier()).now - datetime.datetime.now(datetime.UTC)).total_seconds()) < 60
+    assert "alpha:4100" in printed(lambda c: c.print(StatusView(frontier(), NOW)), terminal=False)
