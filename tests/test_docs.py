@@ -208,7 +208,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     for name in set(re.findall(r"\b\w+\.jsonl\b", everything)):
         Path(name).write_text('{"text": "a"}\n')
-    Path("run.yaml").write_text("model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n")
+    Path("run.yaml").write_text(
+        "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\nevaluation: {source: [mmlu, humaneval], target: [gsm8k], allow_code_execution: true}\n"
+    )
     Path("YOUR_MODEL").mkdir()
     Path("YOUR_MODEL/config.json").write_text("{}")
     Path("YOUR_MODEL/model.safetensors").write_bytes(b"")
@@ -220,6 +222,11 @@ def test_a_yaml_is_a_sound_configuration(content, desk):
     from holdfast.training.config import load_train_config
 
     Path("example.yaml").write_text(content)
+    if "\nvary:" in content:
+        from holdfast.studies.tradeoff.study import load_study
+
+        assert load_study("example.yaml").trials()
+        return
     config = load_train_config(["--config", "example.yaml"])
     assert config.retention or config.evaluation.entries
 
@@ -235,12 +242,14 @@ def test_a_command_is_sound(content, desk, capsys):
 
 
 def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.cli import fisher, quickstart, report
+    from holdfast.cli import fisher, quickstart, report, theory
     from holdfast.cli.main import COMMANDS, main
     from holdfast.cli.request import Request
 
     program, *rest = words
-    if program == "make":
+    if program == "export" or (program == "pip" and rest[0] == "install"):
+        assert "HOLDFAST_STORAGE" in words[1] or re.search(r"^postgres = ", text_of("pyproject.toml"), re.MULTILINE)
+    elif program == "make":
         assert all(re.search(rf"^{target}:", text_of("Makefile"), re.MULTILINE) for target in rest)
     elif program == "." and rest == [".venv/bin/activate"]:
         return
@@ -263,12 +272,39 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name in ("evaluate", "compare", "judge"):
             parser = import_module(f"holdfast.cli.{name}").build_parser()
             assert parser.given(options)[1] == []
+        elif name == "sweep":
+            check_sweep(options, capsys)
+        elif name == "data":
+            from holdfast.cli import data
+
+            parser = {"prepare": data.prepare_parser, "synthesise": data.synthesise_parser}[options[0]]()
+            assert parser.given(options[1:])[1] == []
+        elif name == "reproduce":
+            from holdfast.cli import reproduce
+
+            assert reproduce.build_parser().given(options)[1] == []
+        elif name == "theory":
+            request = Request(theory.regression_parser(), options[1:])
+            theory.read_regression(request)
+            assert options[0] in theory.SUBJECTS and request.problems == []
         elif name in ("merge", "residual", "distance", "perturb", "inspect"):
             check_checkpoint_command(name, options, capsys)
         else:
             pytest.fail(f"no check for 'holdfast {name}': add one")
     else:
         pytest.fail(f"no check for '{program}': add one")
+
+
+def check_sweep(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Studies that are there are checked as a whole; the words of the others are read."""
+    from holdfast.cli import sweep
+
+    if options[0] == "--config" and Path(options[1]).is_file():
+        assert sweep.run([o for o in options if o != "--dry_run"] + ["--dry_run"]) == 0, capsys.readouterr().err
+        return
+    parsers = {"worker": sweep.worker_parser, "status": sweep.status_parser, "report": sweep.report_parser}
+    parser, words = (parsers[options[0]], options[1:]) if options[0] in parsers else (sweep.sweep_parser, options)
+    parser().parse(words)
 
 
 def check_checkpoint_command(name: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,8 +356,10 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, TrainingArguments
 
     from holdfast.results import write_jsonl
+    from holdfast.study_results import write_study
     from holdfast.training.config import train_config
     from holdfast.training.run import train
+    from reports.synthetic_studies import finished_frontier
     from tiny import SENTENCES
 
     monkeypatch.chdir(tmp_path)
@@ -332,6 +370,7 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     for name, methods in (("direct", None), ("la-1", "label_annealing")):
         config = train_config(least, output_dir=f"runs/{name}", retention=methods, evaluation=suites, max_length=64, save_strategy="no")
         train(config, console=Console(quiet=True))
+    write_study(Path("runs/my-study"), finished_frontier())
     for name in ("base-model", "math-model", "code-model"):
         put_checkpoint(Path(name), "model")
     rows = [{"input_ids": ids, "labels": ids} for ids in (tokenizer(s)["input_ids"] for s in SENTENCES)]

@@ -21,6 +21,7 @@ PUBLIC = [
     "evaluate", "evaluate_models", "ModelRequest", "compare_runs", "compare_folders", "compare_samples", "stage_matrix",
     "parse_evaluation", "EvaluationPlan", "EvaluationFolder",
     "RunFolder", "write_run_report",
+    "load_study", "run_study", "read_study", "StudyRecord", "select_trial",
     "merge", "extract_residual", "apply_residual", "transfer_residual", "checkpoint_distance", "perturb_checkpoint", "inspect_checkpoint",
     "Policies", "CheckpointReader", "perturbed", "init_stds",
     "HoldfastError", "UserError", "ConfigError", "DataError", "ModelError", "RunFolderError", "ShapeError", "TrainingDiverged", "StorageError", "Interrupted",

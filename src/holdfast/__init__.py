@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from holdfast.retention.label_annealing import LabelAnnealing
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.retention.replay import Multitask, Replay
+    from holdfast.selection import select as select_trial
+    from holdfast.studies.tradeoff.session import run_study
+    from holdfast.studies.tradeoff.study import load_study
+    from holdfast.study_results import StudyRecord, read_study
     from holdfast.training.config import TrainConfig, load_train_config, train_config
     from holdfast.training.fisher import compute_fisher
     from holdfast.training.fresh_init import init_stds
@@ -103,6 +107,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.label_annealing": ("LabelAnnealing",),
     "retention.registry": ("retention_methods",),
     "retention.replay": ("Multitask", "Replay"),
+    "selection": ("select_trial",),
+    "studies.tradeoff.session": ("run_study",),
+    "studies.tradeoff.study": ("load_study",),
+    "study_results": ("StudyRecord", "read_study"),
     "training.config": ("TrainConfig", "load_train_config", "train_config"),
     "training.fisher": ("compute_fisher",),
     "training.fresh_init": ("init_stds",),
@@ -117,6 +125,7 @@ _NAMED_THERE = {
     "checkpoint_distance": "distance",
     "inspect_checkpoint": "inspect",
     "perturb_checkpoint": "perturb",
+    "select_trial": "select",
 }
 """Public names that differ from the one at home: `holdfast.retention` is the subpackage already, and some say more away from home."""
 
@@ -146,6 +155,7 @@ __all__ = [
     "SequentialAveraging",
     "ShapeError",
     "StorageError",
+    "StudyRecord",
     "TrainConfig",
     "TrainingDiverged",
     "UserError",
@@ -163,12 +173,16 @@ __all__ = [
     "extract_residual",
     "init_stds",
     "inspect_checkpoint",
+    "load_study",
     "load_train_config",
     "merge",
     "parse_evaluation",
     "perturb_checkpoint",
     "perturbed",
+    "read_study",
     "retention_methods",
+    "run_study",
+    "select_trial",
     "stage_matrix",
     "train",
     "train_config",

@@ -157,3 +157,16 @@ def lock_folder(path: Path) -> Iterator[None]:
         yield
     finally:
         handle.close()
+
+
+@contextlib.contextmanager
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """One process at a time in the body; the others wait. For work that the second finds done.
+
+    Args:
+        path: names the lock: a file `<path>.lock` beside it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "a+") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

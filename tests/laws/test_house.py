@@ -25,7 +25,8 @@ PACKAGE = ROOT / "src" / "holdfast"
 LAYERS: list[set[str]] = [
     {"errors", "cache", "progress"},
     {"results", "native", "environment"},
-    {"ops", "checkpoints", "data", "theory"},
+    {"study_results", "ledger", "endpoint"},
+    {"ops", "checkpoints", "data", "theory", "selection"},
     {"retention", "models"},
     {"training", "evaluation"},
     {"studies", "reports"},
@@ -45,7 +46,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 ONLY_IN: dict[str, set[str]] = {
     "trl": {"training"},
     "peft": {"training"},
-    "openai": {"evaluation"},
+    "openai": {"endpoint"},
     "accelerate": {"training"},
     "lm_eval": {"evaluation"},
     "plotly": {"reports"},
@@ -59,6 +60,11 @@ LIGHT = [
     "holdfast",
     "holdfast.errors",
     "holdfast.results",
+    "holdfast.ledger",
+    "holdfast.endpoint",
+    "holdfast.data.prepare.run",
+    "holdfast.data.synthesise",
+    "holdfast.cli.data",
     "holdfast.cli.main",
     "holdfast.retention.registry",
     "holdfast.reports",
@@ -78,6 +84,16 @@ LIGHT = [
     "holdfast.cli.judge",
     "holdfast.cli.compare",
     "holdfast.cli.evaluate",
+    "holdfast.study_results",
+    "holdfast.selection",
+    "holdfast.reports.study_report",
+    "holdfast.reports.study_text",
+    "holdfast.theory.regression_study",
+    "holdfast.reports.theory_report",
+    "holdfast.cli.theory",
+    "holdfast.cli.sweep",
+    "holdfast.studies.tradeoff.space",
+    "holdfast.studies.tradeoff.study",
     "holdfast.evaluation.compare",
     "holdfast.training.launch",
     "holdfast.training.config",
@@ -85,6 +101,7 @@ LIGHT = [
 """Modules that load without torch."""
 
 UNDOCUMENTED: dict[str, str] = {
+    "study_results.py StudyRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
     "results.py Comparison.from_json": "the inverse of to_jsonable, as in Evaluation",
     "results.py RunRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
 }

@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("holdfast.cli.evaluate", "measure models on suites of benchmarks, on text, on what they answer"),
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
     "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),
+    "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
+    "reproduce": ("holdfast.cli.reproduce", "a paper again: its studies, then its claims one by one"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
@@ -30,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "perturb": ("holdfast.cli.perturb", "Gaussian noise on the weights, reproducible"),
     "fisher": ("holdfast.cli.fisher", "which weights the old data needs: the diagonal Fisher information, for EWC and merging"),
     "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
+    "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
+    "theory": ("holdfast.cli.theory", "the papers' theories, computed and checked: label annealing in linear regression"),
 }
 """Name: the module with its `run(argv) -> exit code`, and one line of help."""
 
@@ -58,6 +62,9 @@ examples
   holdfast train --config run.yaml --learning_rate 1e-5     # a YAML for 'trl sft' works as it is
   holdfast train --config run.yaml --dry_run                # checks everything, trains nothing
   holdfast report runs/Qwen3-0.6B-label_annealing
+
+  holdfast sweep --config study.yaml                        # many ways, the frontier, the one to take
+  holdfast reproduce label-annealing                        # paper 000 in small, offline, claim by claim
 
   holdfast evaluate base tuned --suite knowledge --output_dir measured
   holdfast compare measured --fail_if 'any drop > 1pt' --markdown comment.md

@@ -8,21 +8,26 @@ from holdfast.cli.options import OptionParser, console, nearest
 from holdfast.errors import RunFolderError
 from holdfast.results import RunFolder
 
-DESCRIPTION = "Prints the summary of a run or an evaluation (finished or not) and writes its report.html again from what the folder holds."
+DESCRIPTION = "Prints the summary of a run, an evaluation or a study (finished or not) and writes its report.html again from what the folder holds."
 EPILOG = """\
 examples
   holdfast report runs/Qwen3-0.6B-label_annealing
   holdfast report measured                            # the output folder of 'holdfast evaluate'
+  holdfast report runs/my-study                       # that of 'holdfast sweep'; 'holdfast sweep report' has more options
 """
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
     parser = OptionParser(prog="holdfast report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="the output folder of 'holdfast train' or 'holdfast evaluate'")
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="the output folder of 'holdfast train', 'evaluate' or 'sweep'")
     given = parser.parse(argv).folder
     if (given.expanduser() / "evaluate.json").is_file():
         return report_evaluation(given.expanduser())
+    if (given.expanduser() / "study.json").is_file():
+        from holdfast.cli import sweep
+
+        return sweep.run(["report", str(given.expanduser())])
     folder = find_run(given)
 
     from holdfast.reports.run_report import write_run_report

@@ -10,6 +10,9 @@
     evaluation_charts, flips        their figures, and the questions whose answers changed
     calibration                     whether confidence comes true: error, interval, chance
     comparison_text                 a comparison in a terminal, as Markdown, as JUnit
+    study_report (with study_report.css and .js), study_charts, study_figures, study_text    a trade-off study: page, plots, words, terminal
+    claims_report                   a paper's claims beside what was found
+    theory_report, theory_charts    the papers' theories: statements checked, geometry, convergence, frontier
 
 Everything is read from plain records; torch is never imported.
 """

@@ -11,27 +11,47 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
-from holdfast.environment import lock_folder, now, quiet_datasets, quiet_libraries, say, shown_bytes, shown_name, terminated_is_interrupted
+from holdfast.environment import (
+    lock_folder,
+    now,
+    quiet_datasets,
+    quiet_libraries,
+    say,
+    shown_bytes,
+    shown_name,
+    terminated_is_interrupted,
+    wait_for_lock,
+)
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
 from holdfast.results import LayerDistance, RunFolder, RunRecord
 from holdfast.training import run_folder
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
     from holdfast.training.config import TrainConfig
 
 
-def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | os.PathLike[str] | None = None) -> RunFolder:
+def train(
+    config: TrainConfig,
+    *,
+    console: Any = None,
+    evaluation_cache: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> RunFolder:
     """Runs `config` to its end, or continues a run of the same config in the same folder.
 
     Args:
         config: see `holdfast.training.config.train_config`.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        evaluation_cache: a folder where evaluations are shared between runs (the same start is then measured once).
+        evaluation_cache: a folder where evaluations are shared between runs (the same start is then measured once, also by runs side by side).
+        callbacks: more of the trainer's callbacks, for those who watch a run from outside.
 
     Returns:
         The finished run's folder.
@@ -57,7 +77,7 @@ def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | o
                 say(console, f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.")
                 return folder
             record.status = "running"
-        run = _Run(config, folder, record, console, evaluation_cache, main)
+        run = _Run(config, folder, record, console, evaluation_cache, main, callbacks)
         try:
             run.go()
         except Interrupted:
@@ -82,7 +102,17 @@ def train(config: TrainConfig, *, console: Any = None, evaluation_cache: str | o
 class _Run:
     """The stages of one run, in order. Holds what one stage hands to the next."""
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, record: RunRecord, console: Any, cache: Any, main: bool) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        record: RunRecord,
+        console: Any,
+        cache: Any,
+        main: bool,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self.callbacks = list(callbacks)
         self.config, self.folder, self.record, self.console, self.cache, self.main = config, folder, record, console, cache, main
         self.model: Any = None
         self.tokenizer: Any = None
@@ -105,7 +135,8 @@ class _Run:
         self.check_evaluation()
         if plan.entries and plan.before:
             self.stage("evaluate start", f"Evaluating the start model on {entries}")
-            self.evaluate("start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]})
+            with wait_for_lock(Path(self.cache) / "start") if self.cache is not None else contextlib.nullcontext():
+                self.evaluate("start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]})
         if trained:
             self.load_result()
         else:
@@ -233,7 +264,7 @@ class _Run:
                     retain=config.retention,
                     scorers={name: scorer(task, config.evaluation, self.tokenizer) for name, task in config.evaluation.tasks.items()},
                     load_rows=other_rows(self.tokenizer),
-                    callbacks=[MetricsFile(self.folder.metrics_file)],
+                    callbacks=[MetricsFile(self.folder.metrics_file), *self.callbacks],
                 )
         world = int(os.environ.get("WORLD_SIZE") or 1)
         if self.trainer.accelerator.num_processes != world:

@@ -1,0 +1,361 @@
+"""One trial: a fine-tuning a seed, what each learnt and forgot, and when to stop in the middle.
+
+A run's folder is named by what decides it, so a trial that was taken over, tried again or drawn twice finds what is there and goes on. Start and
+teacher are shared through the caches of `training.run`: the start is measured once in a study, and label annealing's teacher is computed once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.results import EvaluationFolder, RunFolder
+from holdfast.studies.tradeoff.names import run_folder_name
+from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems
+from holdfast.studies.tradeoff.study import Pruning, StudyConfig
+from holdfast.study_results import Rung, SeedRun
+
+
+class Pruned(Interrupted):
+    """The trial fell behind; it is not finished on purpose."""
+
+
+class WrongObjective(ConfigError):
+    """An objective names a metric that was not measured, or figures without a mean; no trial can be judged by it."""
+
+
+class LeaseLost(Interrupted):
+    """Another worker has taken the trial over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What other trials were at a rung."""
+
+    seed: int
+    share: float
+    gains: list[tuple[float, float]]
+    """(target, source) of every other trial that passed it."""
+
+
+Others = Callable[[int, float], Standing]
+"""What other trials were at (seed, share), read when it is asked for."""
+
+
+def behind(mine: tuple[float, float], others: Standing, pruning: Pruning) -> str | None:
+    """Why a trial is stopped at a rung; None where it goes on.
+
+    Args:
+        mine: its gains on target and source.
+        others: those of the other trials.
+        pruning: the rule, see `Pruning`.
+    """
+    if len(others.gains) < pruning.wait_for:
+        return None
+    if not all(math.isfinite(g) for g in mine):
+        return f"seed {others.seed}, {100 * others.share:.0f} % of the steps: a figure that is not finite"
+    spans = []
+    for side in (0, 1):
+        values = [g[side] for g in (*others.gains, mine) if math.isfinite(g[side])]
+        spans.append(max(values) - min(values))
+    better = [g for g in others.gains if all(g[side] > mine[side] + pruning.margin * spans[side] for side in (0, 1))]
+    if not better:
+        return None
+    count = f"{len(better)} other trial{'s were' if len(better) > 1 else ' was'}"
+    where = f"seed {others.seed}, {100 * others.share:.0f} % of the steps"
+    return f"{where}: {count} better on both sides, by more than {100 * pruning.margin:g} % of the range"
+
+
+def run_seed(
+    config: StudyConfig,
+    settings: Mapping[str, Any],
+    seed: int,
+    *,
+    kind: str,
+    out: Path,
+    console: Any,
+    check: Callable[[], None],
+    rungs: Sequence[Rung] = (),
+    others: Others | None = None,
+    passed: Callable[[Rung], None] | None = None,
+) -> SeedRun:
+    """One fine-tuning, from start to comparison; or what is left of it.
+
+    Args:
+        config: the study.
+        settings: the trial's training configuration, complete.
+        seed: of this repetition.
+        kind: the trial's methods.
+        out: the study's folder on this machine.
+        console: where the run reports to.
+        check: raises where the worker has to stop; called at every step.
+        rungs: of this trial that were measured before.
+        others: what to hold a rung against; None: there are no rungs inside the run.
+        passed: told of every rung when it is measured.
+
+    Raises:
+        Pruned: the trial fell behind.
+        LeaseLost, Interrupted: from `check` or a signal.
+        HoldfastError: the run failed.
+    """
+    from holdfast.training.config import train_config
+    from holdfast.training.run import train
+
+    folder = out / "runs" / run_folder_name(settings, kind) / f"seed-{seed}"
+    began = time.monotonic()
+    wanted = train_config({**settings, "output_dir": str(folder), "seed": seed})
+    watch = _Watch(config, wanted, RunFolder(folder), seed, check=check, rungs=rungs, others=others, passed=passed)
+    if wanted.processes > 1:
+        _in_processes(wanted, folder)
+    else:
+        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=[watch])
+    run = RunFolder(folder)
+    record = run.read()
+    with contextlib.suppress(ValueError):
+        folder = folder.relative_to(out)
+    return SeedRun(
+        seed=seed,
+        folder=folder.as_posix(),
+        host=socket.gethostname(),
+        seconds=round(time.monotonic() - began, 3),
+        training_seconds=float(record.training.get("seconds", 0.0)),
+        comparisons=run.comparisons(),
+    )
+
+
+def _in_processes(wanted: Any, folder: Path) -> None:
+    """A run over several processes, through the launcher that `holdfast train` uses.
+
+    Raises:
+        HoldfastError: it failed.
+    """
+    import subprocess
+
+    import yaml
+
+    from holdfast.results import write_bytes_atomic
+    from holdfast.training import launch
+    from holdfast.training.config import has_accelerator
+
+    request = folder.parent / f"{folder.name}.yaml"
+    write_bytes_atomic(request, yaml.safe_dump(wanted.resolved, sort_keys=False).encode())
+    words = launch.command(wanted.launch, ["--config", str(request)], has_accelerator=has_accelerator())
+    done = subprocess.run(words, env={**os.environ, launch.LAUNCHED: str(wanted.processes)})
+    if done.returncode == Interrupted.exit_code:
+        raise Interrupted(f"Interrupted; what is done stays in {folder}.")
+    if done.returncode != 0:
+        raise HoldfastError(
+            f"The training over {wanted.processes} processes ended with exit code {done.returncode}; its output is in the worker's log."
+        )
+
+
+class _Watch(TrainerCallback):
+    """At every step: does this worker still have the trial? At a rung: measure, and stop where the trial fell behind."""
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        wanted: Any,
+        run: RunFolder,
+        seed: int,
+        *,
+        check: Callable[[], None],
+        rungs: Sequence[Rung],
+        others: Others | None,
+        passed: Callable[[Rung], None] | None,
+    ) -> None:
+        self.config, self.wanted, self.run, self.seed = config, wanted, run, seed
+        self.check, self.others, self.passed = check, others, passed
+        self.known = {r.share: r for r in rungs if r.seed == seed}
+        self.shares = config.pruning.at if config.pruning and others is not None and seed == config.seeds[0] else ()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.check()
+        measured = [(e.suite, e.name, e.metrics, e.primary) for e in self.run.evaluated("start").all()]
+        both = (("target", self.config.target), ("source", self.config.source))
+        problems = [p for side, wanted in both for p in metric_problems(wanted, side, measured)]
+        problems += select_problems(self.config.select, self.config.source, measured)
+        if problems:
+            raise WrongObjective(problems)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.check()
+        for share in self.shares:
+            if state.global_step == max(1, round(share * state.max_steps)) and state.global_step < state.max_steps:
+                self._rung(share, state.global_step, kwargs["model"], kwargs["processing_class"])
+
+    def _rung(self, share: float, step: int, model: Any, tokenizer: Any) -> None:
+        assert self.config.pruning is not None and self.others is not None
+        rung = self.known.get(share)
+        if rung is None:
+            target, source = self._measure(step, model, tokenizer)
+            rung = Rung(seed=self.seed, share=share, target=target, source=source)
+            self.known[share] = rung
+            if self.passed is not None:
+                self.passed(rung)
+        reason = behind((rung.target, rung.source), self.others(self.seed, share), self.config.pruning)
+        if reason is not None:
+            raise Pruned(reason)
+
+    def _measure(self, step: int, model: Any, tokenizer: Any) -> tuple[float, float]:
+        """Gains over the start on both objectives, as the weights are now; random states are as before."""
+        import dataclasses
+
+        from holdfast.evaluation.averages import SUITE
+        from holdfast.evaluation.runner import evaluate
+
+        plan = self.wanted.evaluation
+        names = {(s, n) for w in (self.config.target, self.config.source) for s, n, _ in w.entries}
+        averages = tuple(a for a in plan.averages if (SUITE, a.name) in names)
+        names |= {(suite, name) for a in averages for suite, name, _ in a.members}
+        few = dataclasses.replace(plan, entries=tuple(e for e in plan.entries if (e.suite, e.name) in names), averages=averages)
+        folder = EvaluationFolder(self.run.path / "rungs" / f"step-{step}")
+        with _untouched(model):
+            found = evaluate(
+                model, tokenizer, few, folder=folder, model_identity={"name": f"step {step}", "hash": f"{self.wanted.key}-{self.seed}-{step}"}
+            )
+        start = self.run.evaluated("start")
+        gains: list[float] = []
+        for wanted in (self.config.target, self.config.source):
+            parts = []
+            for suite, name, metric in wanted.entries:
+                after, before = next(e for e in found if (e.suite, e.name) == (suite, name)), start.find(suite, name)
+                assert before is not None, "the start was measured before training began"
+                one = after.metrics[metric or after.primary]
+                difference = one.value - before.metrics[metric or after.primary].value
+                parts.append(difference if one.higher_is_better else -difference)
+            gains.append(sum(parts) / len(parts))
+        return gains[0], gains[1]
+
+
+@contextlib.contextmanager
+def _untouched(model: Any) -> Iterator[None]:
+    """Measuring changes neither the mode of the model nor what is drawn afterwards."""
+    import random
+
+    import numpy as np
+    import torch
+
+    mode, states = model.training, (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    devices = [torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else []
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(mode)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        for state in devices:
+            torch.cuda.set_rng_state_all(state)
+
+
+def forget() -> None:
+    """Gives memory back between two runs of one process."""
+    import torch
+
+    gc.collect()
+    if gc.get_freeze_count() == 0:
+        gc.freeze()  # the libraries' own objects stay for good: looking through them after every trial takes half a second
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def pruned_after_seed(config: StudyConfig, runs: Sequence[SeedRun], others: Others) -> str | None:
+    """Whether the trial fell behind with the seeds it has: the reason, or None.
+
+    Args:
+        config: the study.
+        runs: of the trial, in the order of the seeds.
+        others: what the other trials were after the same seed.
+    """
+    if config.pruning is None or len(runs) >= len(config.seeds):
+        return None
+    target, source = (gain(runs[-1].comparisons, w) for w in (config.target, config.source))
+    if target is None or source is None:
+        return None
+    return behind((target, source), others(runs[-1].seed, 1.0), config.pruning)
+
+
+# ---------------------------------------------------------------------------------------------------------- one teacher
+
+
+BYTES_A_TOKEN = 3.0
+"""Of text, on the low side, so that the states' size is not guessed too small."""
+SHARE_OF_DISK = 0.2
+"""Of what is free, that cached states may take without being asked for."""
+
+
+def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict[str, Any], str | None]:
+    """The settings with label annealing's teacher read from the cache that all trials share, where that is possible and the user left it open.
+
+    Args:
+        settings: of a trial, complete.
+        teacher: "auto", "cached" or "online", as the study says.
+
+    Returns:
+        The settings, and what is worth knowing: why each trial runs the teacher itself.
+    """
+    methods = settings.get("retention") or []
+    open_ones = [m["label_annealing"] for m in methods if "label_annealing" in m and "teacher" not in m["label_annealing"]]
+    if not open_ones or teacher == "online":
+        return dict(settings), None
+    reason = None if teacher == "cached" else _no_cache(settings)
+    if reason is not None:
+        return dict(
+            settings
+        ), f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the study computes it once all the same."
+    import copy
+
+    found = copy.deepcopy(dict(settings))
+    for method in found["retention"]:
+        if "label_annealing" in method:
+            method["label_annealing"].setdefault("teacher", "cached")
+    return found, None
+
+
+def _no_cache(settings: Mapping[str, Any]) -> str | None:
+    """Why the teacher's states are not stored unasked; None where they are."""
+    import shutil
+
+    from holdfast.cache import cache_folder
+    from holdfast.environment import shown_bytes
+    from holdfast.models import model_folder
+    from holdfast.results import read_json
+
+    data = settings.get("dataset_name")
+    if settings.get("streaming"):
+        return "the data is streamed"
+    if settings.get("num_processes") or settings.get("accelerate_config"):
+        return "training goes over several processes"
+    if not isinstance(data, str) or not os.path.exists(data):
+        return "how much data there is is not known before it is read"
+    folder = model_folder(str(settings.get("model_name_or_path")), str(settings.get("model_revision", "main")))
+    if folder is None or not (folder / "config.json").is_file():
+        return "how large its states are is not known before the model is there"
+    about = read_json(folder / "config.json")
+    width = (about.get("text_config") or about).get("hidden_size") or about.get("n_embd")
+    if not isinstance(width, int):
+        return "how large its states are is not known for this model"
+    place = Path(data)
+    size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file()) if place.is_dir() else place.stat().st_size
+    size *= 4 if place.suffix in (".gz", ".zst", ".parquet", ".bz2", ".xz") else 1
+    needed = size / BYTES_A_TOKEN * width * 4
+    shelf = cache_folder()
+    while not shelf.exists():
+        shelf = shelf.parent
+    free = shutil.disk_usage(shelf).free
+    if needed > SHARE_OF_DISK * free:
+        return f"its states would take about {shown_bytes(needed)}, and {shown_bytes(free)} are free"
+    return None

@@ -1,0 +1,177 @@
+"""What varies: reading it, its grid, its draws, its training configurations."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.studies.tradeoff.space import Choices, Range, read_space, read_values
+
+KNOWN = ["learning_rate", "max_steps", "lora_target_modules", "dataset_name"]
+
+
+def space_of(vary, base=None, *, grid=True):
+    problems: list[str] = []
+    found = read_space(vary, base, grid=grid, known=KNOWN, problems=problems)
+    assert problems == []
+    return found
+
+
+def problems_of(vary, base=None, *, grid=True):
+    problems: list[str] = []
+    read_space(vary, base, grid=grid, known=KNOWN, problems=problems)
+    return problems
+
+
+def test_parameters_belong_to_their_alternative():
+    """2 weights x 2 temperatures + 3 coefficients + one combination of 2, each under 2 learning rates."""
+    found = space_of(
+        {
+            "retention": [
+                {"label_annealing": {"weight": [0.3, 1], "temperature": [1, 2]}},
+                {"l2": {"coefficient": {"log": [0.001, 0.1], "points": 3}}},
+                [{"replay": {"data": "old.jsonl", "fraction": 0.1}}, {"label_annealing": {"weight": [0.3, 1]}}],
+                "none",
+            ],
+            "learning_rate": ["1e-5", 3.0e-5],
+        }
+    )
+    grid = found.grid()
+    assert len(grid) == (4 + 3 + 2 + 1) * 2
+    settings = [found.settings({"max_steps": 5, "retention": [{"sfa": {}}]}, params) for params in grid]
+    assert settings[0] == {"max_steps": 5, "learning_rate": 1e-5, "retention": [{"label_annealing": {"weight": 0.3, "temperature": 1}}]}
+    assert settings[-1] == {"max_steps": 5, "learning_rate": 3e-5, "retention": []}
+    assert [s["retention"][0]["l2"]["coefficient"] for s in settings[8:14:2]] == [0.001, 0.01, 0.1]
+    assert settings[14]["retention"] == [{"replay": {"data": "old.jsonl", "fraction": 0.1}}, {"label_annealing": {"weight": 0.3}}]
+
+
+def test_labels_name_what_varies():
+    found = space_of({"retention": [{"label_annealing": {"weight": [0.3, 1]}}, {"l2": {"coefficient": 0.1}}], "learning_rate": [1e-5, 3e-5]})
+    assert [found.label(p) for p in found.grid()] == [
+        "label annealing, weight 0.3, learning rate 1e-05",
+        "label annealing, weight 0.3, learning rate 3e-05",
+        "label annealing, weight 1, learning rate 1e-05",
+        "label annealing, weight 1, learning rate 3e-05",
+        "L2, learning rate 1e-05",
+        "L2, learning rate 3e-05",
+    ]
+
+
+def test_the_same_method_twice_has_two_names():
+    found = space_of({"retention": [{"replay": {"data": "a", "fraction": [0.1, 0.2]}}, {"replay": {"data": "b", "fraction": [0.1]}}]})
+    assert [a.name for a in found.alternatives] == ["replay", "replay #2"]
+    assert [found.label(p) for p in found.grid()] == ["replay, fraction 0.1", "replay, fraction 0.2", "replay (2)"]
+
+
+def test_a_parameter_of_the_bases_own_method():
+    found = space_of({"label_annealing.weight": [0.3, 1]}, [{"label_annealing": {"weight": 5, "temperature": 2}}])
+    assert [found.settings({}, p)["retention"] for p in found.grid()] == [
+        [{"label_annealing": {"temperature": 2, "weight": 0.3}}],
+        [{"label_annealing": {"temperature": 2, "weight": 1}}],
+    ]
+
+
+def test_values_that_are_lists_come_back_as_lists():
+    found = space_of({"lora_target_modules": [["q_proj"], ["q_proj", "v_proj"]]})
+    assert [found.settings({}, p)["lora_target_modules"] for p in found.grid()] == [["q_proj"], ["q_proj", "v_proj"]]
+    assert all(isinstance(p["lora_target_modules"], str) for p in found.grid())  # what a storage can hold
+
+
+def test_a_parameter_inside_another_method_varies():
+    found = space_of({"retention": [{"budget": {"kl": 0.1, "method": {"label_annealing": {"temperature": [1, 2]}}}}]})
+    made = [found.settings({}, p)["retention"][0]["budget"]["method"] for p in found.grid()]
+    assert made == [{"label_annealing": {"temperature": 1}}, {"label_annealing": {"temperature": 2}}]
+
+
+@pytest.mark.parametrize(
+    ("value", "points"),
+    [
+        ({"log": [0.1, 10], "points": 5}, [0.1, 0.316228, 1.0, 3.16228, 10]),
+        ({"linear": [1, 2], "points": 3}, [1, 1.5, 2]),
+        ({"linear": [10, 50], "step": 20}, [10, 30, 50]),
+        ([3, "1e-3"], [3, 0.001]),
+        (7, [7]),
+    ],
+)
+def test_points(value, points):
+    problems: list[str] = []
+    found = read_values(value, "x", grid=True, problems=problems)
+    assert found is not None
+    assert (problems, found.points()) == ([], pytest.approx(points))
+
+
+def test_whole_ranges_stay_whole():
+    found = read_values({"linear": [10, 50], "step": 20}, "x", grid=True, problems=[])
+    assert isinstance(found, Range)
+    assert found.whole
+    assert all(isinstance(p, int) for p in found.points())
+    assert found.middle() == 30
+
+
+class FixedTrial:
+    """Draws the last choice and the lower end, and keeps what was asked."""
+
+    def __init__(self):
+        self.asked: dict = {}
+
+    def suggest_categorical(self, name, choices):
+        self.asked[name] = choices
+        return choices[-1]
+
+    def suggest_float(self, name, low, high, **how):
+        self.asked[name] = (low, high, how)
+        return low
+
+    def suggest_int(self, name, low, high, **how):
+        self.asked[name] = (low, high, how)
+        return low
+
+
+def test_only_the_chosen_alternative_is_drawn():
+    vary = {
+        "retention": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}, {"l2": {"coefficient": {"log": [1e-4, 1]}}}],
+        "max_steps": {"linear": [10, 50], "step": 10},
+    }
+    found = space_of(vary, grid=False)
+    trial = FixedTrial()
+    assert found.suggest(trial) == {"method": "l2", "l2.coefficient": 1e-4, "max_steps": 10}
+    assert trial.asked == {
+        "method": ["label_annealing", "l2"],
+        "l2.coefficient": (1e-4, 1, {"log": True, "step": None}),
+        "max_steps": (10, 50, {"step": 10}),
+    }
+    everything = FixedTrial()
+    assert found.suggest(everything, everything=True) == {"method": "l2", "l2.coefficient": 1e-4, "max_steps": 10}
+    assert set(everything.asked) == {"method", "l2.coefficient", "label_annealing.weight", "max_steps"}
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        ({"retention": []}, "vary.retention: expected a list of alternatives"),
+        ({"retention": [{"label_anealing": {}}]}, "unknown method 'label_anealing'; known: none, label_annealing"),
+        ({"retention": [{"l2": {"coefficient": []}}]}, "vary.retention[0].l2.coefficient: expected at least one value to try, got an empty list"),
+        ({"retention": [{"l2": {"coefficient": {"log": [0.1, 1]}}}]}, "a grid needs to know how many points"),
+        ({"learning_rate": {"log": [0, 1], "points": 3}}, "expected numbers above 0 for a logarithmic range"),
+        ({"learning_rate": {"log": [1, 0.1], "points": 3}}, "the smaller first"),
+        ({"learning_rate": {"log": [0.1, 1], "point": 3}}, "unknown key 'point' in a range. Did you mean 'points'?"),
+        ({"learning_rate": {"linear": [0.1, 1], "step": 3}}, "a step above 0 that fits"),
+        ({"learning_rate": [1, 1]}, "expected different values"),
+        ({"learning_rates": [1]}, "vary.learning_rates: no such key in a training configuration. Did you mean 'learning_rate'?"),
+        ({"seed": [0, 1]}, "vary.seed: seeds are repetitions of every trial"),
+        ({"output_dir": ["a", "b"]}, "vary.output_dir: cannot vary"),
+        ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: train.retention does not name l2"),
+        ({"retention": ["sfa"], "sfa.p": [0.1, 0.2]}, "vary.sfa.p: retention varies too"),
+        ([1, 2], "vary: expected keys with what is tried"),
+    ],
+)
+def test_what_is_wrong_is_said(vary, said):
+    found = problems_of(vary)
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_a_single_value_is_a_constant():
+    found = space_of({"learning_rate": 1e-5, "retention": [{"l2": {"coefficient": 0.1}}]})
+    assert found.grid() == [{"learning_rate": 1e-5}]
+    assert isinstance(found.shared["learning_rate"], Choices)
+    assert found.label(found.grid()[0]) == "L2"

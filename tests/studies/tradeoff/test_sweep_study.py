@@ -1,0 +1,167 @@
+"""A study's YAML: what is understood, and everything wrong at once."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from holdfast.errors import ConfigError
+from holdfast.studies.tradeoff.study import fill, load_study, study_config
+
+
+def problems_of(values) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        study_config(values)
+    return caught.value.problems
+
+
+def test_a_study(asked):
+    config = study_config({**asked, "train": {**asked["train"], "seed": 3, "output_dir": "x"}})
+    assert [config.space.label(p) for p in config.trials()] == [
+        "label annealing, weight 0.5",
+        "label annealing, weight 2",
+        "L2, coefficient 0.01",
+        "L2, coefficient 0.1",
+    ]
+    assert config.target.entries == (("target", "code", None),)
+    assert config.source.label == "prose"
+    assert config.reference()["retention"] == []
+    assert config.notes == [
+        "train.output_dir has no effect: every trial has a folder of its own.",
+        "train.seed has no effect: 'seeds:' of the study repeats every trial.",
+    ]
+    assert config.storage == f"sqlite:///{asked['output_dir']}/study.db"
+
+
+def test_the_training_configuration_may_be_a_file(asked, tmp_path):
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(asked["train"]))
+    (tmp_path / "knee.yaml").write_text(yaml.safe_dump({"train": "run.yaml", "vary": asked["vary"], "select": "knee"}))
+    config = load_study(tmp_path / "knee.yaml", {"output_dir": "elsewhere", "workers": None})
+    assert (config.name, str(config.output_dir), config.select) == ("knee", "elsewhere", {"rule": "knee"})
+    assert config.train == asked["train"]
+
+
+def test_direct_fine_tuning_is_not_tried_twice(asked):
+    """It is the reference; under another learning rate it is a trial."""
+    rate = asked["train"]["learning_rate"]
+    config = study_config({**asked, "vary": {"retention": ["none", {"l2": {"coefficient": 0.1}}], "learning_rate": [rate, 1e-4]}})
+    assert [config.space.label(p) for p in config.trials()] == [
+        "direct fine-tuning, learning rate 0.0001",
+        "L2, learning rate 0.003",
+        "L2, learning rate 0.0001",
+    ]
+
+
+def test_what_the_base_leaves_open_has_its_first_value_in_the_reference(asked):
+    train = {k: v for k, v in asked["train"].items() if k != "learning_rate"}
+    config = study_config({**asked, "train": train, "vary": {"learning_rate": [2e-3, 1e-3]}})
+    assert config.reference()["learning_rate"] == 2e-3
+    assert len(config.trials()) == 1  # the other rate
+
+
+def test_everything_wrong_is_said_at_once(asked):
+    values = {
+        **asked,
+        "train": {**asked["train"], "learning_rat": 1},
+        "vary": {"retention": [{"l2": {"coefficient": []}}], "max_step": [1]},
+        "objectives": {"target": "code", "source": ["pros"]},
+        "seeds": [0, 0],
+        "search": {"sampler": "gird"},
+        "pruning": {"at": [2]},
+        "select": {"rule": "paper", "points": 1},
+        "keep": "some",
+        "serch": 1,
+    }
+    found = problems_of(values)
+    print("\n".join(found))
+    for said in (
+        "train: unknown key 'learning_rat'. Did you mean 'learning_rate'?",
+        "vary.retention[0].l2.coefficient: expected at least one value",
+        "vary.max_step: no such key in a training configuration. Did you mean 'max_steps'?",
+        "objectives.source: 'pros' is not among the evaluation entries. Did you mean 'prose'? Entries: prose, code.",
+        "seeds: expected different whole numbers",
+        "search.sampler: expected one of grid, random, tpe, nsga2, got 'gird'. Did you mean 'grid'?",
+        "pruning.at: expected shares of the steps between 0 and 1",
+        "select: 'points' belongs to the rule target_within",
+        "keep: expected one of all, frontier, none, got 'some'",
+        "unknown key 'serch'. Did you mean 'search'?",
+    ):
+        assert any(said in p for p in found), said
+    assert len(found) == 10
+
+
+def test_values_that_a_method_refuses_are_found_before_anything_runs(asked):
+    asked["vary"] = {"retention": [{"l2": {"coefficient": [-1, 0.1]}}], "learning_rate": [1e-3, "fast"]}
+    found = problems_of(asked)
+    assert any("l2.coefficient: expected 0 or more, got -1.0" in p for p in found)
+    assert any("learning_rate: expected a number" in p and "fast" in p for p in found)
+
+
+def test_mistakes_of_the_base_are_said_once(asked):
+    asked["train"]["dataset_name"] = "nowhere.jsonl"
+    found = problems_of(asked)
+    assert len(found) == 1
+    assert found[0].startswith("train: dataset_name")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"evaluation": {"source": ["{prose}"]}}, "objectives.target: is missing, and train.evaluation measures nothing as target"),
+        ({"evaluation": None}, "Add an evaluation section with source and target"),
+        ({"evaluation": {"source": ["{prose}", "arc_easy"], "target": ["{code}"]}}, "objectives.source: nats and shares have no mean"),
+        ({"evaluation": {"source": ["{prose}"], "target": ["{code}"], "before": False}}, "leaves the start unmeasured"),
+    ],
+)
+def test_objectives_that_are_not_measured(asked, changes, said):
+    plan = asked["train"]["evaluation"]
+    files = {"prose": plan["source"][0], "code": plan["target"][0]}
+    asked["train"] |= yaml.safe_load(fill_in(yaml.safe_dump(changes), files))
+    assert any(said in p for p in problems_of(asked))
+
+
+def fill_in(text, files) -> str:
+    for name, path in files.items():
+        text = text.replace(f"'{{{name}}}'", path)
+    return text
+
+
+def test_an_entry_is_on_one_side(asked):
+    asked["objectives"] = {"target": "code", "source": ["prose", "code"]}
+    assert any("code cannot be learnt and kept at once" in p for p in problems_of(asked))
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"sampler": "grid", "trials": 3}, "a grid has as many trials as combinations"),
+        ({"sampler": "tpe"}, "search.trials: expected how many combinations tpe tries"),
+        ({"sampler": "tpe", "trials": 3, "sed": 1}, "search.sed: unknown key. Did you mean 'seed'?"),
+    ],
+)
+def test_searches_that_make_no_sense(asked, search, said):
+    assert any(said in p for p in problems_of({**asked, "search": search}))
+
+
+def test_what_must_stay_and_what_may_change(asked):
+    config = study_config(asked)
+    same = study_config({**asked, "select": "knee", "keep": "frontier", "pruning": True, "workers": 3})
+    assert same.differences(config.resolved) == []
+    other = study_config({**asked, "seeds": [0, 1], "train": {**asked["train"], "max_steps": 7}})
+    assert other.differences(config.resolved) == ["train.max_steps: 6 there, 7 now", "seeds: [0] there, [0, 1] now"]
+    more = {**asked, "search": {"sampler": "random", "trials": 4}}
+    assert study_config({**more, "search": {"sampler": "random", "trials": 9}}).differences(study_config(more).resolved) == []
+
+
+def test_secrets_are_not_kept(asked, monkeypatch):
+    monkeypatch.setattr("os.environ", dict(__import__("os").environ))
+    asked["train"] |= {"hub_token": "hf_s3cr3t", "env": {"WANDB_API_KEY": "s3cr3t", "PLACE": "here"}}
+    config = study_config({**asked, "storage": "postgresql://me:s3cr3t@host/db"}, prepared=True)
+    assert "s3cr3t" not in str(config.resolved)
+    assert config.resolved["train"]["env"] == {"PLACE": "here"}
+
+
+def test_names_of_a_small_setting_are_filled_in():
+    assert fill({"a": ["${base}/x", 3], "b": {"c": "${train}"}}, {"base": "B", "train": "T"}) == {"a": ["B/x", 3], "b": {"c": "T"}}
+    with pytest.raises(ConfigError, match=r"\$\{bse\}: no such name. Did you mean 'base'\?"):
+        fill("${bse}", {"base": "B"})

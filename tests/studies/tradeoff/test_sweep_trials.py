@@ -1,0 +1,333 @@
+"""When a trial is stopped, what a worker does with failures, and how records are made of what the storage holds. Runs are stood in for."""
+
+from __future__ import annotations
+
+import io
+import math
+import types
+
+import pytest
+from rich.console import Console
+
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
+from holdfast.results import Comparison, Metric
+from holdfast.studies.tradeoff import trial as trials
+from holdfast.studies.tradeoff import worker
+from holdfast.studies.tradeoff.record import gain, metric_problems, objective, study_record
+from holdfast.studies.tradeoff.storage import Storage
+from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
+from holdfast.studies.tradeoff.trial import LeaseLost, Pruned, Standing, behind, with_shared_teacher
+from holdfast.study_results import SeedRun
+
+OTHERS = [(1.0, -1.0), (0.8, -0.5), (0.5, -0.1), (0.1, 0.0)]
+"""A frontier: what is learnt is paid for."""
+
+
+def standing(gains=OTHERS) -> Standing:
+    return Standing(seed=0, share=0.5, gains=list(gains))
+
+
+@pytest.mark.parametrize(
+    ("mine", "stopped"),
+    [
+        ((0.6, -0.3), False),  # on the frontier
+        ((0.45, -0.2), False),  # beaten on both sides, but by less than a tenth of the range on one
+        ((0.3, -0.4), True),  # (0.5, -0.1) is better by 0.2 and 0.3
+        ((1.1, -2.0), False),  # forgets most, and learns most
+        ((math.nan, 0.0), True),
+    ],
+)
+def test_a_trial_that_falls_behind_on_both_sides_is_stopped(mine, stopped):
+    reason = behind(mine, standing(), Pruning(margin=0.1, wait_for=4))
+    assert (reason is not None) == stopped
+    if reason:
+        assert reason.startswith("seed 0, 50 % of the steps: ")
+
+
+def test_nobody_is_stopped_before_enough_others_passed():
+    assert behind((-5.0, -5.0), standing(OTHERS[:3]), Pruning(wait_for=4)) is None
+    assert "3 other trials were better on both sides, by more than 10 % of the range" in behind(
+        (-5.0, -5.0), standing(OTHERS[:3]), Pruning(wait_for=3)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ workers
+
+
+def comparison(suite: str, name: str, difference: float, *, metric="nats_per_token", primary=True, higher=False) -> Comparison:
+    return Comparison(
+        suite=suite,
+        name=name,
+        metric=metric,
+        unit="nats/token",
+        higher_is_better=higher,
+        n=10,
+        before=5.0,
+        after=5.0 + difference,
+        difference=difference,
+        interval=(difference - 0.1, difference + 0.1),
+        p_value=0.01,
+        test="paired bootstrap",
+        primary=primary,
+    )
+
+
+def a_run(seed: int, target: float, source: float) -> SeedRun:
+    """`target` and `source` are gains."""
+    pairs = [comparison("source", "prose", -source), comparison("target", "code", -target)]
+    return SeedRun(seed=seed, folder=f"runs/x/seed-{seed}", host="h", seconds=1.0, training_seconds=0.5, comparisons=pairs)
+
+
+@pytest.fixture
+def study_of(asked, monkeypatch):
+    """Begins a study whose runs are a function of (settings, seed); gives what a worker needs."""
+    opened = []
+
+    def begin(run, **changes):
+        calls: list[tuple[str, int]] = []
+
+        def run_seed(config, settings, seed, *, kind, **rest):
+            calls.append((config.space.label({}) if kind == "direct" else str(settings["retention"]), seed))
+            rest["check"]()
+            return run(settings, seed)
+
+        monkeypatch.setattr(trials, "run_seed", run_seed)
+        config = study_config({**asked, **changes}, prepared=True)
+        storage = Storage(config.storage)
+        opened.append(storage)
+        return storage, storage.open_study(config), config, calls
+
+    yield begin
+    for storage in opened:
+        storage.close()
+
+
+def run_all(storage, study, config) -> tuple[int, str]:
+    text = io.StringIO()
+    done = worker.work(storage, study, config, out=config.output_dir, console=Console(file=text, width=200))
+    return done, text.getvalue()
+
+
+def weight_of(settings) -> float:
+    return next((p.get("weight", 0) + p.get("coefficient", 0) for m in settings["retention"] for p in m.values()), 0.0)
+
+
+def test_every_trial_runs_every_seed_once(study_of):
+    storage, study, config, calls = study_of(lambda settings, seed: a_run(seed, 1 - 0.1 * weight_of(settings), -0.5), seeds=[0, 1])
+    done, text = run_all(storage, study, config)
+    assert done == 5
+    assert len(calls) == len(set(calls)) == 10
+    record = study_record(storage, study, config)
+    assert record.status == "finished"
+    assert [t.label for t in record.trials] == [
+        "direct fine-tuning",
+        "label annealing, weight 0.5",
+        "label annealing, weight 2",
+        "L2, coefficient 0.01",
+        "L2, coefficient 0.1",
+    ]
+    assert study.get_trials()[2].values == pytest.approx([0.8, -0.5])
+    assert record.direct is not None
+    assert record.trials[2].settings["retention"] == [{"label_annealing": {"weight": 2, "teacher": "cached"}}]
+    assert (record.target.entries, record.target.unit) == ([("target", "code", "nats_per_token")], "nats/token")
+    assert "Trial 4: L2, coefficient 0.1" in text
+    assert run_all(storage, study, config)[0] == 0
+
+
+def test_an_error_fails_its_trial_and_no_other(study_of):
+    def run(settings, seed):
+        if weight_of(settings) == 2:
+            raise TrainingDiverged("loss is not finite at step 3")
+        return a_run(seed, 1.0, -0.5)
+
+    storage, study, config, _ = study_of(run)
+    run_all(storage, study, config)
+    record = study_record(storage, study, config)
+    assert [t.state for t in record.trials] == ["complete", "complete", "failed", "complete", "complete"]
+    assert record.trials[2].reason == "loss is not finite at step 3"
+    assert record.status == "failed"
+    again = storage.open_study(config)
+    assert [t.state for t in study_record(storage, again, config).trials][2:] == ["failed", "complete", "complete", "waiting"]
+    assert study_record(storage, again, config).trials[2].continued_by == 5
+
+
+def test_where_all_fail_alike_the_rest_is_not_tried(study_of):
+    def run(settings, seed):
+        raise HoldfastError("no such column: text")
+
+    storage, study, config, calls = study_of(run)
+    with pytest.raises(HoldfastError, match="The first 3 trials failed alike: no such column: text"):
+        run_all(storage, study, config)
+    assert len(calls) == 3
+
+
+def test_ctrl_c_gives_the_trial_back(study_of):
+    def run(settings, seed):
+        if weight_of(settings) == 0.5 and seed == 1:
+            raise Interrupted("stopped at step 4")
+        return a_run(seed, 1.0, -0.5)
+
+    storage, study, config, calls = study_of(run, seeds=[0, 1])
+    with pytest.raises(Interrupted):
+        run_all(storage, study, config)
+    record = study_record(storage, study, config)
+    assert [t.state for t in record.trials] == ["complete", "waiting", "waiting", "waiting", "waiting"]
+    assert [r.seed for r in record.trials[1].runs] == [0]
+    assert record.status == "interrupted"
+    calls.clear()
+    with pytest.raises(Interrupted):
+        run_all(storage, study, config)
+    assert [seed for _, seed in calls] == [1]  # the first seed is not run again
+
+
+def test_a_trial_that_another_worker_took_is_left_alone(study_of):
+    first = [True]
+
+    def run(settings, seed):
+        if weight_of(settings) == 0.5 and first:
+            first.clear()
+            raise LeaseLost("another worker's now")
+        return a_run(seed, 1.0, -0.5)
+
+    storage, study, config, _ = study_of(run)
+    text = io.StringIO()
+    # the lease is still this process's, so that nobody takes the trial: it stays as it was left
+    import threading
+
+    thread = threading.Thread(target=lambda: worker.work(storage, study, config, out=config.output_dir, console=Console(file=text)), daemon=True)
+    thread.start()
+    for _ in range(300):
+        states = [t.state.name for t in study.get_trials(deepcopy=False)]
+        if states.count("COMPLETE") == 4:
+            break
+        threading.Event().wait(0.1)
+    assert [s for s in states if s != "COMPLETE"] == ["RUNNING"]
+    assert "taken over by another worker" in text.getvalue()
+    lease = next(iter(storage.held(study).items()))
+    assert lease
+    study._storage.set_trial_state_values(study.get_trials()[states.index("RUNNING")]._trial_id, __import__("optuna").trial.TrialState.FAIL)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_trial_that_kills_its_workers_is_given_up(study_of):
+    storage, study, config, _ = study_of(lambda settings, seed: a_run(seed, 1.0, -0.5))
+    lease = storage.take(study, "x|1:1:1")
+    storage.set(lease, {"deaths": worker.MOST_DEATHS - 1})
+    storage.grace = -1.0
+    storage.take(study, "x|1:2:1")
+    run_all(storage, study, config)
+    record = study_record(storage, study, config)
+    assert record.trials[0].state == "failed"
+    assert "3 workers ended in the middle of this trial" in record.trials[0].reason
+
+
+def test_seeds_that_fall_behind_end_a_trial(study_of):
+    storage, study, config, _ = study_of(
+        lambda settings, seed: a_run(seed, *((0.1, -0.9) if weight_of(settings) == 0.1 else (1 - 0.1 * weight_of(settings), -0.5))),
+        seeds=[0, 1, 2],
+        pruning={"wait_for": 4},
+    )
+    run_all(storage, study, config)
+    record = study_record(storage, study, config)
+    assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"]
+    assert record.status == "finished"
+    assert len(record.trials[4].runs) == 1
+    assert record.trials[4].reason == ("seed 0, 100 % of the steps: 4 other trials were better on both sides, by more than 10 % of the range")
+    assert study.get_trials()[4].state.name == "PRUNED"
+
+
+def test_the_reference_is_no_parent_of_a_genetic_search(study_of):
+    """It has no parameters: were it complete, Optuna would find that all trials have none in common, and draw at random."""
+    import optuna
+
+    drawn = {"vary": {"retention": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}, {"l2": {"coefficient": {"log": [1e-3, 1]}}}]}}
+    storage, study, config, _ = study_of(
+        lambda settings, seed: a_run(seed, weight_of(settings), -weight_of(settings)), **drawn, search={"sampler": "nsga2", "trials": 6, "seed": 1}
+    )
+    run_all(storage, study, config)
+    record = study_record(storage, study, config)
+    assert record.trials[0].state == "complete"
+    assert record.direct is not None
+    assert study.get_trials()[0].state.name == "PRUNED"
+    common = optuna.search_space.intersection_search_space(study.get_trials())
+    assert set(common) == {"method", "label_annealing.weight", "l2.coefficient"}
+    assert record.trials[1].params.keys() <= {"method", "label_annealing.weight", "l2.coefficient"}
+    assert len(record.trials[1].params) == 2
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_samplers_draw_as_many_trials_as_asked_for(study_of, sampler):
+    drawn = {"vary": {"learning_rate": {"log": [1e-4, 1e-2]}, "retention": ["none", {"sfa": {"p": [0.25, 0.5]}}]}}
+    storage, study, config, calls = study_of(
+        lambda settings, seed: a_run(seed, settings["learning_rate"], -1.0), **drawn, search={"sampler": sampler, "trials": 7}
+    )
+    run_all(storage, study, config)
+    record = study_record(storage, study, config)
+    assert len(record.trials) == len(calls) == 8
+    assert len({t.label for t in record.trials}) == 8
+
+
+# ------------------------------------------------------------------------------------------------------------ records
+
+
+def test_a_mean_over_entries_is_of_gains():
+    pairs = [comparison("s", "a", -0.2), comparison("s", "b", 0.4), comparison("s", "a", 9.0, metric="other", primary=False)]
+    both = Wanted(entries=(("s", "a", None), ("s", "b", "nats_per_token")))
+    assert gain(pairs, both) == pytest.approx(-0.1)
+    assert gain(pairs, Wanted(entries=(("s", "c", None),))) is None
+    found = objective("source", both, pairs)
+    assert found.entries == [("s", "a", "nats_per_token"), ("s", "b", "nats_per_token")]
+    assert (found.label, found.unit, found.higher_is_better) == ("mean of a, b (nats_per_token)", "nats/token", False)
+
+
+def test_metrics_that_are_not_there_or_have_no_mean():
+    def metric(unit, higher):
+        return Metric(value=1.0, n=3, unit=unit, higher_is_better=higher)
+
+    measured = [
+        ("s", "a", {"acc": metric("accuracy", True)}, "acc"),
+        ("s", "b", {"nats_per_token": metric("nats/token", False)}, "nats_per_token"),
+    ]
+    assert metric_problems(Wanted(entries=(("s", "a", "ac"),)), "source", measured) == [
+        "objectives.source: a has no metric 'ac'. Did you mean 'acc'? It has: acc."
+    ]
+    mixed = metric_problems(Wanted(entries=(("s", "a", None), ("s", "b", None))), "source", measured)
+    assert len(mixed) == 1
+    assert "they have no mean" in mixed[0]
+
+
+def test_a_wrong_metric_ends_the_study_at_its_first_run(asked, tmp_path):
+    """Which metrics there are is known once the start was measured, before anything is trained."""
+    config = study_config({**asked, "objectives": {"target": "code/nats_per_tokn", "source": "prose"}})
+    storage = Storage(config.storage)
+    study = storage.open_study(config)
+    with pytest.raises(ConfigError, match=r"objectives.target: code has no metric 'nats_per_tokn'. Did you mean 'nats_per_token'"):
+        run_all(storage, study, config)
+    assert [t.state for t in study_record(storage, study, config).trials].count("waiting") == 5
+    assert [p.read_text() for p in config.output_dir.glob("runs/*/*/metrics.jsonl")] == [""]
+    storage.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ teacher
+
+
+def test_the_teacher_is_shared_unless_the_user_says_otherwise(asked, monkeypatch):
+    settings = {**asked["train"], "retention": [{"label_annealing": {"weight": 1}}, {"l2": {}}]}
+    shared, note = with_shared_teacher(settings, "auto")
+    assert (shared["retention"][0], note) == ({"label_annealing": {"weight": 1, "teacher": "cached"}}, None)
+    assert settings["retention"][0] == {"label_annealing": {"weight": 1}}
+    assert with_shared_teacher(settings, "online") == (settings, None)
+    own = {**settings, "retention": [{"label_annealing": {"teacher": "online"}}]}
+    assert with_shared_teacher(own, "auto") == (own, None)
+    unknown, note = with_shared_teacher({**settings, "dataset_name": "some/hub-set"}, "auto")
+    assert unknown["retention"][0] == {"label_annealing": {"weight": 1}}
+    assert "how much data there is is not known" in note
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=1000))
+    assert "its states would take about" in with_shared_teacher(settings, "auto")[1]
+    assert with_shared_teacher(settings, "cached")[0]["retention"][0]["label_annealing"]["teacher"] == "cached"
+
+
+def test_pruned_is_an_interruption_for_the_run():
+    """So that the run's folder says interrupted, and not failed."""
+    assert issubclass(Pruned, Interrupted)

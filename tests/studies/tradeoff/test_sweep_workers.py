@@ -1,0 +1,226 @@
+"""Real workers: processes of their own, one killed in the middle, on PostgreSQL; rungs; a study by the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from holdfast.cli.main import main
+from holdfast.studies.tradeoff import worker
+from holdfast.studies.tradeoff.record import study_record
+from holdfast.studies.tradeoff.session import STORAGE_VARIABLE, open_existing, run_study
+from holdfast.studies.tradeoff.storage import Storage
+from holdfast.studies.tradeoff.study import study_config
+from holdfast.study_results import read_study
+
+
+def start_worker(config, out: Path, log) -> subprocess.Popen:
+    words = [sys.executable, "-m", "holdfast", "sweep", "worker", "--study", config.name, "--output_dir", str(out), "--grace", "3"]
+    return subprocess.Popen(words, env={**os.environ, STORAGE_VARIABLE: config.storage, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log)
+
+
+def wait_for(condition, seconds: float = 200.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("shared_disk", [True, False])
+@pytest.mark.slow
+def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shared_disk):
+    """The killed worker's trial is taken over (from its checkpoint, on a shared disk), none is lost, none is finished twice."""
+    asked["train"] |= {"max_steps": 60, "save_steps": 3}
+    config = study_config({**asked, "name": f"killed-{shared_disk}", "storage": postgres, "seeds": [0, 1]})
+    storage = Storage(postgres)
+    study = storage.open_study(config)
+    places = [tmp_path / "a", tmp_path / ("a" if shared_disk else "b")]
+    with open(tmp_path / "log.txt", "wb") as log:
+        first, second = (start_worker(config, place, log) for place in places)
+
+        def checkpoints() -> list[Path]:
+            mine = {t.number for t in study_record(storage, study, config).trials if t.worker.endswith(f":{first.pid}") and t.state == "running"}
+            return list(places[0].glob("runs/*/*/checkpoint-*")) if mine else []
+
+        wait_for(checkpoints)
+        held = {t.number for t in study_record(storage, study, config).trials if t.worker.endswith(f":{first.pid}") and t.state == "running"}
+        first.kill()
+        first.wait()
+        assert second.wait(400) == 0, (tmp_path / "log.txt").read_text()[-3000:]
+    record = study_record(storage, study, config)
+    assert record.status == "finished"
+    assert [t.state for t in record.trials] == ["complete"] * 5
+    assert [[r.seed for r in t.runs] for t in record.trials] == [[0, 1]] * 5
+    with storage.backend.engine.connect() as connection:
+        rows = connection.exec_driver_sql(f"select trial_id, attempt from holdfast_leases where study_id = {study._study_id} order by trial_id").all()
+    assert [attempt for _, attempt in rows] == [2 if t.number in held else 1 for t in record.trials]
+    assert len(held) == 1
+    if shared_disk:
+        runs = [json.loads(p.read_text()) for p in places[0].glob("runs/*/*/run.json")]
+        assert len(runs) == 10
+        assert sorted(r["training"]["sessions"] for r in runs) == [1] * 9 + [2]
+    storage.close()
+
+
+@pytest.mark.slow
+def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
+    """By the command line, interrupted with Ctrl-C and continued; then status, report with another rule, and the chosen configuration again."""
+    asked["train"] |= {"max_steps": 40, "save_steps": 2}
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump({k: v for k, v in asked.items() if k != "name"}))
+    out = Path(asked["output_dir"])
+    words = [sys.executable, "-m", "holdfast", "sweep", "--config", str(file), "--workers", "2"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    assert "The same command continues" in error
+    record = read_study(out)
+    assert record.status == "interrupted"
+    assert "running" not in [t.state for t in record.trials]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400)
+    assert done.returncode == 0, done.stderr
+    record = read_study(out)
+    assert record.status == "finished"
+    sessions = [json.loads(p.read_text())["training"]["sessions"] for p in out.glob("runs/*/*/run.json")]
+    assert max(sessions) >= 2
+    assert (out / "report.html").stat().st_size > 10_000
+    assert "direct fine-tuning" in done.stdout
+    assert main(["sweep", "status", str(out)]) == 0
+    assert "5" in capsys.readouterr().out
+    assert main(["sweep", "report", str(out), "--rule", "knee"]) == 0
+    chosen = yaml.safe_load((out / "chosen.yaml").read_text())
+    assert chosen["max_steps"] == 40
+    again = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert again.returncode == 0
+    file.write_text(yaml.safe_dump({**asked, "seeds": [0, 1]}))
+    changed = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert changed.returncode == 2
+    assert "seeds: [0] there, [0, 1] now" in changed.stderr
+
+
+def test_rungs_stop_a_trial_in_the_middle(asked):
+    """A learning rate that wrecks the model is stopped at a third of its steps; what was measured there is kept."""
+    asked["train"] |= {"max_steps": 6}
+    asked["vary"] = {"learning_rate": [1e-3, 2e-3, 2.5e-3, 1.5]}
+    asked["pruning"] = {"at": [0.34], "wait_for": 2}
+    config = study_config(asked)
+    storage = Storage(config.storage)
+    study = storage.open_study(config)
+    text = io.StringIO()
+    worker.work(storage, study, config, out=config.output_dir, console=Console(file=text, width=200))
+    record = study_record(storage, study, config)
+    assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"], text.getvalue()[-2000:]
+    assert record.trials[4].reason.startswith("seed 0, 34 % of the steps: ")
+    assert record.trials[4].runs == []
+    assert [len(t.rungs) for t in record.trials] == [0, 1, 1, 1, 1]
+    folder = next(config.output_dir.glob("runs/*/seed-0/rungs/step-2"))
+    assert {p.name for p in folder.glob("*.json")} == {"source.prose.json", "target.code.json"}
+    stopped = [json.loads(p.read_text())["status"] for p in config.output_dir.glob("runs/*/seed-0/run.json")]
+    assert sorted(stopped) == ["finished"] * 4 + ["interrupted"]
+    storage.close()
+
+
+def test_measuring_at_a_rung_changes_nothing(asked):
+    """The same trial with and without rungs ends with the same figures."""
+    ends = []
+    for name, pruning in (("without", None), ("with", {"at": [0.3, 0.6], "wait_for": 50})):
+        values = {**asked, "name": name, "output_dir": f"{asked['output_dir']}-{name}", "vary": {"learning_rate": [1e-3]}, "pruning": pruning}
+        config = study_config(values)
+        storage = Storage(config.storage)
+        study = storage.open_study(config)
+        worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
+        record = study_record(storage, study, config)
+        ends.append([c.after for c in record.trials[1].runs[0].comparisons])
+        assert len(record.trials[1].rungs) == (2 if pruning else 0)
+        storage.close()
+    assert ends[0] == ends[1]
+
+
+def test_the_start_and_the_teacher_are_shared(asked, tmp_path, monkeypatch):
+    """The start is measured in the first run alone, and the second label annealing trial finds the teacher's states."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    config = study_config(asked)
+    storage = Storage(config.storage)
+    study = storage.open_study(config)
+    worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
+    record = study_record(storage, study, config)
+    runs = [json.loads((config.output_dir / t.runs[0].folder / "run.json").read_text()) for t in record.trials]
+    keys = [sorted(p.name for p in (config.output_dir / t.runs[0].folder / "evaluations" / "start").glob("*.json")) for t in record.trials]
+    assert keys == [["source.prose.json", "target.code.json"]] * 5
+    assert len(list((config.output_dir / "evaluations").glob("*/evaluation.json"))) == 2 + 2 * 5
+    teachers = [r["training"].get("teacher") for r in runs]
+    assert [bool(t) for t in teachers] == [False, True, True, False, False]
+    assert teachers[2]["computed"] == 0 < teachers[1]["computed"]
+    with sqlite3.connect(config.output_dir / "study.db") as database:
+        assert database.execute("select count(*) from holdfast_leases where owner is not null").fetchone() == (0,)
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"), [pytest.param("all", 5, marks=pytest.mark.slow), pytest.param("none", 0, marks=pytest.mark.slow), ("frontier", None)]
+)
+def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
+    asked["keep"] = keep
+    config = study_config(asked)
+    storage = Storage(config.storage)
+    study = storage.open_study(config)
+    worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
+    record = study_record(storage, study, config)
+    weights = {p.parent.parent.name for p in config.output_dir.glob("runs/*/seed-0/model.safetensors")}
+    if kept is None:
+        values = [t.values for t in study.get_trials()]
+        best = [i for i, (a, b) in enumerate(values) if not any(c >= a and d >= b and (c, d) != (a, b) for c, d in values)]
+        assert weights == {record.trials[i].runs[0].folder.split("/")[1] for i in best}
+        assert 0 < len(weights) < 5
+    else:
+        assert len(weights) == kept
+    assert not list(config.output_dir.glob("runs/*/*/checkpoint-*"))
+    assert len(list(config.output_dir.glob("runs/*/seed-0/report.html"))) == 5
+    storage.close()
+
+
+def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
+    """`small:` fills the names in; the trials are checked once it is there."""
+    from holdfast.errors import ConfigError
+    from holdfast.studies import small_settings
+
+    setting = next(iter(small_settings.SETTINGS))
+    names = small_settings.SETTINGS[setting].placeholders
+    train = {"model_name_or_path": "${base}", "dataset_name": "${train}", "max_steps": 2, "learning_rate": -1}
+    first = next(n for n in names if n not in ("base", "train"))
+    evaluation = {"source": [{"perplexity": f"${{{first}}}", "name": "a"}], "target": [{"perplexity": f"${{{first}}}", "name": "b"}]}
+    values = {"small": setting, "train": {**train, "evaluation": evaluation}, "vary": {"retention": ["l2"]}, "output_dir": str(tmp_path / "out")}
+    config = study_config(values)
+    assert config.target.entries == (("target", "b", None),)
+    monkeypatch.setattr(small_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
+    with pytest.raises(ConfigError, match="learning_rate"):
+        worker.prepared(config, tmp_path)
+    values["train"]["evaluation"] = {"source": ["${nothing}"], "target": []}
+    with pytest.raises(ConfigError, match=r"\$\{nothing\}: no such name"):
+        study_config(values)
+
+
+def test_a_folder_with_other_files_is_not_touched(asked):
+    from holdfast.errors import RunFolderError
+
+    out = Path(asked["output_dir"])
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match="is not empty and holds no study"):
+        run_study(study_config(asked), console=Console(file=io.StringIO()))
+    with pytest.raises(RunFolderError, match=r"found no study\.db"):
+        open_existing(out)
+    assert [p.name for p in out.iterdir()] == ["thesis.tex"]
