@@ -278,10 +278,9 @@ def _storage(options: argparse.Namespace) -> str | None:
 def _open(options: argparse.Namespace) -> Any:
     from holdfast.studies.tradeoff.session import open_existing
 
-    url = _storage(options)
-    if options.folder is None and url is None:
+    if options.folder is None and _storage(options) is None:
         raise ConfigError("expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study.")
-    storage, study, config = open_existing(options.folder or Path("."), storage=url, name=options.study)
+    storage, study, config = open_existing(options.folder or Path("."), storage=options.storage, name=options.study)
     if options.folder is None:
         import dataclasses
 

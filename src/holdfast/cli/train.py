@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -107,9 +108,9 @@ def run(argv: list[str]) -> int:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
     from holdfast.cli.options import console
-    from holdfast.training.run import train
+    from holdfast.training.run import EVALUATION_CACHE, train
 
-    train(config, console=console())
+    train(config, console=console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
     return 0
 
 

@@ -150,7 +150,9 @@ def test_what_must_stay_and_what_may_change(asked):
     other = study_config({**asked, "seeds": [0, 1], "train": {**asked["train"], "max_steps": 7}})
     assert other.differences(config.resolved) == ["train.max_steps: 6 there, 7 now", "seeds: [0] there, [0, 1] now"]
     more = {**asked, "search": {"sampler": "random", "trials": 4}}
-    assert study_config({**more, "search": {"sampler": "random", "trials": 9}}).differences(study_config(more).resolved) == []
+    larger = study_config({**more, "search": {"sampler": "random", "trials": 9}})
+    assert larger.differences(study_config(more).resolved) == []
+    assert study_config(more).differences(larger.resolved) == ["search.trials: 9 there, 4 now; trials can be added, not taken back"]
 
 
 def test_secrets_are_not_kept(asked, monkeypatch):

@@ -224,3 +224,39 @@ def test_a_folder_with_other_files_is_not_touched(asked):
     with pytest.raises(RunFolderError, match=r"found no study\.db"):
         open_existing(out)
     assert [p.name for p in out.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_trials_over_two_processes(asked):
+    """A trial that trains over two processes goes through the launcher, and finds the start measured."""
+    asked["train"] |= {"num_processes": 2}
+    asked["vary"] = {"retention": [{"l2": {"coefficient": 0.1}}]}
+    config = study_config(asked)
+    storage = Storage(config.storage)
+    study = storage.open_study(config)
+    worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
+    record = study_record(storage, study, config)
+    assert [t.state for t in record.trials] == ["complete"] * 2
+    runs = [json.loads(p.read_text()) for p in config.output_dir.glob("runs/*/*/run.json")]
+    assert [r["status"] for r in runs] == ["finished"] * 2
+    assert len(list((config.output_dir / "evaluations").glob("*/evaluation.json"))) == 2 + 2 * 2
+    storage.close()
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_command_that_started_them(asked):
+    asked["train"] |= {"max_steps": 4000, "save_steps": 2}
+    file = Path(asked["output_dir"]).parent / "tiny.yaml"
+    file.write_text(yaml.safe_dump(asked))
+    out = Path(asked["output_dir"])
+    words = [sys.executable, "-m", "holdfast", "sweep", "--config", str(file), "--workers", "1"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
+    process.kill()
+    process.wait()
+    storage, study, config = open_existing(out)
+    wait_for(lambda: study_record(storage, study, config).status == "interrupted", 60)
+    wait_for(lambda: "error" in (out / "logs" / "worker-0.log").read_text() or "stopped" in (out / "logs" / "worker-0.log").read_text(), 60)
+    assert study.get_trials()[0].state.name == "WAITING"
+    storage.close()

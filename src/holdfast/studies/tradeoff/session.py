@@ -23,7 +23,7 @@ from holdfast.studies.tradeoff import storage as stored
 from holdfast.studies.tradeoff.record import study_record
 from holdfast.studies.tradeoff.storage import Storage
 from holdfast.studies.tradeoff.study import StudyConfig
-from holdfast.studies.tradeoff.worker import prepared
+from holdfast.studies.tradeoff.worker import PARENT_VARIABLE, prepared
 from holdfast.study_results import StudyRecord, TrialRecord, write_study
 
 if TYPE_CHECKING:
@@ -126,9 +126,10 @@ def open_existing(out: Path, *, storage: str | None = None, name: str | None = N
     from holdfast.study_results import read_study
 
     known = read_study(out) if (out / MARKER).is_file() else None
-    url = storage or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{out}/study.db"
+    own = known.storage if known is not None and known.storage.startswith("sqlite") else None
+    url = storage or own or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{out}/study.db"
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
-        if known is not None and not known.storage.startswith("sqlite"):
+        if known is not None and own is None:
             raise ConfigError(f"--storage is missing: {out} is a study of {known.storage}. Give its address, or set {STORAGE_VARIABLE}.")
         raise RunFolderError(f"expected a study in {out}, found no study.db. 'holdfast sweep --config study.yaml' begins one.")
     opened = Storage(url)
@@ -216,7 +217,7 @@ def worker_command(config: StudyConfig, out: Path, grace: float) -> list[str]:
 
 
 def _environment(config: StudyConfig, number: int, workers: int) -> dict[str, str]:
-    found = {**os.environ, STORAGE_VARIABLE: config.storage, "PYTHONUNBUFFERED": "1"}
+    found = {**os.environ, STORAGE_VARIABLE: config.storage, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
     # two threads a core are many times slower than one
     found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // max(1, workers))))
     found.setdefault("HF_HUB_OFFLINE", "1") if config.small else None

@@ -144,11 +144,12 @@ class StudyConfig:
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a line a key. Selection, pruning and more trials may change."""
         before, now = deciding(old), deciding(self.resolved)
-        return [
-            f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now"
-            for key in dict.fromkeys([*before, *now])
-            if before.get(key) != now.get(key)
-        ]
+        changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+        found = [f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now" for key in changed]
+        trials = (old.get("search") or {}).get("trials")
+        if trials and self.search.trials and self.search.trials < trials:
+            found.append(f"search.trials: {trials} there, {self.search.trials} now; trials can be added, not taken back")
+        return found
 
 
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import math
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,7 +118,7 @@ def run_seed(
     wanted = train_config({**settings, "output_dir": str(folder), "seed": seed})
     watch = _Watch(config, wanted, RunFolder(folder), seed, check=check, rungs=rungs, others=others, passed=passed)
     if wanted.processes > 1:
-        _in_processes(wanted, folder)
+        _in_processes(wanted, folder, out / "evaluations")
     else:
         train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=[watch])
     run = RunFolder(folder)
@@ -134,7 +135,7 @@ def run_seed(
     )
 
 
-def _in_processes(wanted: Any, folder: Path) -> None:
+def _in_processes(wanted: Any, folder: Path, cache: Path) -> None:
     """A run over several processes, through the launcher that `holdfast train` uses.
 
     Raises:
@@ -147,17 +148,26 @@ def _in_processes(wanted: Any, folder: Path) -> None:
     from holdfast.results import write_bytes_atomic
     from holdfast.training import launch
     from holdfast.training.config import has_accelerator
+    from holdfast.training.run import EVALUATION_CACHE
 
     request = folder.parent / f"{folder.name}.yaml"
     write_bytes_atomic(request, yaml.safe_dump(wanted.resolved, sort_keys=False).encode())
     words = launch.command(wanted.launch, ["--config", str(request)], has_accelerator=has_accelerator())
-    done = subprocess.run(words, env={**os.environ, launch.LAUNCHED: str(wanted.processes)})
-    if done.returncode == Interrupted.exit_code:
+    process = subprocess.Popen(words, env={**os.environ, launch.LAUNCHED: str(wanted.processes), EVALUATION_CACHE: str(cache)})
+    try:
+        code = process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)  # a step's end and a checkpoint, then out
+        try:
+            process.wait(120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+    if code == Interrupted.exit_code:
         raise Interrupted(f"Interrupted; what is done stays in {folder}.")
-    if done.returncode != 0:
-        raise HoldfastError(
-            f"The training over {wanted.processes} processes ended with exit code {done.returncode}; its output is in the worker's log."
-        )
+    if code != 0:
+        raise HoldfastError(f"Training over {wanted.processes} processes ended with exit code {code}; its output is in the worker's log.")
 
 
 class _Watch(TrainerCallback):

@@ -1,0 +1,120 @@
+"""`holdfast sweep` as typed: help, mistakes, the dry run, and what it says of studies that are not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.cli.main import main
+from holdfast.studies.tradeoff.storage import Storage
+from holdfast.studies.tradeoff.study import load_study
+from tiny import SENTENCES, build_model, build_tokenizer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    found = tmp_path_factory.mktemp("place")
+    build_model().save_pretrained(found / "base")
+    build_tokenizer().save_pretrained(found / "base")
+    for name in ("train", "prose", "code"):
+        (found / f"{name}.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+    return found
+
+
+@pytest.fixture
+def study(place, tmp_path, monkeypatch) -> Path:
+    """A study file in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_STORAGE", raising=False)
+    train = {
+        "model_name_or_path": str(place / "base"),
+        "dataset_name": str(place / "train.jsonl"),
+        "max_steps": 2,
+        "use_cpu": True,
+        "evaluation": {"source": [str(place / "prose.jsonl")], "target": [str(place / "code.jsonl")]},
+    }
+    Path("study.yaml").write_text(yaml.safe_dump({"train": train, "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]}, "seeds": [0, 1]}))
+    return Path("study.yaml")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["worker", "--help"], ["status", "--help"], ["report", "--help"]])
+def test_help(words, capsys):
+    assert main(["sweep", *words]) == 0
+    assert "examples" in (said := capsys.readouterr().out) or "status" in words
+    assert "usage: holdfast sweep" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--config is missing"),
+        (["wroker"], "unknown 'holdfast sweep wroker'. Did you mean 'worker'?"),
+        (["study.yaml"], "For a study file write '--config study.yaml'."),
+        (["--config", "nowhere.yaml"], "no such file"),
+        (["--config", "study.yaml", "--worker", "2"], "unknown option '--worker'. Did you mean '--workers'?"),
+        (["--config", "study.yaml", "--workers", "two"], "invalid int value: 'two'"),
+        (["--config", "study.yaml", "--seeds", "1", "1"], "seeds: expected different whole numbers"),
+        (["--config", "study.yaml", "--storage", "postgresql://me:s3cr3t@127.0.0.1:9/db"], "The storage postgresql://127.0.0.1:9/db does not answer"),
+        (["worker"], "--storage is missing"),
+        (["status"], "expected the folder of a study"),
+        (["status", "nowhere"], "expected a study in nowhere, found no study.db"),
+        (["report", "nowhere"], "expected a study in nowhere, found no study.db"),
+        (["status", "--storage", "sqlite:///nowhere.db", "--study", "x"], "found no study.db"),
+        (["status", "--grace", "0", "x"], "expected seconds above 0, got '0'"),
+    ],
+)
+def test_mistakes(words, said, study, capsys):
+    assert main(["sweep", *words]) in (1, 2)
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "s3cr3t" not in shown
+    assert not Path("runs/study/runs").exists()
+
+
+def test_a_typo_in_the_yaml(study, capsys):
+    values = yaml.safe_load(study.read_text())
+    values["vary"]["retention"][0] = {"l2": {"coeficient": [0.01, 0.1]}}
+    values["train"]["max_step"] = 3
+    study.write_text(yaml.safe_dump(values))
+    assert main(["sweep", "--config", "study.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "l2: unknown parameter 'coeficient'" in said
+    assert "unknown key 'max_step'. Did you mean 'max_steps'?" in said
+
+
+def test_a_dry_run_lists_the_trials(study, capsys):
+    assert main(["sweep", "--config", "study.yaml", "--dry_run"]) == 0
+    said = capsys.readouterr().out
+    for words in ("study (grid, 2 trials and direct fine-tuning, seeds 0, 1)", "L2, coefficient 0.01", "6 fine-tuning runs in all", "runs/study"):
+        assert words in said
+    assert not Path("runs").exists()
+
+
+def test_status_of_a_study_that_waits(study, capsys):
+    config = load_study(study)
+    storage = Storage(config.storage)
+    storage.open_study(config)
+    assert main(["sweep", "status", "runs/study"]) == 0
+    assert "3 waiting" in capsys.readouterr().out
+    assert main(["sweep", "status", "runs/study", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [t["state"] for t in record["trials"]] == ["waiting"] * 3
+    assert main(["sweep", "status", "--storage", config.storage]) == 0
+    assert main(["sweep", "report", "runs/study"]) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert main(["report", "runs/study"]) == 0
+    assert main(["sweep", "report", "runs/study", "--rule", "kne"]) == 2
+    assert "Did you mean 'knee'?" in capsys.readouterr().err
+    storage.close()
+
+
+def test_a_study_of_optunas_own_is_not_touched(tmp_path, monkeypatch, capsys):
+    import optuna
+
+    monkeypatch.chdir(tmp_path)
+    optuna.create_study(storage="sqlite:///other.db", study_name="theirs")
+    assert main(["sweep", "status", "--storage", "sqlite:///other.db"]) == 2
+    assert "'theirs' in sqlite:///other.db is a study of Optuna's" in capsys.readouterr().err
