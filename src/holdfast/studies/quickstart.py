@@ -15,13 +15,14 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, did_you_mean
 from holdfast.results import RunFolder, read_json, write_json, write_jsonl
-from holdfast.studies.pretrain import BaseRecipe, cached_base
+from holdfast.studies.pretrain import cached_base
+from holdfast.studies.small_settings import base_recipe, base_texts
 
 SOURCE = ("source", "prose")
 TARGET = ("target", "code")
@@ -101,9 +102,7 @@ def quickstart(
     began = time.monotonic()
     root = Path(output_dir)
     corpus = embedded_corpus()
-    recipe = BaseRecipe(seed=seed)
-    if quick:
-        recipe = replace(recipe, layers=2, width=64, mlp=128, vocab_size=512, steps=30)
+    recipe = base_recipe(seed=seed, quick=quick)
     files = write_data(corpus, root / "data")
     console.print(
         f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's reference) and a little code.",
@@ -147,25 +146,6 @@ held-out files (perplexity) or lm-evaluation-harness tasks such as arc_easy. The
 
 $ holdfast train --help"""
 """What to do next, for the terminal and the page: lines that begin with `$ ` are commands."""
-
-
-def base_texts(corpus: Any) -> list[str]:
-    """The base's pre-training texts: all training prose, and code of about a quarter of its size, mixed evenly."""
-    prose = list(corpus.prose_train)
-    budget = sum(map(len, prose)) // 4
-    code: list[str] = []
-    for piece in corpus.code_pretrain[::7]:
-        if budget <= 0:
-            break
-        code.append(piece)
-        budget -= len(piece)
-    every = max(1, len(prose) // max(1, len(code)))
-    mixed: list[str] = []
-    for index, text in enumerate(prose):
-        mixed.append(text)
-        if index % every == every - 1 and code:
-            mixed.append(code.pop())
-    return mixed + code
 
 
 def write_data(corpus: Any, folder: Path) -> dict[str, Path]:

@@ -1,0 +1,680 @@
+"""What paper 000 claims, held against studies: holds, does not hold, or not enough data.
+
+Each claim is a function of one study record that returns a `Claim`: the paper's figure, ours with their intervals, a verdict and why. The rules stand
+here and were written before any outcome was looked at:
+
+- A figure is a trial's gain against the start (`holdfast.selection.mean_gain`: mean over entries and seeds, more is better), or a share of what
+  direct fine-tuning did: *kept* = gain / direct's gain on the target, *avoided* = 1 - loss / direct's loss on the source.
+- Intervals are at 95 % and cover seeds and evaluated samples; shares have Fieller's (see `holdfast.selection`). One seed leaves the samples alone,
+  and the reason says so.
+- "Lowers", "improves": the whole interval on that side of zero. On the other side the claim does not hold; across zero there is not enough data.
+- "Keeps the start's level", "no loss", "alike": an equivalence with a margin of `MARGIN` (20 %) of what direct fine-tuning lost or gained. The whole
+  interval has to lie within the margin (two one-sided tests; Schuirmann 1987, at 2.5 % each where 5 % is usual). An interval that lies wholly
+  beyond means that the claim does not hold. One that contains the margin's end is not enough data: finding no difference is no equivalence.
+- A claim about "label annealing" or "L2" is judged on the trial that the paper's rule takes among that method's own trials (drop those whose target
+  does not improve on the start, then the best source), for that is what the paper's tables print. Where another trial would meet the claim,
+  the reason names it.
+- A claim that some weight does a thing ("with some choice ...") is judged on all of them, with the intervals widened to 1 - 0.05 / weights
+  (Bonferroni).
+- While trials of a study are still to come, claims that they may change are not enough data.
+- A claim with several parts holds if all do, and does not hold if one does not.
+
+One rule was made stricter after an outcome was seen: a curve is looked at between any two weights, where at first only neighbours were. The small
+twin of the niche recipe had shown a target that rises over four weights, by less than noise from each to the next.
+
+The tables of the paper did not survive in the text that this project works from, so its figures are those that its sentences state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.selection import CONFIDENCE, Gain, Share, incomplete, mean_gain, t_quantile
+from holdfast.study_results import StudyRecord, TrialRecord
+
+RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "not enough data"
+MARGIN = 0.2
+"""Of an equivalence, as a share of what direct fine-tuning lost or gained."""
+MOST = 0.5
+"""What "most of" and "little" are held against: more than half is most, less than half is little."""
+NICHE_KEPT = 0.8
+"""The paper's "more than 80 % of the improvement"."""
+HALF = 0.4
+""" "About half": at least this share."""
+
+_ANNEALING = frozenset({"label_annealing"})
+_L2 = frozenset({"l2"})
+_REPLAY = frozenset({"replay"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClaimFigure:
+    """One figure that a verdict rests on, or that a reader wants beside it."""
+
+    what: str
+    value: float
+    interval: tuple[float, float] | None
+    """None where there is none."""
+    n: str
+    """What is behind it, such as "3 seeds, 299 samples"."""
+    unit: str
+    """The metric's, or "share of direct's gain" and the like."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim and what a study says of it."""
+
+    number: str
+    """The specification's number, with a letter where a number has several."""
+    text: str
+    recipe: str
+    """A member of `RECIPES`."""
+    paper: str
+    """What the paper prints, and where."""
+    verdict: str
+    """"holds", "does not hold" or "not enough data"."""
+    figures: list[ClaimFigure]
+    reason: str
+    """Why this verdict, for people."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One condition of a claim."""
+
+    verdict: str
+    reason: str
+    figures: list[ClaimFigure] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Statement:
+    """One claim before it meets a study."""
+
+    number: str
+    recipe: str
+    text: str
+    paper: str
+    check: Callable[[StudyRecord], list[_Part]]
+    about_trials: bool = True
+    """Whether trials that are not finished may change the verdict; those about direct fine-tuning alone stand."""
+
+
+def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
+    """Every claim about the recipes that were asked for.
+
+    Args:
+        studies: recipe -> its study, finished or not; None or a missing recipe among `RECIPES` that is a key: not run.
+
+    Returns:
+        In the order of their numbers. Recipes that are no key are left out.
+    """
+    return [_checked(statement, studies[statement.recipe]) for statement in _STATEMENTS if statement.recipe in studies]
+
+
+def _checked(statement: _Statement, study: StudyRecord | None) -> Claim:
+    if study is None:
+        parts = [_unknown("the study was not run")]
+    elif study.direct is None:
+        parts = [_unknown("direct fine-tuning, which everything is held against, is not finished")]
+    elif (lacking := incomplete(study.direct, study)) is not None:
+        parts = [_unknown(f"direct fine-tuning: {lacking}")]
+    else:
+        parts = statement.check(study)
+    verdicts = [part.verdict for part in parts]
+    verdict = FAILS if FAILS in verdicts else UNKNOWN if UNKNOWN in verdicts else HOLDS
+    reasons = [part.reason for part in parts]
+    waiting = 0 if study is None else sum(t.state in ("waiting", "running") for t in study.trials)
+    if waiting and statement.about_trials and verdict != UNKNOWN:
+        verdict, reasons = (
+            UNKNOWN,
+            [f"{waiting} trial{'s are' if waiting > 1 else ' is'} not finished and may change it; so far: {verdict}", *reasons],
+        )
+    if study is not None and len(study.seeds) == 1 and verdict != UNKNOWN:
+        reasons.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
+    return Claim(
+        number=statement.number,
+        text=statement.text,
+        recipe=statement.recipe,
+        paper=statement.paper,
+        verdict=verdict,
+        figures=[figure for part in parts for figure in part.figures],
+        reason=_sentences(reasons),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- claims
+
+
+def _direct_forgets(study: StudyRecord) -> list[_Part]:
+    """Direct fine-tuning's source gain lies below zero with its whole interval."""
+    gain = _gain(study.direct, study, "source")
+    figure = _gain_figure("direct fine-tuning, source", gain, study)
+    return [_signed(gain, below=True, yes="direct fine-tuning forgets", no="direct fine-tuning does not forget", figure=figure)]
+
+
+def _direct_learns(study: StudyRecord) -> list[_Part]:
+    """Direct fine-tuning's target gain lies above zero with its whole interval."""
+    gain = _gain(study.direct, study, "target")
+    figure = _gain_figure("direct fine-tuning, target", gain, study)
+    return [_signed(gain, below=False, yes="it learns the target", no="it does not learn the target", figure=figure)]
+
+
+def _direct_learns_and_forgets(study: StudyRecord) -> list[_Part]:
+    return [*_direct_learns(study), *_direct_forgets(study)]
+
+
+def _annealing_keeps_all(study: StudyRecord) -> list[_Part]:
+    """Of label annealing's trial: avoided and kept both at least 1 - MARGIN."""
+    return _method_keeps(study, _ANNEALING, "label annealing", kept_least=1 - MARGIN)
+
+
+def _annealing_keeps_most(study: StudyRecord) -> list[_Part]:
+    """Of label annealing's trial: avoided at least 1 - MARGIN, kept at least MOST."""
+    return _method_keeps(study, _ANNEALING, "label annealing", kept_least=MOST)
+
+
+def _l2_helps_little(study: StudyRecord) -> list[_Part]:
+    """Of L2's trial: less than MOST of direct's loss avoided."""
+    trial = paper_choice(study, _L2)
+    if trial is None:
+        return [_unknown(_none_of(study, _L2, "L2"))]
+    avoided = share_of_direct(trial, study, "source")
+    part = _bounded(
+        avoided,
+        most=MOST,
+        yes=f"{trial.label} avoids less than half of the loss",
+        no=f"{trial.label} avoids more than half of the loss",
+        between=f"whether {trial.label} avoids half of the loss cannot be told",
+        figure=_share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
+    )
+    return [dataclasses.replace(part, figures=[*part.figures, *_both_shares(study, trial)[1:], *_annealing_beside(study)])]
+
+
+def _annealing_beats_l2(study: StudyRecord) -> list[_Part]:
+    """Label annealing's trial has a better source than L2's, beyond noise."""
+    annealing, l2 = paper_choice(study, _ANNEALING), paper_choice(study, _L2)
+    if annealing is None or l2 is None:
+        missing = [
+            _none_of(study, kind, name) for trial, kind, name in ((annealing, _ANNEALING, "label annealing"), (l2, _L2, "L2")) if trial is None
+        ]
+        return [_unknown("; ".join(missing))]
+    value, interval = _difference(annealing, l2, study, "source")
+    figure = ClaimFigure(
+        what=f"source of {annealing.label} - {l2.label}", value=value, interval=interval, n=_behind(study, "source"), unit=study.source.unit
+    )
+    if interval is None:
+        return [_unknown("there is no interval", [figure])]
+    verdict = HOLDS if interval[0] > 0 else FAILS if interval[1] < 0 else UNKNOWN
+    words = {
+        HOLDS: f"{annealing.label} keeps more of the source than {l2.label}",
+        FAILS: f"{l2.label} keeps more of the source than {annealing.label}",
+        UNKNOWN: f"{annealing.label} and {l2.label} cannot be told apart on the source",
+    }
+    return [_Part(verdict=verdict, reason=words[verdict], figures=[figure, *_both_shares(study, annealing), *_both_shares(study, l2)])]
+
+
+def _smooth(study: StudyRecord) -> list[_Part]:
+    """Along label annealing's weights, at one temperature, at least three: from the weakest to the strongest the source rises and the target falls,
+    both beyond noise, and no two weights between which either goes the other way.
+
+    Two weights go the other way where their difference's interval says so: at 95 % the claim cannot be told any more, at 1 - 0.05 / pairs it does
+    not hold.
+    """
+    line = weights_line(study)
+    if len(line) < 3:
+        return [_unknown(f"a curve needs at least three finished weights of label annealing alone, there are {len(line)}")]
+    parts = []
+    for side, sign in (("source", 1), ("target", -1)):
+        unit = study.source.unit if side == "source" else study.target.unit
+        first, last = line[0], line[-1]
+        value, interval = _difference(last[1], first[1], study, side)
+        word = "rises" if sign > 0 else "falls"
+        figure = ClaimFigure(
+            what=f"{side}: weight {last[0]:g} - weight {first[0]:g}", value=value, interval=interval, n=_behind(study, side), unit=unit
+        )
+        pairs = list(itertools.combinations(line, 2))
+        doubtful, certain = (_backwards(pairs, study, side, sign, level) for level in (CONFIDENCE, 1 - (1 - CONFIDENCE) / len(pairs)))
+        if interval is None:
+            parts.append(_unknown(f"the {side} has no interval", [figure]))
+        elif certain:
+            text = f"the {side} goes the wrong way from weight {', from '.join(certain)}"
+            parts.append(_Part(verdict=FAILS, reason=text, figures=[figure]))
+        elif doubtful:
+            text = f"the {side} seems to go the wrong way from weight {', from '.join(doubtful)}: beyond noise, but not for {len(pairs)} looks"
+            parts.append(_unknown(text, [figure]))
+        else:
+            low, high = interval if sign > 0 else (-interval[1], -interval[0])
+            verdict = HOLDS if low > 0 else FAILS if high < 0 else UNKNOWN
+            words = {
+                HOLDS: f"the {side} {word} with the weight",
+                FAILS: f"the {side} goes the other way",
+                UNKNOWN: f"the {side} does not move beyond noise",
+            }
+            parts.append(_Part(verdict=verdict, reason=words[verdict], figures=[figure]))
+    return parts
+
+
+def _backwards(
+    pairs: Sequence[tuple[tuple[float, TrialRecord], tuple[float, TrialRecord]]], study: StudyRecord, side: str, sign: int, confidence: float
+) -> list[str]:
+    """The pairs of weights, weaker first, between which a side goes against `sign` with its whole interval."""
+    found = []
+    for (weaker, a), (stronger, b) in pairs:
+        _, step = _difference(b, a, study, side, confidence)
+        if step is not None and (step[1] < 0 if sign > 0 else step[0] > 0):
+            found.append(f"{weaker:g} to {stronger:g}")
+    return found
+
+
+def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
+    """Some weight keeps `kept_least` of the gain and avoids 1 - MARGIN of the loss, with intervals widened for the number of weights."""
+
+    def check(study: StudyRecord) -> list[_Part]:
+        trials = complete_trials(study, _ANNEALING)
+        if not trials:
+            return [_unknown(_none_of(study, _ANNEALING, "label annealing"))]
+        level = 1 - (1 - CONFIDENCE) / len(trials)
+        verdicts: list[tuple[str, TrialRecord, list[ClaimFigure]]] = []
+        for trial in trials:
+            kept, avoided = share_of_direct(trial, study, "target", level), share_of_direct(trial, study, "source", level)
+            both = [_at_least(kept, kept_least), _at_least(avoided, 1 - MARGIN)]
+            verdict = FAILS if FAILS in both else UNKNOWN if UNKNOWN in both else HOLDS
+            figures = [
+                _share_figure(f"{trial.label}: target gain kept", kept, study, trial, "target"),
+                _share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
+            ]
+            verdicts.append((verdict, trial, figures))
+        named = f"at least {_percent(kept_least)} of the gain and loses at most {_percent(MARGIN)} of what direct fine-tuning loses"
+        good = [item for item in verdicts if item[0] == HOLDS]
+        if good:
+            found = "; ".join(trial.label for _, trial, _ in good)
+            return [_Part(verdict=HOLDS, reason=f"{found} keeps {named}", figures=[f for _, _, figures in good for f in figures])]
+        nearest = max(verdicts, key=lambda item: min(_or_low(item[2][0].value) - kept_least, _or_low(item[2][1].value) - (1 - MARGIN)))
+        if all(verdict == FAILS for verdict, _, _ in verdicts):
+            return [_Part(verdict=FAILS, reason=f"none of {len(trials)} weights keeps {named}; {nearest[1].label} comes nearest", figures=nearest[2])]
+        return [_unknown(f"whether {nearest[1].label}, the nearest of {len(trials)}, keeps {named} cannot be told", nearest[2])]
+
+    return check
+
+
+def _replay_alike(study: StudyRecord) -> list[_Part]:
+    """The source of replay + label annealing differs from that of replay alone by at most MARGIN of direct's loss."""
+    alone, both = paper_choice(study, _REPLAY), paper_choice(study, _REPLAY | _ANNEALING)
+    missing = [
+        _none_of(study, kind, name)
+        for trial, kind, name in ((alone, _REPLAY, "replay"), (both, _REPLAY | _ANNEALING, "replay with label annealing"))
+        if trial is None
+    ]
+    if alone is None or both is None:
+        return [_unknown("; ".join(missing))]
+    first, second, direct = (_gain(trial, study, "source") for trial in (both, alone, study.direct))
+    share = _ratio(_minus(first, second), direct, CONFIDENCE)
+    # direct's gain is negative, so the ratio's sign is turned: positive is better with label annealing
+    share = _turned(share)
+    figure = _share_figure("source of replay + label annealing - replay alone", share, study, both, "source", unit="share of direct's loss")
+    beside = [*_both_shares(study, alone), *_both_shares(study, both)]
+    if share.value is None or share.interval is None:
+        return [_unknown(share.reason or "there is no interval", [figure, *beside])]
+    low, high = share.interval
+    if low >= -MARGIN and high <= MARGIN:
+        verdict, reason = HOLDS, f"the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses"
+    elif low > MARGIN or high < -MARGIN:
+        better = "with label annealing" if low > MARGIN else "without label annealing"
+        verdict, reason = FAILS, f"replay {better} keeps more of the source, by more than {_percent(MARGIN)} of what direct fine-tuning loses"
+    else:
+        verdict, reason = UNKNOWN, f"whether the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses cannot be told"
+    return [_Part(verdict=verdict, reason=reason, figures=[figure, *beside])]
+
+
+_STATEMENTS: tuple[_Statement, ...] = (
+    _Statement(
+        number="1a",
+        recipe="math",
+        text="Direct fine-tuning on mathematics improves the target and lowers source scores.",
+        paper="TriviaQA -14.19 points (section 3.2, table 1)",
+        check=_direct_learns_and_forgets,
+        about_trials=False,
+    ),
+    _Statement(
+        number="1b",
+        recipe="code",
+        text="Direct fine-tuning on code improves the target and lowers source scores.",
+        paper="HumanEval +25.76 points, MATH -14.73 points (section 3.2, table 2)",
+        check=_direct_learns_and_forgets,
+        about_trials=False,
+    ),
+    _Statement(
+        number="2a",
+        recipe="math",
+        text="Label annealing keeps the source at the start's level at no loss on the target.",
+        paper='"fixes the forgetting in pretraining metrics (MMLU and TriviaQA) and in some cases" improves the target (section 3.2, table 1)',
+        check=_annealing_keeps_all,
+    ),
+    _Statement(
+        number="2b",
+        recipe="code",
+        text="Label annealing keeps the source at the start's level and most of the target's gain.",
+        paper='"able to resolve the forgetting problem, and also preserve most of the improvement in HumanEval" (section 3.2, table 2)',
+        check=_annealing_keeps_most,
+    ),
+    _Statement(
+        number="3a",
+        recipe="math",
+        text="L2 to the start helps little.",
+        paper='"L2 regularization provides little help" (section 3.2, table 1)',
+        check=_l2_helps_little,
+    ),
+    _Statement(
+        number="3b",
+        recipe="code",
+        text="Label annealing keeps more of the source than L2 to the start.",
+        paper='L2 is "still losing performance in both MATH and GSM8K", label annealing is not (section 3.2, table 2)',
+        check=_annealing_beats_l2,
+    ),
+    _Statement(
+        number="4a",
+        recipe="alignment_tax",
+        text="The weight of label annealing draws a smooth trade-off between instruction following and what the base knew.",
+        paper="a curve (section 3.3, figure 2)",
+        check=_smooth,
+    ),
+    _Statement(
+        number="4b",
+        recipe="alignment_tax",
+        text="With some weight about half of the improvement comes without losing what the base knew.",
+        paper='"about half of improvement in instruction following ability without" losing MMLU (section 3.3, figures 2a, 2c)',
+        check=_some_weight(HALF),
+    ),
+    _Statement(
+        number="4c",
+        recipe="niche_knowledge",
+        text="The weight of label annealing draws a smooth trade-off between the niche's knowledge and instruction following.",
+        paper="a curve (section 3.3, figure 3)",
+        check=_smooth,
+    ),
+    _Statement(
+        number="4d",
+        recipe="niche_knowledge",
+        text="With some weight more than 80 % of the gain comes at a small loss of instruction following.",
+        paper='more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section 3.3, figure 3b)',
+        check=_some_weight(NICHE_KEPT),
+    ),
+    _Statement(
+        number="5",
+        recipe="math",
+        text="Replay of 10 % alone and replay with label annealing keep the source alike.",
+        paper='"performing on par" on MMLU and TriviaQA (section 5, table 3)',
+        check=_replay_alike,
+    ),
+)
+
+
+# -------------------------------------------------------------------------------------------------------------- trials
+
+
+def complete_trials(study: StudyRecord, methods: frozenset[str]) -> list[TrialRecord]:
+    """The trials of exactly these methods that have all seeds and measures, by number."""
+    return [t for t in sorted(study.trials, key=lambda t: t.number) if frozenset(t.kind.split("+")) == methods and incomplete(t, study) is None]
+
+
+def paper_choice(study: StudyRecord, methods: frozenset[str]) -> TrialRecord | None:
+    """The trial that the paper's rule takes among those of exactly these methods: of those whose target improves on the start the best source,
+    ties by the better target. None where there is none."""
+    able = [t for t in complete_trials(study, methods) if _gain(t, study, "target").value > 0]
+    if not able:
+        return None
+    return max(able, key=lambda t: (_gain(t, study, "source").value, _gain(t, study, "target").value, -t.number))
+
+
+def weights_line(study: StudyRecord) -> list[tuple[float, TrialRecord]]:
+    """Label annealing's complete trials that differ in the weight alone (the other settings those that most trials share), weakest first."""
+    groups: dict[str, list[tuple[float, TrialRecord]]] = {}
+    for trial in complete_trials(study, _ANNEALING):
+        settings = annealing_settings(trial)
+        weight = settings.get("weight", 1.0)
+        if isinstance(weight, (int, float)) and not isinstance(weight, bool) and weight > 0:
+            rest = repr(sorted((k, v) for k, v in settings.items() if k != "weight" and (k, v) not in _DEFAULTS))
+            groups.setdefault(rest, []).append((float(weight), trial))
+    if not groups:
+        return []
+    largest = max(groups.items(), key=lambda item: (len(item[1]), item[0] == "[]"))[1]
+    return sorted(largest, key=lambda item: item[0])
+
+
+_DEFAULTS = (("temperature", 1), ("temperature", 1.0))
+
+
+def annealing_settings(trial: TrialRecord) -> dict[str, object]:
+    """What a trial says of label annealing; empty where it has none."""
+    retention = trial.settings.get("retention") or []
+    for method in retention if isinstance(retention, list) else [retention]:
+        if isinstance(method, Mapping) and "label_annealing" in method:
+            found = method["label_annealing"] or {}
+            return {str(k): v for k, v in found.items() if k != "teacher"} if isinstance(found, Mapping) else {}
+        if isinstance(method, Mapping) and method.get("method") == "label_annealing":
+            return {str(k): v for k, v in method.items() if k not in ("method", "teacher")}
+    return {}
+
+
+def share_of_direct(trial: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE) -> Share:
+    """What a trial kept of direct fine-tuning's gain ("target"), or avoided of its loss ("source"), with Fieller's interval.
+
+    At `CONFIDENCE` this is what `holdfast.selection.shares` gives; other levels are for several looks at once.
+    """
+    ours, direct = _gain(trial, study, side), _gain(study.direct, study, side)
+    if side == "target":
+        return _ratio(ours, direct, confidence) if direct.value > 0 else _no_share("direct fine-tuning gained nothing on the target")
+    if direct.value >= 0:
+        return _no_share("direct fine-tuning lost nothing on the source")
+    return _turned(_ratio(ours, direct, confidence), one=True)
+
+
+def _gain(trial: TrialRecord | None, study: StudyRecord, side: str) -> Gain:
+    """Of a complete trial."""
+    assert trial is not None
+    found = mean_gain(trial, study.target if side == "target" else study.source, seeds=study.seeds)
+    assert found is not None, "only complete trials are asked for their gain"
+    return found
+
+
+def _none_of(study: StudyRecord, methods: frozenset[str], name: str) -> str:
+    trials = [t for t in study.trials if frozenset(t.kind.split("+")) == methods]
+    done = complete_trials(study, methods)
+    if not trials:
+        return f"the study has no trial of {name}"
+    if not done:
+        return f"no trial of {name} is complete"
+    return f"no trial of {name} improves the target on the start"
+
+
+# ----------------------------------------------------------------------------------------------------------- intervals
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Values:
+    """Figures of one quantity: by seed, and the half-width of the samples' part at `CONFIDENCE`."""
+
+    by_seed: Mapping[int, float]
+    samples_half: float
+
+    @property
+    def value(self) -> float:
+        return statistics.fmean(self.by_seed.values())
+
+
+def _minus(a: Gain, b: Gain) -> _Values:
+    """a - b by seed. The samples' parts are taken as independent: they are the same samples, so this is rather too wide."""
+    return _Values(by_seed={s: a.by_seed[s] - b.by_seed[s] for s in a.by_seed}, samples_half=math.hypot(a.samples_half, b.samples_half))
+
+
+def _difference(
+    a: TrialRecord, b: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE
+) -> tuple[float, tuple[float, float] | None]:
+    """a - b on a side, seeds paired."""
+    found = _minus(_gain(a, study, side), _gain(b, study, side))
+    values = list(found.by_seed.values())
+    seeds = 0.0
+    if len(values) > 1:
+        seeds = t_quantile(len(values) - 1, 0.5 + confidence / 2) * statistics.stdev(values) / math.sqrt(len(values))
+    elif found.samples_half == 0:
+        return found.value, None
+    half = math.hypot(seeds, _widen(confidence) * found.samples_half)
+    return found.value, (found.value - half, found.value + half)
+
+
+def _widen(confidence: float) -> float:
+    """By how much a normal interval at `CONFIDENCE` grows at another level."""
+    normal = statistics.NormalDist()
+    return normal.inv_cdf(0.5 + confidence / 2) / normal.inv_cdf(0.5 + CONFIDENCE / 2)
+
+
+def _ratio(ours: Gain | _Values, direct: Gain | _Values, confidence: float) -> Share:
+    """ours / direct with Fieller's interval at a level, as in `holdfast.selection`."""
+    a, b = ours.value, direct.value
+    seeds = list(ours.by_seed)
+    n = len(seeds)
+    widen = _widen(confidence)
+    aa, ab, bb = (widen * ours.samples_half) ** 2, 0.0, (widen * direct.samples_half) ** 2
+    if n > 1:
+        factor = t_quantile(n - 1, 0.5 + confidence / 2) ** 2 / n / (n - 1)
+        left, right = ([values.by_seed[s] - values.value for s in seeds] for values in (ours, direct))
+        aa += factor * sum(x * x for x in left)
+        ab += factor * sum(x * y for x, y in zip(left, right, strict=True))
+        bb += factor * sum(y * y for y in right)
+    elif aa == 0 or bb == 0:
+        return Share(value=a / b, interval=None, reason="neither seeds nor samples give an interval")
+    leading = b * b - bb
+    if leading <= 0:
+        return Share(value=a / b if b else None, interval=None, reason="direct fine-tuning's own change cannot be told from zero")
+    middle = a * b - ab
+    root = math.sqrt(max(0.0, middle * middle - leading * (a * a - aa)))
+    return Share(value=a / b, interval=((middle - root) / leading, (middle + root) / leading), reason=None)
+
+
+def _turned(share: Share, *, one: bool = False) -> Share:
+    """-share, or 1 - share."""
+    base = 1.0 if one else 0.0
+    value = None if share.value is None else base - share.value
+    interval = None if share.interval is None else (base - share.interval[1], base - share.interval[0])
+    return Share(value=value, interval=interval, reason=share.reason)
+
+
+def _no_share(reason: str) -> Share:
+    return Share(value=None, interval=None, reason=reason)
+
+
+# ------------------------------------------------------------------------------------------------------------ verdicts
+
+
+def _method_keeps(study: StudyRecord, methods: frozenset[str], name: str, *, kept_least: float) -> list[_Part]:
+    trial = paper_choice(study, methods)
+    if trial is None:
+        return [_unknown(_none_of(study, methods, name))]
+    kept, avoided = share_of_direct(trial, study, "target"), share_of_direct(trial, study, "source")
+    parts = []
+    for share, least, side, what, verb in (
+        (avoided, 1 - MARGIN, "source", "source loss avoided", "avoids"),
+        (kept, kept_least, "target", "target gain kept", "keeps"),
+    ):
+        much = f"{_percent(least)} of direct fine-tuning's {'loss on the source' if side == 'source' else 'gain on the target'}"
+        part = _bounded(
+            share,
+            least=least,
+            yes=f"{trial.label} {verb} at least {much}",
+            no=f"{trial.label} {verb} less than {much}",
+            between=f"whether {trial.label} {verb} {much} cannot be told",
+            figure=_share_figure(f"{trial.label}: {what}", share, study, trial, side),
+        )
+        parts.append(part)
+    if any(part.verdict != HOLDS for part in parts):
+        others = []
+        for other in complete_trials(study, methods):
+            both = (share_of_direct(other, study, "source"), share_of_direct(other, study, "target"))
+            if other is not trial and _at_least(both[0], 1 - MARGIN) == HOLDS == _at_least(both[1], kept_least):
+                others.append(other)
+        if others:
+            figures = [figure for other in others for figure in _both_shares(study, other)]
+            text = f"the paper's rule took the best source; {', '.join(o.label for o in others)} would have met both"
+            parts.append(_Part(verdict=HOLDS, reason=text, figures=figures))
+    return parts
+
+
+def _at_least(share: Share, least: float) -> str:
+    if share.value is None or share.interval is None:
+        return UNKNOWN
+    return HOLDS if share.interval[0] >= least else FAILS if share.interval[1] < least else UNKNOWN
+
+
+def _bounded(share: Share, *, yes: str, no: str, between: str, figure: ClaimFigure, least: float | None = None, most: float | None = None) -> _Part:
+    """A share against a bound from below or from above."""
+    if share.value is None or share.interval is None:
+        return _unknown(share.reason or "there is no interval", [figure])
+    if least is not None:
+        verdict = _at_least(share, least)
+    else:
+        assert most is not None
+        verdict = HOLDS if share.interval[1] < most else FAILS if share.interval[0] >= most else UNKNOWN
+    return _Part(verdict=verdict, reason={HOLDS: yes, FAILS: no, UNKNOWN: between}[verdict], figures=[figure])
+
+
+def _signed(gain: Gain, *, below: bool, yes: str, no: str, figure: ClaimFigure) -> _Part:
+    if gain.interval is None:
+        return _unknown("there is no interval", [figure])
+    low, high = (-gain.interval[1], -gain.interval[0]) if below else gain.interval
+    verdict = HOLDS if low > 0 else FAILS if high < 0 else UNKNOWN
+    return _Part(verdict=verdict, reason={HOLDS: yes, FAILS: no, UNKNOWN: f"whether {yes} cannot be told"}[verdict], figures=[figure])
+
+
+def _unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> _Part:
+    return _Part(verdict=UNKNOWN, reason=reason, figures=list(figures))
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def _gain_figure(what: str, gain: Gain, study: StudyRecord) -> ClaimFigure:
+    return ClaimFigure(what=what, value=gain.value, interval=gain.interval, n=_count(len(gain.by_seed), gain.samples), unit=gain.unit)
+
+
+def _share_figure(what: str, share: Share, study: StudyRecord, trial: TrialRecord, side: str, *, unit: str | None = None) -> ClaimFigure:
+    unit = unit or ("share of direct's gain" if side == "target" else "share of direct's loss")
+    return ClaimFigure(what=what, value=math.nan if share.value is None else share.value, interval=share.interval, n=_behind(study, side), unit=unit)
+
+
+def _both_shares(study: StudyRecord, trial: TrialRecord) -> list[ClaimFigure]:
+    return [
+        _share_figure(f"{trial.label}: source loss avoided", share_of_direct(trial, study, "source"), study, trial, "source"),
+        _share_figure(f"{trial.label}: target gain kept", share_of_direct(trial, study, "target"), study, trial, "target"),
+    ]
+
+
+def _annealing_beside(study: StudyRecord) -> list[ClaimFigure]:
+    trial = paper_choice(study, _ANNEALING)
+    return [] if trial is None else _both_shares(study, trial)
+
+
+def _behind(study: StudyRecord, side: str) -> str:
+    return _count(len(study.seeds), _gain(study.direct, study, side).samples)
+
+
+def _count(seeds: int, samples: int) -> str:
+    return f"{seeds} seed{'s' if seeds != 1 else ''}, {samples:,} samples"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _or_low(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+def _sentences(reasons: Sequence[str]) -> str:
+    return " ".join(f"{reason[:1].upper()}{reason[1:]}." for reason in dict.fromkeys(reasons))

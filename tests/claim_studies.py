@@ -1,0 +1,96 @@
+"""Made-up studies whose trials have exactly the gains that a test asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.results import Comparison
+from holdfast.study_results import Objective, SeedRun, StudyRecord, TrialRecord
+
+NOISE = (-0.004, 0.001, 0.003)
+"""What each seed adds to every gain: the mean is 0."""
+
+
+def comparison(side: str, gain: float, half: float) -> Comparison:
+    """The start against a result that is better by `gain` nats a token."""
+    return Comparison(
+        suite=side, name=f"{side} text", metric="nats_per_token", unit="nats/token", higher_is_better=False, n=150, before=5.0, after=5.0 - gain,
+        difference=-gain, interval=(-gain - half, -gain + half), p_value=0.01, test="paired bootstrap",
+    )  # fmt: skip
+
+
+def objective(side: str) -> Objective:
+    return Objective(side=side, entries=[(side, f"{side} text", "nats_per_token")], label=f"{side} text", unit="nats/token", higher_is_better=False)
+
+
+def trial(
+    number: int,
+    retention: Sequence[Mapping[str, Any]],
+    target: float,
+    source: float,
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    half: float = 0.01,
+    noise: float = 1.0,
+    **changes: Any,
+) -> TrialRecord:
+    """A trial with these mean gains; `half` is that of its paired intervals, `noise` scales how much seeds differ."""
+    methods = [next(iter(method)) for method in retention]
+    runs = []
+    for place, seed in enumerate(seeds):
+        shift = noise * NOISE[place % 3] * (1 if len(seeds) > 1 else 0)
+        compared = [comparison("target", target + shift, half), comparison("source", source - shift, half)]
+        runs.append(SeedRun(seed=seed, folder=f"runs/{number}/seed-{seed}", host="alpha", seconds=20.0, training_seconds=15.0, comparisons=compared))
+    label = ", ".join(f"{name} {' '.join(str(v) for v in method[name].values())}".strip() for name, method in zip(methods, retention, strict=True))
+    fields: dict[str, Any] = {
+        "number": number,
+        "state": "complete",
+        "kind": "+".join(methods) or "direct",
+        "label": label or "direct fine-tuning",
+        "params": {},
+        "settings": {"retention": list(retention)},
+        "runs": runs,
+    }
+    return TrialRecord(**{**fields, **changes})
+
+
+def study(trials: Sequence[TrialRecord], *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord:
+    """A finished study of these trials."""
+    target, source = objective("target"), objective("source")
+    fields: dict[str, Any] = {
+        "name": "made-up", "status": "finished", "created": "2026-01-02T03:04:05+00:00", "config": {}, "seeds": list(seeds), "target": target,
+        "source": source, "pairs": [(target, source)], "trials": list(trials), "selection": {"rule": "paper"},
+    }  # fmt: skip
+    return StudyRecord(**{**fields, **changes})
+
+
+def annealing(weight: float, **more: Any) -> list[dict[str, Any]]:
+    return [{"label_annealing": {"weight": weight, **more}}]
+
+
+def l2(coefficient: float) -> list[dict[str, Any]]:
+    return [{"l2": {"coefficient": coefficient}}]
+
+
+REPLAY: list[dict[str, Any]] = [{"replay": {"data": "old.jsonl", "fraction": 0.1}}]
+
+
+def direct(**changes: Any) -> TrialRecord:
+    """Gains 1 on the target, loses 1 on the source: shares are the gains themselves."""
+    return trial(0, [], 1.0, -1.0, **changes)
+
+
+def paper_like(**changes: Any) -> StudyRecord:
+    """A study in which every claim of the paper holds."""
+    trials = [
+        direct(**changes),
+        trial(1, annealing(0.3), 0.98, -0.5, **changes),
+        trial(2, annealing(1), 0.95, -0.17, **changes),
+        trial(3, annealing(3), 0.9, -0.05, **changes),
+        trial(4, l2(0.01), 0.95, -0.8, **changes),
+        trial(5, l2(0.1), 0.9, -0.7, **changes),
+        trial(6, REPLAY, 0.97, -0.1, **changes),
+        trial(7, [*REPLAY, *annealing(1)], 0.93, -0.05, **changes),
+    ]
+    return study(trials, seeds=changes.get("seeds", (0, 1, 2)))

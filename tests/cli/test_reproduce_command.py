@@ -1,0 +1,67 @@
+"""`holdfast reproduce`: its words, and what it hands on."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.cli import reproduce as command
+from holdfast.errors import ConfigError
+from holdfast.studies import claims
+from holdfast.studies import reproduce as study
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What was handed on."""
+    found: list[dict] = []
+    monkeypatch.setattr(study, "reproduce", lambda **words: found.append(words) or [])
+    return found
+
+
+def test_the_recipes_are_those_of_the_claims():
+    assert command.RECIPES == claims.RECIPES
+
+
+def test_everything_by_default(asked):
+    assert command.run(["label-annealing"]) == 0
+    words = {k: v for k, v in asked[0].items() if k != "console"}
+    assert words == {"recipes": list(claims.RECIPES), "full": False, "quick": False, "workers": None, "output_dir": "reproduce-label-annealing"}
+
+
+def test_options_are_handed_on(asked, tmp_path):
+    assert command.run(["label_annealing", "--recipes", "math", "code", "--workers", "1", "--output-dir", str(tmp_path), "--quick"]) == 0
+    words = asked[0]
+    assert (words["recipes"], words["workers"], words["output_dir"], words["quick"]) == (["math", "code"], 1, str(tmp_path), True)
+
+
+def test_all_mistakes_at_once(asked):
+    with pytest.raises(ConfigError) as caught:
+        command.run(["label-anealing", "--recipes", "maths", "--workers", "0", "--full", "--quick", "--outputdir", "x"])
+    text = str(caught.value)
+    for said in (
+        "'label-anealing'. Did you mean 'label-annealing'?",
+        "'maths'. Did you mean 'math'?",
+        "at least 1, got '0'",
+        "--quick and --full",
+        "--outputdir",
+    ):
+        assert said in text
+    assert not asked
+
+
+def test_no_paper_lists_them(asked, capsys):
+    assert command.run([]) == 2
+    shown = capsys.readouterr().err
+    assert "label-annealing" in shown and "usage: holdfast reproduce PAPER" in shown
+    with pytest.raises(ConfigError, match=r"expected one paper \(label-annealing\), got 2"):
+        command.run(["label-annealing", "another"])
+    with pytest.raises(ConfigError, match="expected one paper"):
+        command.run(["--quick"])
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.run(["--help"])
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("--recipes", "--full", "--quick", "--workers", "--output_dir", "claims.html", "examples"))

@@ -1,0 +1,268 @@
+"""Reproducing a paper with studies that are only made up: what is run, what is not run again, what is said where something is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from claim_studies import paper_like
+from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.results import read_json
+from holdfast.studies import reproduce as module
+from holdfast.studies.claims import RECIPES
+from holdfast.studies.reproduce import missing, recipe_file, reproduce
+from holdfast.studies.tradeoff import session
+from holdfast.studies.tradeoff.study import load_study
+from holdfast.study_results import write_study
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The names of the studies that were run; each is made up, finished and written as a real one."""
+    names: list[str] = []
+
+    def run_study(config, *, console=None, workers=None):
+        names.append(config.name)
+        record = paper_like()
+        record = dataclasses.replace(record, name=config.name, config=config.resolved)
+        write_study(config.output_dir, record)
+        (config.output_dir / "report.html").write_text("page")
+        return record
+
+    monkeypatch.setattr(session, "run_study", run_study)
+    return names
+
+
+@pytest.fixture
+def quiet():
+    import io
+
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), width=160)
+
+
+def shown(console):
+    return console.file.getvalue()
+
+
+# ---------------------------------------------------------------------------------------------------------- the recipes
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_twin_is_a_valid_study(recipe):
+    path = recipe_file(recipe)
+    config = load_study(path)
+    assert config.name == f"{recipe}-tiny"
+    assert config.small == recipe
+    assert 8 <= len(config.trials()) + 1 <= 12, "with direct fine-tuning"
+    assert config.select == {"rule": "paper"}
+    assert config.output_dir == Path(f"runs/label_annealing/{recipe}-tiny")
+    head = path.read_text().split("\nname:")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert "Stands in for" in head and "Cannot show" in head and f"configs/label_annealing/{recipe}-tiny.yaml" in head
+
+
+def test_the_benchmarks_twin_has_twelve_trials():
+    assert len(load_study(recipe_file("code")).trials()) + 1 == 12
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_configs_show_the_very_files_of_the_package(recipe):
+    shown_file = ROOT / "configs" / "label_annealing" / f"{recipe}-tiny.yaml"
+    assert shown_file.read_bytes() == recipe_file(recipe).read_bytes()
+
+
+def test_twins_have_what_the_claims_need():
+    from holdfast.retention import registry  # noqa: F401
+
+    kinds = {recipe: [t.get("method") for t in load_study(recipe_file(recipe)).trials()] for recipe in RECIPES}
+    assert {"label_annealing", "l2", "replay", "replay+label_annealing"} <= {str(k).replace(" ", "") for k in kinds["math"]}
+    assert {"label_annealing", "l2"} <= set(kinds["code"])
+    for recipe in ("alignment_tax", "niche_knowledge"):
+        assert kinds[recipe].count("label_annealing") >= 5, recipe
+
+
+def test_an_unknown_recipe_is_named():
+    with pytest.raises(ConfigError, match=r"got 'maths'\. Did you mean 'math'\?"):
+        recipe_file("maths")
+
+
+def test_a_file_that_was_not_shipped_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c" / "reproduce.py"))
+    with pytest.raises(ConfigError, match=r"math\.yaml is not part of this installation.*configs/label_annealing/"):
+        recipe_file("math", full=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def test_all_studies_and_their_claims(ran, tmp_path, quiet):
+    claims = reproduce(output_dir=tmp_path / "out", console=quiet)
+    assert ran == [f"{recipe}-tiny" for recipe in RECIPES]
+    assert [c.number for c in claims] == ["1a", "1b", "2a", "2b", "3a", "3b", "4a", "4b", "4c", "4d", "5"]
+    found = read_json(tmp_path / "out" / "claims.json")
+    assert [c["verdict"] for c in found["claims"]] == ["holds"] * 11
+    assert found["studies"]["math"] == {
+        "status": "finished", "report": "math/report.html", "seeds": [0, 1, 2], "trials": 8, "target": "target text (nats/token)",
+        "source": "source text (nats/token)",
+    }  # fmt: skip
+    page = (tmp_path / "out" / "claims.html").read_text()
+    assert 'href="math/report.html"' in page
+    assert "Of 11 claims 11 hold." in page
+    text = shown(quiet)
+    assert "1 of 4: math" in text and "not enough data" not in text
+    assert text.count("holds") >= 11
+
+
+def test_finished_studies_are_not_run_again(ran, tmp_path, quiet):
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    reproduce(recipes=["code", "math"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["code-tiny", "math-tiny"]
+    assert "1 of 2: code is finished; nothing is run again." in shown(quiet)
+    assert {c["recipe"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]} == {"code", "math"}
+
+
+def test_a_study_with_other_settings_is_run(ran, tmp_path, quiet):
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    record = session_record(tmp_path / "out" / "code")
+    changed = {**record.config, "seeds": [7]}
+    write_study(tmp_path / "out" / "code", dataclasses.replace(record, config=changed))
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["code-tiny"] * 2
+
+
+def session_record(folder):
+    from holdfast.study_results import read_study
+
+    return read_study(folder)
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
+def test_unfinished_studies_go_on(ran, tmp_path, quiet, status):
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    record = session_record(tmp_path / "out" / "code")
+    write_study(tmp_path / "out" / "code", dataclasses.replace(record, status=status))
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["code-tiny"] * 2
+
+
+def test_a_failed_study_does_not_stop_the_others(ran, tmp_path, quiet, monkeypatch):
+    whole = session.run_study
+
+    def fails(config, **words):
+        if config.name == "math-tiny":
+            raise HoldfastError("2 trials of 12 failed")
+        return whole(config, **words)
+
+    monkeypatch.setattr(session, "run_study", fails)
+    with pytest.raises(HoldfastError, match=r"1 of 2 studies failed:\nmath: 2 trials of 12 failed\nThe same command"):
+        reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
+    verdicts = {c["number"]: c["verdict"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]}
+    assert verdicts["1b"] == "holds"
+    assert verdicts["1a"] == "not enough data"
+    assert "Not finished: mathematics" in (tmp_path / "out" / "claims.html").read_text()
+
+
+def test_ctrl_c_keeps_what_can_be_told(ran, tmp_path, quiet, monkeypatch):
+    whole = session.run_study
+
+    def stops(config, **words):
+        if config.name == "code-tiny":
+            raise Interrupted("stopped")
+        return whole(config, **words)
+
+    monkeypatch.setattr(session, "run_study", stops)
+    with pytest.raises(Interrupted):
+        reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
+    assert read_json(tmp_path / "out" / "claims.json")["studies"]["code"]["status"] == "not run"
+    monkeypatch.setattr(session, "run_study", whole)
+    reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["math-tiny", "code-tiny"]
+
+
+def test_workers_are_handed_on(tmp_path, quiet, monkeypatch):
+    given = []
+    monkeypatch.setattr(session, "run_study", lambda config, *, console=None, workers=None: given.append(workers) or paper_like())
+    reproduce(recipes=["code"], workers=3, output_dir=tmp_path / "out", console=quiet)
+    assert given == [3]
+
+
+def test_wrong_requests(tmp_path, ran):
+    with pytest.raises(ConfigError) as caught:
+        reproduce(recipes=["maths", "codes"], full=True, quick=True, output_dir=tmp_path / "out")
+    assert len(caught.value.problems) == 3
+    with pytest.raises(ConfigError, match="at least one of math"):
+        reproduce(recipes=[], output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not ran
+
+
+def test_an_unreadable_record_is_made_anew(ran, tmp_path, quiet):
+    (tmp_path / "out" / "code").mkdir(parents=True)
+    (tmp_path / "out" / "code" / "study.json").write_text('{"half": ')
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["code-tiny"]
+
+
+# --------------------------------------------------------------------------------------------------- the paper's own size
+
+FULL = """\
+# Code, in full.
+#   holdfast data prepare starcoder_instructions --input raw.jsonl \\
+#       --output data/code/train.jsonl
+name: code
+train:
+  model_name_or_path: nobody/has-this-model
+  dataset_name: data/code/train.jsonl
+  evaluation: {target: [humaneval, held/out.jsonl], source: [{task: mmlu, data: bench/mmlu.jsonl}, gsm8k]}
+vary:
+  retention: [{replay: {data: data/old.jsonl, fraction: 0.1}}]
+"""
+
+
+def test_what_a_full_recipe_lacks_is_said_all_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "code.yaml"
+    path.write_text(FULL)
+    found = missing(path)
+    assert len(found) == 5
+    assert "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download nobody/has-this-model'" in found[0]
+    made = "holdfast data prepare starcoder_instructions --input raw.jsonl --output data/code/train.jsonl"
+    assert f"data/code/train.jsonl is missing. Make it with '{made}'." in found[1]
+    assert all(
+        f"{file} is missing. The head of code.yaml says" in text
+        for file, text in zip(("held/out.jsonl", "bench/mmlu.jsonl", "data/old.jsonl"), found[2:], strict=True)
+    )
+    for file in ("data/code/train.jsonl", "held/out.jsonl", "bench/mmlu.jsonl", "data/old.jsonl"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text("{}")
+    (tmp_path / "nobody" / "has-this-model").mkdir(parents=True)
+    assert missing(path) == []
+
+
+def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.yaml").write_text(FULL)
+    monkeypatch.setattr(module, "recipe_file", lambda recipe, *, full=False: tmp_path / "code.yaml")
+    with pytest.raises(ConfigError, match="is missing"):
+        reproduce(recipes=["code"], full=True, output_dir="out")
+    assert not Path("out").exists() and not ran
+
+
+# -------------------------------------------------------------------------------------------------------------- in earnest
+
+
+@pytest.mark.slow
+def test_a_quick_reproduction(tmp_path, quiet, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    claims = reproduce(recipes=["code"], quick=True, output_dir=tmp_path / "out", console=quiet)
+    assert [c.number for c in claims] == ["1b", "2b", "3b"]
+    assert (tmp_path / "out" / "code" / "report.html").is_file()
+    before = (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns
+    reproduce(recipes=["code"], quick=True, output_dir=tmp_path / "out", console=quiet)
+    assert (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns == before
+    assert "a quick check" in (tmp_path / "out" / "claims.html").read_text()
