@@ -36,25 +36,18 @@ QUICK_DOCUMENTS = 12
 
 
 def recipe_file(recipe: str, *, full: bool = False) -> Path:
-    """The study file of a recipe: the one that comes with the package, else that of the checkout's `configs/`.
+    """The study file of a recipe, as it comes with the package; `configs/label_annealing/` shows the same files.
 
     Args:
         recipe: one of `holdfast.studies.claims.RECIPES`.
         full: the paper's own size instead of the small twin.
 
     Raises:
-        ConfigError: no such recipe, or no such file in this installation.
+        ConfigError: no such recipe.
     """
     if recipe not in RECIPES:
         raise ConfigError(f"recipes: expected some of {', '.join(RECIPES)}, got '{recipe}'.{did_you_mean(recipe, RECIPES)}")
-    name = f"{recipe}.yaml" if full else f"{recipe}-tiny.yaml"
-    package = Path(__file__).resolve().parent / "recipes"
-    checkout = Path(__file__).resolve().parents[3] / "configs" / "label_annealing"
-    for folder in (package, checkout):
-        if (folder / name).is_file():
-            return folder / name
-    raise ConfigError(f"The study file {name} is not part of this installation. Take it from configs/label_annealing/ of the source and run it with "
-                      "'holdfast sweep --config FILE'.")  # fmt: skip
+    return Path(__file__).resolve().parent / "recipes" / (f"{recipe}.yaml" if full else f"{recipe}-tiny.yaml")
 
 
 def reproduce(
