@@ -128,6 +128,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+EVALUATION_CACHE = "HOLDFAST_EVALUATION_CACHE"
+"""Environment variable that tells `holdfast train` of a folder where evaluations are shared between runs."""
+
 EFFICIENT_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 """The variable by which accelerate tells transformers to load a model's weights on one process of each machine only."""
 

@@ -33,7 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list:
     """The configurations that were handed over for training."""
     configs: list = []
-    monkeypatch.setitem(sys.modules, "holdfast.training.run", types.SimpleNamespace(train=lambda config, console=None: configs.append(config)))
+    monkeypatch.setitem(
+        sys.modules, "holdfast.training.run", types.SimpleNamespace(train=lambda config, console=None, evaluation_cache=None: configs.append(config))
+    )
     return configs
 
 

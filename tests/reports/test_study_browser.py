@@ -27,6 +27,7 @@ def written(path: Path, study, **more) -> Path:
     return write_study_report(path / "report.html", study, selections=select_all(study), **more)
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_a_click_sorts_and_another_shows_all(tmp_path, profile):
     page = written(tmp_path, large(80))
     script = """<script>addEventListener("load", () => {

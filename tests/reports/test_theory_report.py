@@ -163,6 +163,7 @@ def test_the_report_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_draws_every_figure_without_a_message(study, tmp_path, profile) -> None:
     done = browse(write_regression_report(tmp_path / "r.html", study), profile, "--dump-dom")

@@ -33,6 +33,7 @@ def train(place: Path, model: Path, name: str, *options: str) -> Path:
     return place / name
 
 
+@pytest.mark.slow
 def test_two_processes_end_with_the_weights_of_one(model_folder, tmp_path, monkeypatch):
     from safetensors.torch import load_file
 

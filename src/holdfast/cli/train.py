@@ -108,7 +108,8 @@ def run(argv: list[str]) -> int:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
     from holdfast.cli.options import console
-    from holdfast.training.run import EVALUATION_CACHE, train
+    from holdfast.environment import EVALUATION_CACHE
+    from holdfast.training.run import train
 
     train(config, console=console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
     return 0

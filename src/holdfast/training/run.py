@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from holdfast.training.config import TrainConfig
 
 
-EVALUATION_CACHE = "HOLDFAST_EVALUATION_CACHE"
-"""Environment variable that tells `holdfast train` of a folder where evaluations are shared between runs."""
-
-
 def train(
     config: TrainConfig,
     *,

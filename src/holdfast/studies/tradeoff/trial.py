@@ -145,10 +145,10 @@ def _in_processes(wanted: Any, folder: Path, cache: Path) -> None:
 
     import yaml
 
+    from holdfast.environment import EVALUATION_CACHE
     from holdfast.results import write_bytes_atomic
     from holdfast.training import launch
     from holdfast.training.config import has_accelerator
-    from holdfast.training.run import EVALUATION_CACHE
 
     request = folder.parent / f"{folder.name}.yaml"
     write_bytes_atomic(request, yaml.safe_dump(wanted.resolved, sort_keys=False).encode())
