@@ -159,6 +159,11 @@ def _finite_or_not(value: dict[str, Any]) -> Any:
 _DECODER = json.JSONDecoder(object_hook=_finite_or_not)
 
 
+def from_jsonable(value: Any) -> Any:
+    """Plain JSON values with the numbers that are not finite given back, for what was stored elsewhere than in a file of `write_json`."""
+    return _DECODER.decode(json.dumps(value))
+
+
 def fingerprint(value: Any, *, length: int = 64) -> str:
     """SHA-256 (hex, first `length` characters) of a value's canonical JSON: equal settings, equal fingerprint."""
     text = json.dumps(to_jsonable(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))

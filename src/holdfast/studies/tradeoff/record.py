@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.results import Comparison, Metric
+from holdfast.results import Comparison, Metric, from_jsonable
 from holdfast.studies.tradeoff import storage as stored
 from holdfast.studies.tradeoff.study import StudyConfig, Wanted
 from holdfast.study_results import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
@@ -148,7 +148,7 @@ def _trial(trial: Any, last: dict[int, int], seen: Any, config: StudyConfig) -> 
     from optuna.trial import TrialState
 
     about = trial.user_attrs
-    runs = [seed_run_from_json(_numbers(r)) for r in about.get(stored.RUNS, [])]
+    runs = [seed_run_from_json(from_jsonable(r)) for r in about.get(stored.RUNS, [])]
     newest = last[about[stored.SLOT]]
     states = {TrialState.WAITING: "waiting", TrialState.RUNNING: "running", TrialState.COMPLETE: FINISHED, TrialState.PRUNED: "pruned"}
     state = states.get(trial.state, "failed")
@@ -173,15 +173,6 @@ def _trial(trial: Any, last: dict[int, int], seen: Any, config: StudyConfig) -> 
         finished=_iso(trial.datetime_complete),
         overhead=float(about.get(stored.OVERHEAD, 0.0)),
     )
-
-
-def _numbers(value: Any) -> Any:
-    """What `results.to_jsonable` made of numbers that are not finite, as numbers."""
-    import json
-
-    from holdfast.results import _DECODER
-
-    return _DECODER.decode(json.dumps(value))
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.environment import say
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
-from holdfast.results import to_jsonable
+from holdfast.results import from_jsonable, to_jsonable
 from holdfast.selection import pareto
 from holdfast.studies.tradeoff import storage as stored
 from holdfast.studies.tradeoff.record import gain
@@ -122,7 +122,7 @@ def _one(storage: Storage, study: optuna.Study, config: StudyConfig, lease: Leas
         with storage.keeping(lease) as lost:
             if lease.after_death:
                 _count_death(storage, lease)
-            values = _values(storage, study, config, lease, lost=lost, out=out, console=console, several=several, running=running, about=about)
+            values = _values(storage, study, config, lease, lost=lost, out=out, console=console, several=several, running=running)
     except LeaseLost:
         say(console, f"Trial {lease.number} was taken over by another worker; this one goes on with the next.")
         return 0
@@ -169,7 +169,6 @@ def _values(
     console: Any,
     several: bool,
     running: list[float],
-    about: dict[str, Any],
 ) -> list[float]:
     """Runs all seeds of a trial that are not there yet; its mean gains on target and source.
 
@@ -202,7 +201,7 @@ def _values(
     def others(seed: int, share: float) -> Any:
         return storage.patient(lambda: standing(study, config, lease.number, seed, share))
 
-    runs: list[SeedRun] = [seed_run_from_json(r) for r in frozen.user_attrs.get(stored.RUNS, [])]
+    runs: list[SeedRun] = [seed_run_from_json(from_jsonable(r)) for r in frozen.user_attrs.get(stored.RUNS, [])]
     rungs = [Rung(**r) for r in frozen.user_attrs.get(stored.RUNGS, [])]
 
     def passed(rung: Rung) -> None:
@@ -253,7 +252,7 @@ def standing(study: optuna.Study, config: StudyConfig, number: int, seed: int, s
         if share < 1:
             found = [(r["target"], r["source"]) for r in trial.user_attrs.get(stored.RUNGS, []) if r["seed"] == seed and r["share"] == share]
         else:
-            runs = [seed_run_from_json(r) for r in trial.user_attrs.get(stored.RUNS, []) if r["seed"] == seed]
+            runs = [seed_run_from_json(from_jsonable(r)) for r in trial.user_attrs.get(stored.RUNS, []) if r["seed"] == seed]
             pairs = [tuple(gain(r.comparisons, w) for w in (config.target, config.source)) for r in runs]
             found = [(t, s) for t, s in pairs if t is not None and s is not None]
         gains += found
