@@ -262,10 +262,12 @@ def scorer_for(model: Any, *, length: int, paths: Sequence[Path] = ()) -> Scorer
         paths: of which two that branch are tried; without any that do, nothing needs to be tried.
     """
     from holdfast.evaluation.perplexity import float_head, takes_positions
+    from holdfast.ops.document_attention import IMPLEMENTATION
     from holdfast.ops.heads import describe_head
 
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    if getattr(config, "_attn_implementation", None) not in ("sdpa", "eager") or not takes_positions(model) or _has_virtual_tokens(model):
+    known = ("sdpa", "eager", IMPLEMENTATION)
+    if getattr(config, "_attn_implementation", None) not in known or not takes_positions(model) or _has_virtual_tokens(model):
         return None
     on_cpu = model.get_input_embeddings().weight.device.type == "cpu"
     window = getattr(config, "sliding_window", None)

@@ -21,13 +21,19 @@ from transformers import Trainer
 from trl import SFTTrainer
 
 from holdfast.data.mixing import token_lengths
+from holdfast.data.packing import pack_dataset
+from holdfast.environment import quiet_datasets
 from holdfast.errors import DataError
-from holdfast.ops.heads import backbone_of
+from holdfast.ops.heads import backbone_of, causal_lm
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.replay import stacked
 from holdfast.training.adapters import complete_osf
+from holdfast.training.document_attention import use_document_attention
 from holdfast.training.loading import other_rows
 from holdfast.training.mixin import RetentionMixin
+
+PACKED_WHOLE = ("bfd", "bfd_split")
+"""TRL's packing strategies that keep documents apart."""
 
 LoadRows = Callable[[str], tuple[Dataset, str]]
 """Loads a data file or hub id as one of the standard column layouts, with its format's name."""
@@ -55,8 +61,24 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
         if getattr(arguments, "loss_type", "nll") == "dft":
             self.token_ce = dynamic_fine_tuning
+        self._confine_attention(kwargs.get("model", args[0] if args else None), arguments)  # before a teacher is copied from the model
         super().__init__(*args, retain=retain, **kwargs)
         complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def _confine_attention(self, model: Any, args: Any) -> None:
+        """Packed documents attend within themselves, as TRL has it; here also without a dense mask where attention is torch's own."""
+        packed = getattr(args, "packing", False) and getattr(args, "packing_strategy", "bfd") in PACKED_WHOLE
+        if not isinstance(model, nn.Module) or not (packed or getattr(args, "padding_free", False)) or getattr(args, "torch_compile", False):
+            return
+        if use_document_attention(model):
+            return
+        used = str(getattr(causal_lm(model).config.get_text_config(), "_attn_implementation", ""))
+        if used in ("sdpa", "eager"):
+            self.data_notes.append(
+                f"Attention within packed documents goes by a dense mask over the whole batch here (attn_implementation: {used}): correct, but its "
+                "time and memory grow with the square of the batch's tokens. Use attn_implementation: "
+                f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller per_device_train_batch_size with accumulation."
+            )
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str) -> Any:
         if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
@@ -67,6 +89,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             if info:
                 self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
         self._note_lengths(tokenised, args, packing)
+        if packing and args.max_length is not None and args.packing_strategy in PACKED_WHOLE:
+            return self._pack(tokenised, args)
         prepared = super()._prepare_dataset(tokenised, processing_class, args, packing, None, dataset_name)
         if len(prepared) == 0:
             raise DataError(
@@ -74,6 +98,24 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 "Raise max_length or shorten the prompts."
             )
         return prepared
+
+    def _pack(self, tokenised: Dataset, args: Any) -> Dataset:
+        """Windows of whole documents. TRL packs a thousand documents at a time; all together leave less of the windows empty."""
+        split = args.packing_strategy == "bfd_split"
+        with quiet_datasets(len(tokenised)):
+            packed, info = pack_dataset(tokenised, args.max_length, split=split, seed=args.seed)
+        self.data_info.update(windows=info.windows, window=info.window, wasted=info.wasted, split=info.split)
+        if trained_tokens(packed) == 0:
+            raise DataError(
+                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills the window alone. "
+                "Raise max_length or shorten the prompts."
+            )
+        if info.wasted > 0.01 and info.windows > 1:
+            self.data_notes.append(
+                f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} tokens empty: {info.documents} documents do not "
+                "fill them better."
+            )
+        return packed
 
     def _tokenise(self, dataset: Dataset, processing_class: Any, args: Any, formatting_func: Any) -> Dataset:
         """TRL's tokenisation and label masks, without truncation or packing: methods mix whole examples."""
