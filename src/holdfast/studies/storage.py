@@ -23,9 +23,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.environment import lock_folder
@@ -33,8 +33,6 @@ from holdfast.errors import ConfigError, RunFolderError, StorageError, did_you_m
 
 if TYPE_CHECKING:
     import optuna
-
-    from holdfast.studies.tradeoff.study import StudyConfig
 
 BEAT_SECONDS = 5.0
 GRACE_SECONDS = 60.0
@@ -68,11 +66,55 @@ class Lease:
     """Whether the worker that had it before did not give it back."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a trial is to do, before anybody does it."""
+
+    params: dict[str, Any] = field(default_factory=dict)
+    """Values that are fixed beforehand; others are drawn when the trial begins."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Of the trial, as plain JSON."""
+
+
 @dataclass(frozen=True)
 class _Seen:
     owner: str | None
     attempt: int
     beat: int
+
+
+class Queued(Protocol):
+    """A study as the storage sees it."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the storage."""
+
+    @property
+    def output_dir(self) -> Path:
+        """Its folder."""
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What it was asked to do, as plain JSON."""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a finished trial reports; all are better higher."""
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What keeps the study whose `resolved` is `old` from being this one."""
+
+    def jobs(self) -> list[Job]:
+        """What is put in the queue, in order."""
+
+
+class Searching(Protocol):
+    """A study that draws what it tries."""
+
+    @property
+    def search(self) -> Any:
+        """`sampler`, `trials`, `seed`."""
 
 
 class Storage:
@@ -134,7 +176,7 @@ class Storage:
 
     # ----------------------------------------------------------------------------------------------------- making a study
 
-    def open_study(self, config: StudyConfig) -> optuna.Study:
+    def open_study(self, config: Queued) -> optuna.Study:
         """The study of a configuration: made with all its trials waiting, or continued: with more trials where more are asked for, and those that
         failed waiting once more.
 
@@ -150,8 +192,8 @@ class Storage:
             study = self.find(config.name)
             if study is None:
                 with optuna_is_quiet():
-                    study = optuna.create_study(storage=self.backend, study_name=config.name, directions=["maximize", "maximize"])
-                    study.set_metric_names(["target gain", "source gain"])
+                    study = optuna.create_study(storage=self.backend, study_name=config.name, directions=["maximize"] * len(config.measures))
+                    study.set_metric_names(list(config.measures))
                 study.set_user_attr(CREATED, now())
                 study.set_user_attr(VERSION, __version__)
             else:
@@ -167,28 +209,25 @@ class Storage:
             self._enqueue(study, config)
         return study
 
-    def _enqueue(self, study: optuna.Study, config: StudyConfig) -> None:
+    def _enqueue(self, study: optuna.Study, config: Queued) -> None:
         from optuna.trial import TrialState, create_trial
 
         by_slot: dict[int, Any] = {}
         for trial in study.get_trials(deepcopy=False):
             if SLOT in trial.user_attrs:
                 by_slot[trial.user_attrs[SLOT]] = trial
-        for slot, params in enumerate([None, *config.trials()]):
+        for slot, job in enumerate(config.jobs()):
             there = by_slot.get(slot)
             if there is not None and there.state != TrialState.FAIL:
                 continue
-            attributes: dict[str, Any] = {SLOT: slot, DIRECT: params is None}
+            attributes: dict[str, Any] = {SLOT: slot, **job.attributes}
+            fixed = dict(job.params)
             if there is not None:  # failed: the same combination once more
                 fixed = there.system_attrs.get("fixed_params") or there.params
-            else:
-                fixed = dict(params or {})
-                if params is not None and fixed:
-                    attributes |= {LABEL: config.space.label(fixed)}
             study.add_trial(create_trial(state=TrialState.WAITING, system_attrs={"fixed_params": fixed} if fixed else {}, user_attrs=attributes))
 
     @contextlib.contextmanager
-    def _exclusive(self, config: StudyConfig) -> Iterator[None]:
+    def _exclusive(self, config: Queued) -> Iterator[None]:
         """One process at a time makes or extends a study."""
         from sqlalchemy import text
 
@@ -341,7 +380,7 @@ class Storage:
 
     # ----------------------------------------------------------------------------------------------------- trials
 
-    def trial(self, study: optuna.Study, lease: Lease, config: StudyConfig, *, workers: int = 1) -> optuna.Trial:
+    def trial(self, study: optuna.Study, lease: Lease, config: Searching, *, workers: int = 1) -> optuna.Trial:
         """The trial of a lease, to ask for values: what was drawn before stays.
 
         Draws depend on the study's seed and the trial's number, so a random search is the same whoever runs it.
@@ -395,7 +434,7 @@ class Storage:
             raise _no_answer(self.url, error) from error
 
 
-def sampler(config: StudyConfig, number: int, *, several: bool = False) -> optuna.samplers.BaseSampler:
+def sampler(config: Searching, number: int, *, several: bool = False) -> optuna.samplers.BaseSampler:
     """The sampler of one trial.
 
     Args:

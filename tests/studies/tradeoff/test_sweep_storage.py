@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from holdfast.errors import ConfigError, RunFolderError, StorageError
-from holdfast.studies.tradeoff import storage as stored
-from holdfast.studies.tradeoff.storage import Storage
+from holdfast.studies import storage as stored
+from holdfast.studies.storage import Storage
 from holdfast.studies.tradeoff.study import study_config
 
 
@@ -137,7 +137,7 @@ def test_a_process_that_ended_is_known_to_be_gone_at_once(begun):
     """No grace is waited for where the process was this machine's."""
     storage, study, config = begun
     script = f"""
-from holdfast.studies.tradeoff.storage import Storage, this_process
+from holdfast.studies.storage import Storage, this_process
 storage = Storage({config.storage!r})
 print(storage.take(storage.load({config.name!r}), this_process()).number)
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.results import Comparison, Metric, from_jsonable
-from holdfast.studies.tradeoff import storage as stored
+from holdfast.studies import storage as stored
 from holdfast.studies.tradeoff.study import StudyConfig, Wanted
 from holdfast.study_results import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
 

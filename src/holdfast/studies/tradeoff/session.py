@@ -6,24 +6,20 @@ processes of their own (`holdfast sweep worker`), so that one that runs out of m
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.environment import hardware, lock_folder, say, terminated_is_interrupted, versions
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
 from holdfast.results import RunFolder, write_bytes_atomic
-from holdfast.studies.tradeoff import storage as stored
+from holdfast.studies import storage as stored
+from holdfast.studies.storage import Storage
 from holdfast.studies.tradeoff.record import study_record
-from holdfast.studies.tradeoff.storage import Storage
 from holdfast.studies.tradeoff.study import StudyConfig
-from holdfast.studies.tradeoff.worker import PARENT_VARIABLE, prepared
+from holdfast.studies.tradeoff.worker import prepared
+from holdfast.studies.worker_processes import Workers, good_workers, python_module
 from holdfast.study_results import StudyRecord, TrialRecord, write_study
 
 if TYPE_CHECKING:
@@ -35,7 +31,6 @@ STORAGE_VARIABLE = "HOLDFAST_STORAGE"
 """Environment variable with a storage's address: unlike an option it does not show in the list of processes."""
 WATCH_SECONDS = 1.0
 REPORT_SECONDS = 20.0
-MOST_RESTARTS = 3
 CHOSEN = "chosen.yaml"
 PAGE = "report.html"
 MARKER = "study.json"
@@ -174,20 +169,6 @@ def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tupl
     return f"holdfast train --config {out / CHOSEN}", text
 
 
-def good_workers() -> int:
-    """One a GPU; without any, two on two and more cores."""
-    import torch
-
-    if torch.accelerator.is_available():
-        return max(1, torch.accelerator.device_count())
-    return 2 if cores() >= 2 else 1
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
 def _version(name: str) -> str:
     from importlib.metadata import version
 
@@ -213,56 +194,16 @@ def _refuse_foreign(out: Path) -> None:
 
 def worker_command(config: StudyConfig, out: Path, grace: float) -> list[str]:
     """How a worker of a study is started. The storage's address goes through the environment."""
-    return [sys.executable, "-m", "holdfast", "sweep", "worker", "--study", config.name, "--output_dir", str(out), "--grace", f"{grace:g}"]
+    return python_module("sweep", "worker", "--study", config.name, "--output_dir", str(out), "--grace", f"{grace:g}")
 
 
-def _environment(config: StudyConfig, number: int, workers: int) -> dict[str, str]:
-    found = {**os.environ, STORAGE_VARIABLE: config.storage, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-    # two threads a core are many times slower than one
-    found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // max(1, workers))))
-    found.setdefault("HF_HUB_OFFLINE", "1") if config.small else None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    import torch
-
-    if torch.cuda.is_available() and torch.cuda.device_count() > 1:
-        devices = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
-        found["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
-    return found
-
-
-@contextlib.contextmanager
-def _processes(config: StudyConfig, out: Path, workers: int, grace: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Workers, which are interrupted (a checkpoint, the trial given back) when the body ends early."""
-    logs = out / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        for number in range(workers):
-            started.append(_start(config, out, number, workers, grace))
-        yield started
-    finally:
-        alive = [p for p in started if p.poll() is None]
-        for process in alive:
-            process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 60
-        for process in alive:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _start(config: StudyConfig, out: Path, number: int, workers: int, grace: float) -> subprocess.Popen[bytes]:
-    with open(out / "logs" / f"worker-{number}.log", "ab") as log:
-        return subprocess.Popen(
-            worker_command(config, out, grace),
-            env=_environment(config, number, workers),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C of the terminal comes to this process, which passes it on once
-        )
+def _processes(config: StudyConfig, out: Path, workers: int, grace: float) -> Workers:
+    return Workers(
+        worker_command(config, out, grace),
+        count=workers,
+        logs=out / "logs",
+        environment={STORAGE_VARIABLE: config.storage, **({"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")} if config.small else {})},
+    )
 
 
 def _with_workers(storage: Storage, study: Any, config: StudyConfig, out: Path, workers: int, console: Any, grace: float) -> None:
@@ -271,7 +212,6 @@ def _with_workers(storage: Storage, study: Any, config: StudyConfig, out: Path, 
     Raises:
         HoldfastError: every worker ended although trials are left (the end of a log).
     """
-    restarts = 0
     with _processes(config, out, workers, grace) as processes, _Bar(config, out, console) as bar:
         shown = 0.0
         while True:
@@ -283,28 +223,13 @@ def _with_workers(storage: Storage, study: Any, config: StudyConfig, out: Path, 
                 shown = time.monotonic()
             if not left:
                 break
-            for number, process in enumerate(processes):
-                code = process.poll()
-                if code is not None and code < 0 and restarts < MOST_RESTARTS:  # killed, by the kernel for memory or by hand
-                    restarts += 1
-                    say(console, f"Worker {number} was killed (signal {-code}); another one takes its place.")
-                    processes[number] = _start(config, out, number, workers, grace)
-            if workers and all(p.poll() is not None for p in processes):
+            processes.restart_killed(lambda text: say(console, text))
+            if workers and processes.ended:
                 record = study_record(storage, study, config)
                 if any(t.state in ("waiting", "running") for t in record.trials):
-                    raise HoldfastError(f"Every worker ended although trials are left. {_last_words(out)}")
+                    raise HoldfastError(f"Every worker ended although trials are left. {processes.last_words()}")
                 break
             time.sleep(WATCH_SECONDS)
-
-
-def _last_words(out: Path) -> str:
-    logs = sorted((out / "logs").glob("worker-*.log"), key=lambda p: p.stat().st_mtime)
-    if not logs:
-        return ""
-    lines = [line for line in logs[-1].read_text(errors="replace").splitlines() if line.strip()]
-    found = next((line for line in reversed(lines) if line.startswith("error:")), lines[-1] if lines else "")
-    after = lines[lines.index(found) + 1 :][:6] if found in lines else []
-    return "\n".join([f"The end of {logs[-1]}:", *(f"  {line}" for line in [found, *after])])
 
 
 class _Bar:

@@ -29,11 +29,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.results import fingerprint
 from holdfast.studies.tradeoff.space import Space, read_space
+
+if TYPE_CHECKING:
+    from holdfast.studies.storage import Job
 
 SAMPLERS = ("grid", "random", "tpe", "nsga2")
 KEEP = ("all", "frontier", "none")
@@ -132,6 +135,18 @@ class StudyConfig:
                 seen.add(key)
                 found.append(params)
         return found
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a trial reports."""
+        return ("target gain", "source gain")
+
+    def jobs(self) -> list[Job]:
+        """Direct fine-tuning, then every trial, as the storage queues them."""
+        from holdfast.studies.storage import DIRECT, LABEL, Job
+
+        named = [Job(params=dict(p), attributes={DIRECT: False, **({LABEL: self.space.label(p)} if p else {})}) for p in self.trials()]
+        return [Job(attributes={DIRECT: True}), *named]
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination."""

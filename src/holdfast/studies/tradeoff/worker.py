@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +16,16 @@ from holdfast.environment import say
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
 from holdfast.results import from_jsonable, to_jsonable
 from holdfast.selection import pareto
-from holdfast.studies.tradeoff import storage as stored
+from holdfast.studies import storage as stored
+from holdfast.studies.storage import Lease, Storage
 from holdfast.studies.tradeoff.record import gain
-from holdfast.studies.tradeoff.storage import Lease, Storage
 from holdfast.studies.tradeoff.study import StudyConfig, check_trials, fill
+from holdfast.studies.worker_processes import stop_without_parent
 from holdfast.study_results import Rung, SeedRun, seed_run_from_json
 
 if TYPE_CHECKING:
     import optuna
 
-PARENT_VARIABLE = "HOLDFAST_SWEEP_PARENT"
-"""Environment variable with the process that a worker was started by; without it the worker ends too. A worker started by hand has none."""
 POLL_SECONDS = 1.0
 MOST_DEATHS = 3
 """Workers that may die over one trial before it is given up."""
@@ -98,7 +96,7 @@ def work(
     owner = stored.this_process()
     done = 0
     while True:
-        _stop_without_parent()
+        stop_without_parent()
         lease = storage.patient(lambda: storage.take(study, owner))
         if lease is None:
             left = storage.patient(lambda: study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)))
@@ -194,7 +192,7 @@ def _values(
     say(console, f"Trial {lease.number}: {label}{' (taken over)' if lease.after_death else ''}")
 
     def check() -> None:
-        _stop_without_parent()
+        stop_without_parent()
         if lost.is_set():
             raise LeaseLost(f"trial {lease.number} is another worker's now")
 
@@ -228,17 +226,6 @@ def _values(
     if any(g is None for side in gains for g in side):
         raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
     return [sum(g for g in side if g is not None) / len(side) for side in gains]
-
-
-def _stop_without_parent() -> None:
-    """Whoever started this worker was killed: nobody would see it work, and the next start would find the machine busy.
-
-    Raises:
-        Interrupted: it was.
-    """
-    parent = os.environ.get(PARENT_VARIABLE)
-    if parent and os.getppid() != int(parent):
-        raise Interrupted("The command that started this worker is gone; the trial waits for the next one.")
 
 
 def standing(study: optuna.Study, config: StudyConfig, number: int, seed: int, share: float) -> Any:

@@ -1,0 +1,52 @@
+"""A model as a run would train it, with shapes and without weights: built on torch's meta device, in a second, for any size.
+
+What is planned can be counted before anything is downloaded or allocated: parameters, which of them are trained, the layers and their widths.
+transformers builds the model from its config.json and PEFT puts the adapter on, so tied heads, grouped-query attention, experts, biases and
+target modules are what they will be. No tensor holds a value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ModelError
+from holdfast.models import check_causal_lm, first_line
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from torch import nn
+
+
+def build_skeleton(name: str, *, revision: str = "main", trust_remote_code: bool = False, adapter: PeftConfig | None = None) -> nn.Module:
+    """The causal LM of a config.json, on the meta device, with an adapter where one is given.
+
+    Args:
+        name: a folder that holds config.json (weights may be missing), or a hub id whose config is cached or can be fetched.
+        revision: of a hub id.
+        trust_remote_code: runs Python code that comes with the model.
+        adapter: as `training.adapters.adapter_config` gives it.
+
+    Raises:
+        ModelError: no config there, another kind of model, a model that transformers cannot build, or an adapter that does not fit it.
+    """
+    import torch
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoModelForCausalLM
+
+    try:
+        config = check_causal_lm(name, revision=revision, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        model.tie_weights()
+    except (ImportError, ValueError, TypeError, AttributeError, RuntimeError, StrictDataclassError) as error:
+        reason = first_line(error.__cause__ or error)
+        raise ModelError(f"Expected a config.json that transformers can build a model of at {name}, but it cannot: {reason}") from error
+    if adapter is None:
+        return model  # type: ignore[no-any-return]
+    from peft import get_peft_model
+
+    try:
+        with torch.device("meta"):
+            return get_peft_model(model, adapter)  # type: ignore[no-any-return]
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        raise ModelError(f"The adapter does not fit {name}: {first_line(error)}") from error
