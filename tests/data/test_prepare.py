@@ -587,6 +587,7 @@ def test_every_format_is_read_by_training(tmp_path):
         "starcoder_instructions": jsonl("s.jsonl", [{"prompt": "a", "response": "b"}]),
         "ultrachat": jsonl("u.jsonl", [{"id": "1", "data": ["a", "b"]}]),
         "quality": jsonl("q.jsonl", [quality_row("1", 1)]),
+        "corpus": jsonl("c.jsonl", [{"text": "A document.", "date": "2024-01-15"}]),
     }
     assert set(inputs) == set(FORMATS)
     found = {}
@@ -594,4 +595,4 @@ def test_every_format_is_read_by_training(tmp_path):
         prepared(name, path, output=f"out/{name}.jsonl")
         _, found[name] = standardise(load_rows(f"out/{name}.jsonl"), tokenizer)
     assert found == {"metamath": "question_answer", "stackexchange": "question_answer", "starcoder_instructions": "prompt_completion",
-                     "ultrachat": "chat", "quality": "text"}  # fmt: skip
+                     "ultrachat": "chat", "quality": "text", "corpus": "text"}  # fmt: skip

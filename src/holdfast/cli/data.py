@@ -1,9 +1,9 @@
-"""`holdfast data prepare` and `holdfast data synthesise`: from the files of public data sets to rows to train on, and to articles made of them."""
+"""`holdfast data`: from the files of public data sets and corpora to rows to train on, to articles made of them, and to news from the web."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,21 @@ from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, did_you_mean
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from holdfast.data.prepare.run import Preparation, Prepared
     from holdfast.data.synthesise import Plan, Settings, Synthesis, Synthesised
     from holdfast.endpoint import Endpoint
 
-HELP = """\
-usage: holdfast data prepare|synthesise [options]
+_MONTHS = 24
+"""Months that are listed; with more, years are."""
 
-  prepare      the files of a public data set, as they are published, to rows that 'holdfast train' reads
+HELP = """\
+usage: holdfast data prepare|synthesise|crawl [options]
+
+  prepare      the files of a public data set or of a corpus, as they are, to rows that 'holdfast train' reads
   synthesise   rows to textbook articles, written by a language model behind any OpenAI-compatible endpoint
+  crawl        articles of newspapers, gathered by the library fundus (pip install 'holdfast[crawl]')
 
 examples
   holdfast data prepare metamath --input MetaMathQA-395K.json --output data/math/metamath.jsonl --seed 0
@@ -29,11 +35,14 @@ examples
       --base_url https://api.openai.com/v1 --budget_usd 50 --output data/math/articles.jsonl --dry_run
   holdfast train --config run.yaml --dataset_name data/math/articles.jsonl
 
-'holdfast data prepare --help' and 'holdfast data synthesise --help' explain the options.
+  holdfast data crawl --publishers us.TheNewYorker uk --after 2024-01-01 --limit 10000 --output news/articles.jsonl
+  holdfast data prepare corpus --input news/ --after 2024-01-01 --near_duplicates 0.8 --output new.jsonl --heldout 0.01
+
+'holdfast data prepare --help', 'holdfast data synthesise --help' and 'holdfast data crawl --help' explain the options.
 """
 
 PREPARE = """\
-Reads files of a public data set as they are published and writes one JSON object a line. Equal rows are written once;
+Reads files of a public data set or of a corpus as they are and writes one JSON object a line. Equal rows are written once;
 what was skipped is counted with the reason, malformed records are named with their lines. The same question never is on
 both sides of --heldout. The output is whole or absent, and OUTPUT.json beside it says how it came about.
 
@@ -46,6 +55,8 @@ examples
       --output stack.jsonl                                                          # .7z needs: pip install py7zr
   holdfast data prepare starcoder_instructions --input train.parquet --output code.jsonl --heldout 0.01
   holdfast data prepare ultrachat --input train_sft-*.parquet --output chat.jsonl --heldout 0.01 --seed 0
+  holdfast data prepare corpus --input news/ more.parquet CC-NEWS.warc.wet.gz --after 2023-12-01 --before 2024-10-01 \\
+      --near_duplicates 0.8 --output new.jsonl --heldout 0.01                       # folders and files, of any kinds
   holdfast data prepare quality --input QuALITY.v1.0.1.htmlstripped.train --output articles.jsonl
   holdfast data prepare quality --input QuALITY.v1.0.1.htmlstripped.train --questions --output questions.jsonl
   holdfast evaluate MODEL --tasks quality --data quality=questions.jsonl
@@ -88,7 +99,9 @@ def run(argv: list[str]) -> int:
         return 0 if argv else 2
     step, *rest = argv
     if step not in STEPS:
-        raise ConfigError(f"expected 'holdfast data prepare' or 'holdfast data synthesise', got '{step}'.{did_you_mean(step, STEPS)}")
+        raise ConfigError(
+            f"expected 'holdfast data prepare', 'holdfast data synthesise' or 'holdfast data crawl', got '{step}'.{did_you_mean(step, STEPS)}"
+        )
     return STEPS[step](rest)
 
 
@@ -119,7 +132,7 @@ def prepare_parser() -> RequestParser:
     usage = "FORMAT --input FILE... --output FILE.jsonl [options]"
     parser = RequestParser(prog="holdfast data prepare", description=PREPARE + formats, epilog=PREPARE_EPILOG, usage=usage)
     parser.words("format", "FORMAT", "which data set's files these are")
-    parser.many("input", "FILE", "the files, in the order to read them")
+    parser.many("input", "FILE", "the files, in the order to read them; of corpus also folders")
     parser.one("output", "FILE.jsonl", "the rows; never overwritten by another request")
     group = parser.add_argument_group("which rows")
     parser.one("limit", "N", "so many rows at most: the first, or with --seed a random sample of all", group=group)
@@ -127,6 +140,16 @@ def prepare_parser() -> RequestParser:
     parser.one("heldout", "SHARE", "of the questions or documents, such as 0.01, that go to a file of their own", group=group)
     parser.one("heldout_output", "FILE.jsonl", "where these go (OUTPUT's name with .heldout before .jsonl)", group=group)
     parser.one("most_malformed", "SHARE", "of the records that may be malformed, and are left out then (0: any is an error)", group=group)
+    group = parser.add_argument_group("corpus")
+    parser.one("after", "DATE", "only documents of this day or later, as 2023-12-01", group=group)
+    parser.one("before", "DATE", "only documents before this day, which is not in the range itself", group=group)
+    parser.one("undated", "auto|keep|drop", "documents without a usable date (auto: dropped where --after or --before is given)", group=group)
+    parser.one("minimum_characters", "N", "shorter texts are left out (0: empty ones only)", group=group)
+    parser.one("near_duplicates", "SHARE", "similarity, such as 0.8, from which documents are one; the first published stays (off)", group=group)
+    parser.switch("titles", "put the title in front of the text", group=group)
+    parser.one("kind", "auto|text|rows|wet|fundus", "what the files are (auto: by ending and content)", group=group)
+    parser.one("text_column", "NAME", "where the text is (the first of text, plaintext, content, body, document)", group=group)
+    parser.one("date_column", "NAME", "where the date is (the first of date, publishing_date, published, ...)", group=group)
     group = parser.add_argument_group("stackexchange")
     parser.one("min_score", "N", "least score of a question, and of an answer", group=group)
     parser.many("tags", "TAG", "only questions with one of these", group=group)
@@ -155,8 +178,16 @@ def read_preparation(request: Request) -> Preparation:
         options["tags"] = tags
     if (site := request.text("site", None)) is not None:
         options["site"] = str(site)
-    if request.on("questions"):
-        options["questions"] = True
+    for name in ("questions", "titles"):
+        if request.on(name):
+            options[name] = True
+    for name in ("after", "before", "undated", "kind", "text_column", "date_column"):
+        if (value := request.text(name, None)) is not None:
+            options[name] = value
+    if (least := request.whole("minimum_characters", None, least=0)) is not None:
+        options["minimum_characters"] = least
+    if (alike := request.number("near_duplicates", None)) is not None:
+        options["near_duplicates"] = alike
     asked = Preparation(
         format=names[0] if names else "",
         inputs=tuple(Path(name).expanduser() for name in request.texts("input")),
@@ -197,9 +228,35 @@ def show_prepared(asked: Preparation, found: Prepared) -> None:
         table.add_row(f"{count:,}", f"left out of its row: {reason}")
     if counts["malformed"]:
         table.add_row(f"{counts['malformed']:,}", "malformed and left out")
+    if "documents" in counts:
+        _add_documents(table, counts)
     out.print(table, markup=False)
     for place in found.record["malformed_places"]:
         say(f"  malformed: {place}")
+    for place in found.record.get("malformed_date_places", []):
+        say(f"  no usable date: {place}")
+
+
+def _add_documents(table: Table, counts: Mapping[str, Any]) -> None:
+    """What is counted of a corpus beside its rows: files, characters, dates, and documents a month (a year where there are many)."""
+    from holdfast.data.prepare.inputs import said
+
+    table.add_row(f"{sum(counts['kinds'].values()):,}", f"files read ({', '.join(f'{n:,} {kind}' for kind, n in counts['kinds'].items())})")
+    if counts["other_files"]:
+        table.add_row(f"{sum(counts['other_files'].values()):,}", f"other files in the folders ({said(counts['other_files'])})")
+    table.add_row(f"{counts['characters']:,}", "characters")
+    if counts["malformed_dates"]:
+        table.add_row(f"{counts['malformed_dates']:,}", "dates that cannot be used; their documents count as undated")
+    if counts["undated"]:
+        table.add_row(f"{counts['undated']:,}", "rows without a date")
+    if counts["first_date"]:
+        table.add_row(f"{counts['documents'] - counts['undated']:,}", f"rows dated {counts['first_date']} to {counts['last_date']}")
+    periods: dict[str, int] = {}
+    for month, count in counts["months"].items():
+        period = month if len(counts["months"]) <= _MONTHS else month[:4]
+        periods[period] = periods.get(period, 0) + count
+    for period, count in periods.items():
+        table.add_row(f"{count:,}", f"  {period}")
 
 
 # ----------------------------------------------------------------------------------------------------------- synthesise
@@ -377,7 +434,14 @@ def show_synthesised(asked: Synthesis, found: Synthesised) -> None:
 # ---------------------------------------------------------------------------------------------------------------- both
 
 
-STEPS: dict[str, Callable[[list[str]], int]] = {"prepare": run_prepare, "synthesise": run_synthesise}
+def run_crawl(argv: list[str]) -> int:
+    """`holdfast data crawl`."""
+    from holdfast.cli import data_crawl
+
+    return data_crawl.run(argv)
+
+
+STEPS: dict[str, Callable[[list[str]], int]] = {"prepare": run_prepare, "synthesise": run_synthesise, "crawl": run_crawl}
 
 
 def _path(request: Request, name: str) -> Path | None:

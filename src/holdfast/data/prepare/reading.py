@@ -45,6 +45,10 @@ class Made:
     """The question or document that it is about: rows with equal groups are never divided between the two sides of a split."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Further columns, such as an id, which training does not read."""
+    same: str = ""
+    """Rows with equal texts here are duplicates; empty: those with equal content are."""
+    day: int = 0
+    """When its document appeared, as `date.toordinal()`; 0: not known."""
 
 
 @dataclass(kw_only=True)
@@ -67,6 +71,13 @@ class Reading:
     """Place and reason of the first malformed records."""
     columns: list[str] = field(default_factory=list)
     """Of the first record, for messages."""
+    names: Mapping[Path, str] = field(default_factory=dict)
+    """What files that were found in folders are called there."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Files by how they were read, where a format has several ways."""
+    malformed_dates: int = 0
+    date_places: list[str] = field(default_factory=list)
+    """Place and reason of the first malformed dates."""
 
     def skip(self, reason: str, count: int = 1) -> None:
         """Counts a sound record that a rule leaves out."""
@@ -83,6 +94,12 @@ class Reading:
             self.places.append(f"{place}: {reason}")
         if self.malformed == self.records and self.malformed >= HOPELESS:
             raise self.error(f"The first {HOPELESS} records are all malformed")
+
+    def bad_date(self, place: str, reason: str) -> None:
+        """Counts a date that cannot be used, in a record that is sound otherwise."""
+        self.malformed_dates += 1
+        if len(self.date_places) < SHOWN:
+            self.date_places.append(f"{place}: {reason}")
 
     def error(self, what: str) -> DataError:
         """The error that names the first malformed records."""
@@ -153,14 +170,27 @@ def records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] 
         return
     with open_bytes(file, reading.advance) as stream:
         first = b""
-        while not first.strip() and (block := stream.readline(1 << 16)):
-            first += block.removeprefix(b"\xef\xbb\xbf") if not first else block
-        whole = io.BufferedReader(_Rejoined(first, stream), buffer_size=_TEXT)
         try:
+            while not first.strip() and (block := stream.readline(1 << 16)):
+                first += block.removeprefix(b"\xef\xbb\xbf") if not first else block
+            whole = io.BufferedReader(_Rejoined(first, stream), buffer_size=_TEXT)
             if first.lstrip()[:1] == b"[":
                 yield from _array(whole, file, reading)
             else:
                 yield from _lines(whole, file, reading)
+        except (OSError, EOFError) as error:
+            raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
+
+
+def keyed_records(file: Path, reading: Reading) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
+    """(place, key, record) of a JSON object of arrays, `{"key": [record, ...], ...}`, element by element; None for a malformed one, which is counted.
+
+    Raises:
+        DataError: the file cannot be read on, or not at all.
+    """
+    with open_bytes(file, reading.advance) as stream:
+        try:
+            yield from _keyed(stream, file, reading)
         except (OSError, EOFError) as error:
             raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
 
@@ -260,8 +290,14 @@ class _ArrayText:
 
 
 def _array(stream: BinaryIO, file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    text, decoder, number = _ArrayText(stream, file), json.JSONDecoder(), 0
+    text = _ArrayText(stream, file)
     text.next_sign()
+    yield from _elements(text, reading)
+
+
+def _elements(text: _ArrayText, reading: Reading, *, key: str = "") -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """The objects of the array that begins here; goes to its closing bracket."""
+    file, decoder, number = text.file, json.JSONDecoder(), 0
     text.move(text.at + 1)
     while (sign := text.next_sign()) != "]":
         if number:
@@ -272,10 +308,37 @@ def _array(stream: BinaryIO, file: Path, reading: Reading) -> Iterator[tuple[str
             text.next_sign()
         number += 1
         reading.records += 1
-        place = f"{file}, element {number} (line {text.line})"
+        place = f"{file}, {key + ', ' if key else ''}element {number} (line {text.line})"
         value = text.value(decoder)
         if isinstance(value, dict):
             yield place, value
         else:
             reading.bad(place, f"expected a JSON object, got {beginning(json.dumps(value, ensure_ascii=False))}")
             yield place, None
+
+
+def _keyed(stream: BinaryIO, file: Path, reading: Reading) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
+    text, decoder, first = _ArrayText(stream, file), json.JSONDecoder(), True
+
+    def expect(sign: str, what: str) -> None:
+        if text.next_sign() != sign:
+            got = beginning(text.text[text.at : text.at + 80]) if text.at < len(text.text) else "the end of the file"
+            raise DataError(f"{file}, line {text.line}: expected {what}, got {got}. Is the file whole?")
+
+    if text.next_sign() == "\ufeff":
+        text.move(text.at + 1)
+    expect("{", "an object of arrays, such as fundus writes")
+    text.move(text.at + 1)
+    while text.next_sign() != "}":
+        if not first:
+            expect(",", "',' or '}' after an array")
+            text.move(text.at + 1)
+        first = False
+        expect('"', "a name in quotes")
+        key = str(text.value(decoder))
+        expect(":", f"':' after '{key}'")
+        text.move(text.at + 1)
+        expect("[", f"an array under '{key}'")
+        for place, record in _elements(text, reading, key=key):
+            yield place, key, record
+        text.move(text.at + 1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from holdfast.data.prepare import metamath, quality, stackexchange, starcoder_instructions, ultrachat
+from holdfast.data.prepare import corpus, metamath, quality, stackexchange, starcoder_instructions, ultrachat
 from holdfast.data.prepare.reading import Made, Reading
 from holdfast.data.readers import COMPRESSIONS
 
@@ -29,6 +30,12 @@ class Format:
     """Whether files of any other name are read too: some releases' have no ending that says what is in them."""
     known_by: tuple[frozenset[str], ...] = ()
     """Sets of columns, any of which says that a record is of this format."""
+    folders: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
+    """Endings of the files that are read, in folders too, under these options; None: no folders are."""
+    problems: Callable[[Mapping[str, Any]], list[str]] = lambda options: []
+    """Mistakes in the format's own options, one sentence each."""
+    dated: bool = False
+    """Whether its rows are documents that may have a date, so that characters, dates and months are counted."""
 
 
 def _columns(*sets: str) -> tuple[frozenset[str], ...]:
@@ -70,6 +77,16 @@ FORMATS: dict[str, Format] = {
         anything=True,
         known_by=_columns("article questions"),
     ),
+    "corpus": Format(
+        about="new text: folders, .txt, .md, .jsonl, .json, .parquet, .warc.wet, articles of fundus; mixed",
+        rows="text, title, date, source",
+        read=corpus.read,
+        options=("kind", "text_column", "date_column", "after", "before", "undated", "minimum_characters", "near_duplicates", "titles"),
+        files=corpus.endings({}),
+        folders=corpus.endings,
+        problems=corpus.problems,
+        dated=True,
+    ),
 }
 
 
@@ -78,9 +95,10 @@ def format_of(columns: Sequence[str], *, besides: str) -> str | None:
     return next((name for name, one in FORMATS.items() if name != besides and any(known <= set(columns) for known in one.known_by)), None)
 
 
-def accepts(one: Format, name: str) -> bool:
-    """Whether a file's name fits the format."""
+def accepts(one: Format, name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a file's name fits the format under its options."""
     lower = name.lower()
     packed = next((suffix for suffix in COMPRESSIONS if lower.endswith(suffix)), "")
     bare = lower.removesuffix(packed)
-    return one.anything or (bare.endswith(one.files) and not (packed and bare.endswith((".parquet", ".7z"))))
+    endings = one.folders(options) if one.folders is not None else one.files
+    return one.anything or (bare.endswith(endings) and not (packed and bare.endswith((".parquet", ".7z"))))

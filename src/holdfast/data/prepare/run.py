@@ -6,6 +6,9 @@
 share. So a question is on one side only, in whatever order, file or reworded form it comes, and in every preparation alike: `heldout` of one data set
 holds nothing that `train` of another has, where they share questions.
 
+**Near duplicates** (formats of documents, where `near_duplicates` is asked for): see `near_duplicates`. They are taken out before the limit, and over
+both sides.
+
 **Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that does not depend on the input's order. The rows
 are set down in a scratch file and copied in their order: memory holds two numbers a row. `limit` takes the first rows of that order, so that with a
 seed it is a random sample, drawn from all.
@@ -22,11 +25,15 @@ import os
 import shutil
 import tempfile
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from holdfast.data.prepare.corpus import USUAL_SIMILARITY
+from holdfast.data.prepare.inputs import Inputs, found_inputs, said
 from holdfast.data.prepare.reading import Made, Reading
 from holdfast.data.prepare.registry import FORMATS, accepts, format_of
 from holdfast.environment import now, versions
@@ -34,7 +41,11 @@ from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
 from holdfast.progress import progress
 from holdfast.results import SCHEMA, fingerprint, read_json, to_jsonable, write_json
 
+if TYPE_CHECKING:
+    from holdfast.data.prepare.near_duplicates import NearDuplicates
+
 DUPLICATE = "a duplicate of an earlier row"
+NEAR_DUPLICATE = "a near duplicate of a document that is kept"
 BEYOND = "beyond the limit"
 _RULES = 1
 """Raised when the same request makes other rows, so that older outputs are not taken for them."""
@@ -47,10 +58,11 @@ class Preparation:
     format: str
     """A name of `registry.FORMATS`."""
     inputs: tuple[Path, ...]
+    """Files, and folders where the format reads them."""
     output: Path
     """Ends with .jsonl."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The format's own, by name; only those given."""
+    """The format's own, by name; None counts as not given."""
     limit: int | None = None
     """Rows at most, both sides together."""
     seed: int | None = None
@@ -74,32 +86,40 @@ class Preparation:
         """The output, and the held-out one where there is one."""
         return [self.output, *([self.heldout_path] if self.heldout_path is not None else [])]
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The format's own options that were given."""
+        return {name: value for name, value in self.options.items() if value is not None}
+
+    def found_inputs(self) -> Inputs:
+        """The files to read; looks into folders anew at every call. The format has to be known."""
+        return found_inputs(self.inputs, lambda name: accepts(FORMATS[self.format], name, self.given))
+
     def problems(self) -> list[str]:
         """One sentence a mistake; empty when all is well."""
-        found = []
+        found: list[str] = []
         known = FORMATS.get(self.format)
         if known is None:
             found.append(f"expected one of the formats {', '.join(FORMATS)}, got '{self.format}'.{did_you_mean(self.format, FORMATS)}")
         else:
-            for name in self.options:
+            for name in self.given:
                 if name not in known.options:
                     owners = [other for other, one in FORMATS.items() if name in one.options]
                     found.append(f"{name}: belongs to the format {' and '.join(owners) or 'of no name'}, not to {self.format}")
-        if not self.inputs:
-            found.append("input: expected at least one file, got none")
-        for path in self.inputs:
-            if not path.is_file():
-                beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-                what = "found a folder; name the files in it" if path.is_dir() else f"found nothing.{did_you_mean(path.name, beside)}"
-                found.append(f"input: expected a file at {path}, {what}")
-            elif known is not None and not accepts(known, path.name):
-                found.append(f"input: expected a file of {self.format} ({known.about}; endings {', '.join(known.files)}), got {path}")
+            found += known.problems({name: value for name, value in self.given.items() if name in known.options})
+        found += self._input_problems()
         inputs = [path.resolve() for path in self.inputs]
         for name, output in (("output", self.output), ("heldout_output", self.heldout_output)):
             if output is not None and output.suffix != ".jsonl":
                 found.append(f"{name}: expected a file that ends with .jsonl, got {output}")
-            if output is not None and output.resolve() in inputs:
+            if output is None:
+                continue
+            place = output.resolve()
+            if place in inputs:
                 found.append(f"{name}: {output} is an input; inputs are never changed. Choose another name")
+            folder = next((path for path in self.inputs if path.is_dir() and place.is_relative_to(path.resolve())), None)
+            if folder is not None and place not in inputs:
+                found.append(f"{name}: {output} lies in the input {folder}, so that it would be read as input next time. Choose another folder")
         if self.heldout_output is not None and self.heldout_output.resolve() == self.output.resolve():
             found.append(f"heldout_output: expected another file than the output, got {self.heldout_output} for both")
         if not 0 <= self.heldout < 1:
@@ -110,6 +130,29 @@ class Preparation:
             found.append(f"limit: expected at least 1, got {self.limit}")
         if not 0 <= self.most_malformed <= 1:
             found.append(f"most_malformed: expected a share from 0 to 1, got {self.most_malformed:g}")
+        return found
+
+    def _input_problems(self) -> list[str]:
+        """Mistakes in the inputs."""
+        known = FORMATS.get(self.format)
+        if not self.inputs:
+            return ["input: expected at least one file, got none"]
+        found, folders = [], known is not None and known.folders is not None
+        for path in self.inputs:
+            if path.is_dir() and folders:
+                there = found_inputs([path], lambda name: accepts(FORMATS[self.format], name, self.given))
+                found += [f"input: cannot read the folder {reason}" for reason in there.unreadable]
+                if not there.files and not there.unreadable:
+                    what = f"found only {said(there.others)}" if there.others else "found nothing in it"
+                    wanted = ", ".join(known.folders(self.given)) if known is not None and known.folders is not None else ""
+                    found.append(f"input: expected files of {self.format} in the folder {path} (endings {wanted}), {what}")
+            elif not path.is_file():
+                beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+                what = "found a folder; name the files in it" if path.is_dir() else f"found nothing.{did_you_mean(path.name, beside)}"
+                found.append(f"input: expected a file{' or folder' if folders else ''} at {path}, {what}")
+            elif known is not None and not accepts(known, path.name, self.given):
+                ends = known.folders(self.given) if known.folders is not None else known.files
+                found.append(f"input: expected a file of {self.format} ({known.about}; endings {', '.join(ends)}), got {path}")
         return found
 
 
@@ -139,7 +182,8 @@ def prepare(request: Preparation) -> Prepared:
     """
     if problems := request.problems():
         raise ConfigError(problems)
-    inputs = _hashed(request.inputs)
+    files = request.found_inputs()
+    inputs = _hashed(files)
     key = _key(request, inputs)
     known = _standing(request, key)
     if known is not None:
@@ -158,8 +202,14 @@ def prepare(request: Preparation) -> Prepared:
     try:
         request.output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=request.output.parent, prefix=f".{request.output.name}.") as scratch:
-            made, reading, left_out = _read(request, Path(scratch))
+            made, reading, left_out = _read(request, files, Path(scratch))
             counts = _counts(reading, made, left_out)
+            if FORMATS[request.format].dated:
+                counts |= _documents(made) | {
+                    "malformed_dates": reading.malformed_dates,
+                    "kinds": dict(sorted(reading.kinds.items())),
+                    "other_files": dict(sorted(files.others.items())),
+                }
             _check(request, reading, counts)
             for path in request.outputs:  # a folder of its own for the held-out side too
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,6 +220,8 @@ def prepare(request: Preparation) -> Prepared:
             f"Could not write {request.output} ({error.strerror or error}). Free some space or choose another folder; nothing was lost."
         ) from error
     record |= {"status": "complete", "outputs": written, "counts": counts, "malformed_places": reading.places, "finished": now()}
+    if reading.date_places:
+        record["malformed_date_places"] = reading.date_places
     write_json(record_path(request.output), record)
     return Prepared(record=record, done_before=False)
 
@@ -177,30 +229,39 @@ def prepare(request: Preparation) -> Prepared:
 # ----------------------------------------------------------------------------------------------- what was asked, and is there
 
 
-def _hashed(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every input."""
+def _hashed(inputs: Inputs) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of every input.
+
+    Raises:
+        DataError: a file that cannot be opened.
+    """
     found = []
-    with progress("Hashing the input", total=sum(f.stat().st_size for f in files), unit="bytes") as advance:
-        for path in files:
+    with progress("Hashing the input", total=sum(f.stat().st_size for f in inputs.files), unit="bytes") as advance:
+        for path in inputs.files:
             digest = hashlib.sha256()
-            with open(path, "rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-                    advance(len(block))
-            found.append({"name": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()})
+            try:
+                with open(path, "rb") as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+                        advance(len(block))
+            except OSError as error:
+                raise DataError(f"{path} cannot be read ({error.strerror or error}). Correct that, or leave it out.") from error
+            found.append({"name": inputs.name(path), "bytes": path.stat().st_size, "sha256": digest.hexdigest()})
     return found
 
 
 def _options(request: Preparation) -> dict[str, Any]:
     common = {name: getattr(request, name) for name in ("limit", "seed", "heldout", "most_malformed")}
-    return {**{name: to_jsonable(value) for name, value in request.options.items()}, **common}
+    own = {name: value.isoformat() if isinstance(value, date) else to_jsonable(value) for name, value in request.given.items()}
+    return {**own, **common}
 
 
 def _key(request: Preparation, inputs: Sequence[Mapping[str, Any]]) -> str:
     decides = {name: value for name, value in _options(request).items() if name != "most_malformed"}
-    return fingerprint(
-        {"format": request.format, "inputs": [one["sha256"] for one in inputs], "options": decides, "rules": _RULES, "outputs": len(request.outputs)}
-    )
+    content: dict[str, Any] = {"format": request.format, "inputs": [one["sha256"] for one in inputs], "options": decides, "rules": _RULES}
+    if FORMATS[request.format].folders is not None:  # its rows say which file they came from, and the ending decides how a file is read
+        content["names"] = [one["name"] for one in inputs]
+    return fingerprint({**content, "outputs": len(request.outputs)})
 
 
 def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
@@ -241,23 +302,30 @@ class _Rows:
     order: array[int] = field(default_factory=lambda: array("Q"))
     sides: bytearray = field(default_factory=bytearray)
     """1: held out."""
+    days: array[int] = field(default_factory=lambda: array("l"))
+    """As of `Made.day`."""
+    characters: array[int] = field(default_factory=lambda: array("Q"))
+    """Of the text; like `days` of formats of documents only."""
     chosen: Sequence[int] = ()
     """Indices of the rows that are written, in their order."""
 
 
-def _read(request: Preparation, scratch: Path) -> tuple[_Rows, Reading, int]:
+def _read(request: Preparation, files: Inputs, scratch: Path) -> tuple[_Rows, Reading, int]:
     """Sets all rows down in the scratch folder. Returns them, what was counted, and how many rows the limit left out."""
-    reading = Reading(files=list(request.inputs), options=request.options, scratch=scratch)
+    reading = Reading(files=files.files, options=request.given, scratch=scratch, names=files.names)
     rows = _Rows(file=scratch / "rows.jsonl")
     seen: set[bytes] = set()
-    total = sum(f.stat().st_size for f in request.inputs)
-    stop = request.limit if request.seed is None else None
+    hashes = array("Q")
+    alike = _near_duplicates(request, scratch)
+    total = sum(f.stat().st_size for f in files.files)
+    stop = request.limit if request.seed is None and alike is None else None
+    dated = FORMATS[request.format].dated
     with progress(f"Reading {request.format}", total=total, unit="bytes") as advance, open(rows.file, "wb") as file:
         reading.advance = advance
         made = FORMATS[request.format].read(reading)
         with contextlib.closing(made):  # type: ignore[type-var]
             for one in made:
-                digest = bytes.fromhex(fingerprint(one.row, length=32))
+                digest = _digest(one)
                 if digest in seen:
                     reading.skip(DUPLICATE)
                     continue
@@ -266,14 +334,53 @@ def _read(request: Preparation, scratch: Path) -> tuple[_Rows, Reading, int]:
                 rows.sides.append(_held_out(one, request.heldout))
                 if request.seed is not None:
                     rows.order.append(_number(f"{request.seed}\0".encode() + digest))
+                if dated:
+                    rows.days.append(one.day)
+                    rows.characters.append(len(one.row["text"]))
+                if alike is not None:
+                    alike.add(one.row["text"])
+                    hashes.append(int.from_bytes(digest[:8]))
                 file.write(_line(one))
                 if stop is not None and len(rows.starts) >= stop:
                     break
-    indices = range(len(rows.starts))
+    indices: Sequence[int] = range(len(rows.starts))
+    if alike is not None:
+        indices = _without_near_duplicates(alike, rows, hashes)
+        if len(indices) < len(rows.starts):
+            reading.skip(NEAR_DUPLICATE, len(rows.starts) - len(indices))
     rows.chosen = indices if request.seed is None else sorted(indices, key=rows.order.__getitem__)
     left_out = max(0, len(rows.chosen) - request.limit) if request.limit is not None else 0
     rows.chosen = rows.chosen[: request.limit]
     return rows, reading, left_out
+
+
+def _near_duplicates(request: Preparation, scratch: Path) -> NearDuplicates | None:
+    similarity = request.given.get("near_duplicates")
+    if not similarity:
+        return None
+    from holdfast.data.prepare.near_duplicates import NearDuplicates
+
+    return NearDuplicates(USUAL_SIMILARITY if similarity is True else float(similarity), scratch / "signatures")
+
+
+def _without_near_duplicates(alike: NearDuplicates, rows: _Rows, hashes: array[int]) -> list[int]:
+    """The rows that stay: of documents that are alike the first published, those without a date last, else by the hash of the text."""
+    import numpy as np
+
+    days = np.array(rows.days, dtype=np.int64)
+    order = np.lexsort((np.array(hashes, dtype=np.uint64), np.where(days == 0, np.iinfo(np.int64).max, days)))
+    priority = np.empty(len(order), dtype=np.int64)
+    priority[order] = np.arange(len(order))
+    with progress("Comparing documents", total=alike.bands) as advance:
+        left_out = alike.left_out(priority, advance)
+    return [int(place) for place in np.flatnonzero(~left_out)]
+
+
+def _digest(one: Made) -> bytes:
+    """16 bytes, equal for duplicates."""
+    if one.same:
+        return hashlib.sha256(one.same.encode("utf-8", "replace")).digest()[:16]
+    return bytes.fromhex(fingerprint(one.row, length=32))
 
 
 def _line(one: Made) -> bytes:
@@ -304,6 +411,24 @@ def _counts(reading: Reading, rows: _Rows, left_out: int) -> dict[str, Any]:
         "skipped": skipped,
         "shortened": dict(reading.shortened),
         "malformed": reading.malformed,
+    }
+
+
+def _documents(rows: _Rows) -> dict[str, Any]:
+    """What is counted of documents, over the rows that are written."""
+    days = Counter(rows.days[i] for i in rows.chosen)
+    undated = days.pop(0, 0)
+    months: Counter[str] = Counter()
+    for day, count in sorted(days.items()):
+        months[date.fromordinal(day).isoformat()[:7]] += count
+    ends = [date.fromordinal(end(days)).isoformat() if days else None for end in (min, max)]
+    return {
+        "documents": len(rows.chosen),
+        "characters": sum(rows.characters[i] for i in rows.chosen),
+        "undated": undated,
+        "first_date": ends[0],
+        "last_date": ends[1],
+        "months": dict(months),
     }
 
 

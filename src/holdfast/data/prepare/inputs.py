@@ -1,0 +1,80 @@
+"""The files that a request reads: those named, and those in the folders named, in the order of their paths.
+
+In folders, what is hidden is left out, and so are the records and ledgers that holdfast writes beside its own outputs (`x.jsonl.json`,
+`x.jsonl.ledger.jsonl`). Files of other kinds are counted by their endings. Links to folders are not followed, so no folder comes twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OWN_RECORDS = "records of holdfast"
+_OWN = (".json", ".ledger.jsonl", ".addresses")
+
+
+@dataclass(kw_only=True)
+class Inputs:
+    """What was found."""
+
+    files: list[Path] = field(default_factory=list)
+    names: dict[Path, str] = field(default_factory=dict)
+    """Of files in folders: their path there."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Files in folders that are not read, by ending."""
+    unreadable: list[str] = field(default_factory=list)
+    """Folders that cannot be listed, with the reason."""
+
+    def name(self, file: Path) -> str:
+        """What a file is called in rows and records: no machine's paths."""
+        return self.names.get(file, file.name)
+
+
+def found_inputs(paths: Iterable[Path], accept: Callable[[str], bool]) -> Inputs:
+    """The files behind `paths`, each once.
+
+    Args:
+        paths: files, taken as they are, and folders; missing ones are left out.
+        accept: says by its name whether a file of a folder is read.
+    """
+    found, seen = Inputs(), set()
+    for path in paths:
+        inside = path.is_dir()
+        for file in _in_folder(path, accept, found) if inside else [path]:
+            place = file.resolve()
+            if file.is_file() and place not in seen:
+                seen.add(place)
+                found.files.append(file)
+                if inside:
+                    found.names[file] = file.relative_to(path).as_posix()
+    return found
+
+
+def said(others: Mapping[str, int]) -> str:
+    """`3 .pdf, 1 .docx`, the commonest first."""
+    ranked = sorted(others.items(), key=lambda item: (-item[1], item[0]))
+    more = [f"{len(ranked) - 8} more kinds"] if len(ranked) > 8 else []
+    return ", ".join([*(f"{count:,} {ending}" for ending, count in ranked[:8]), *more])
+
+
+def _in_folder(folder: Path, accept: Callable[[str], bool], found: Inputs) -> list[Path]:
+    kept = []
+    for place, folders, names in os.walk(folder, onerror=lambda error: found.unreadable.append(f"{error.filename} ({error.strerror})")):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        there = set(names)
+        for name in names:
+            file = Path(place, name)
+            if name.startswith("."):
+                continue
+            if any(name.endswith(f".jsonl{own}") and name.removesuffix(own) in there for own in _OWN):
+                found.others[OWN_RECORDS] += 1
+            elif not accept(name):
+                found.others[file.suffix.lower() or "without an ending"] += 1
+            elif not file.is_file():
+                found.others["broken links"] += 1
+            else:
+                kept.append(file)
+    return sorted(kept, key=lambda file: file.relative_to(folder).as_posix())
