@@ -227,6 +227,16 @@ def test_a_yaml_is_a_sound_configuration(content, desk):
 
         assert load_study("example.yaml").trials()
         return
+    if "\ncorpus:" in content:
+        import yaml
+
+        from holdfast.studies.residual.plan import update_config
+
+        config = yaml.safe_load(content)
+        for name in config["corpus"]:
+            (Path(name).mkdir if name.endswith("/") else Path(name).touch)()
+        assert update_config({**config, "base": "owner/base", "instruct": "owner/instruct"}).models()
+        return
     config = load_train_config(["--config", "example.yaml"])
     assert config.retention or config.evaluation.entries
 
@@ -272,12 +282,32 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name in ("evaluate", "compare", "judge"):
             parser = import_module(f"holdfast.cli.{name}").build_parser()
             assert parser.given(options)[1] == []
+        elif name == "cost":
+            from holdfast.cli.cost import build_parser
+            from holdfast.cli.options import with_underscores
+            from holdfast.cost.request import planned_settings
+
+            words = ["--config", *options] if not options[0].startswith("-") else options
+            _, rest = build_parser().parse_known_args(with_underscores(words))
+            assert planned_settings(rest, None)[1] == []
+        elif name == "update":
+            from holdfast.cli import update
+
+            assert update.build_parser().given(options)[1] == []
+        elif name == "world":
+            from holdfast.cli import world
+
+            assert world.build_parser().given(options)[1] == []
+        elif name == "residual" and options[0] == "study":
+            from holdfast.cli import residual_study
+
+            assert residual_study.build_parser().given(options[1:])[1] == []
         elif name == "sweep":
             check_sweep(options, capsys)
         elif name == "data":
-            from holdfast.cli import data
+            from holdfast.cli import data, data_crawl
 
-            parser = {"prepare": data.prepare_parser, "synthesise": data.synthesise_parser}[options[0]]()
+            parser = {"prepare": data.prepare_parser, "synthesise": data.synthesise_parser, "crawl": data_crawl.crawl_parser}[options[0]]()
             assert parser.given(options[1:])[1] == []
         elif name == "reproduce":
             from holdfast.cli import reproduce

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from holdfast.cli.main import main
-from holdfast.studies.tradeoff.storage import Storage
+from holdfast.studies.storage import Storage
 from holdfast.studies.tradeoff.study import load_study
 from tiny import SENTENCES, build_model, build_tokenizer
 

@@ -101,6 +101,16 @@ def test_it_is_not_in_what_is_saved(tmp_path):
     assert IMPLEMENTATION not in (tmp_path / "config.json").read_text()
 
 
+def test_another_model_of_the_same_configuration_gets_it_too():
+    from transformers import LlamaForCausalLM
+
+    first = build_model()
+    assert use_document_attention(first)
+    second = LlamaForCausalLM(first.config)
+    assert use_document_attention(second) and len(second.model._forward_pre_hooks) == 1
+    assert use_document_attention(second) and len(second.model._forward_pre_hooks) == 1, "once is enough"
+
+
 def test_models_that_it_does_not_suit_keep_what_they_have():
     from transformers import AutoModelForCausalLM, MambaConfig
 

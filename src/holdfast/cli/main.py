@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
     "reproduce": ("holdfast.cli.reproduce", "a paper again: its studies, then its claims one by one"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
+    "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
+    "update": ("holdfast.cli.update", "keep an instruct model current: continue its base on new text, add the instruction residual"),
     "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
     "distance": ("holdfast.cli.distance", "how far the weights of one checkpoint are from another's"),

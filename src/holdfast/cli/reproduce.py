@@ -10,12 +10,13 @@ from holdfast.errors import did_you_mean
 
 SUBJECTS = {
     "label-annealing": "Memory Retaining Finetuning via Distillation: mathematics, code, alignment tax, niche knowledge",
+    "residual": "Balancing Continuous Pre-Training and Instruction Fine-Tuning: budgets, sibling residuals",
 }
 RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
 DESCRIPTION = """\
-Runs the four recipes of the paper one after the other and checks its claims: holds, does not hold, not enough data, each
-with the paper's figure, ours and its interval. Small twins by default: about half an hour on two CPU cores, no network,
-no GPU, no files of yours. Finished studies are not run again; an interrupted one continues.
+Runs a paper's studies and checks its claims: holds, does not hold, not enough data, each with the paper's figure, ours
+and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours: half an hour for
+label-annealing, some ten minutes for residual. Finished studies are not run again; an interrupted one continues.
 """
 EPILOG = """\
 examples
@@ -23,13 +24,14 @@ examples
   holdfast reproduce label-annealing --quick                      # a few minutes: does it run here at all?
   holdfast reproduce label-annealing --recipes math code          # two of the four
   holdfast reproduce label-annealing --full --recipes code        # the paper's own size: needs its model and data
+  holdfast reproduce residual                                     # the instruction residual on the embedded world
 
 output
   FOLDER/<recipe>/report.html     each study: frontier, trials, the trial to take
   FOLDER/claims.html              every claim with its figures and verdict
   FOLDER/claims.json              the same for programs
 """
-USAGE = "label-annealing [options]"
+USAGE = "PAPER [options]"
 
 
 def run(argv: list[str]) -> int:
@@ -49,11 +51,24 @@ def run(argv: list[str]) -> int:
         if name not in RECIPES:
             request.problems.append(f"--recipes: expected some of {', '.join(RECIPES)}, got '{name}'.{did_you_mean(name, RECIPES)}")
     full, quick = request.on("full"), request.on("quick")
+    paper = subject[0].replace("_", "-") if len(subject) == 1 else ""
+    if paper == "residual":
+        if request.has("recipes"):
+            request.problems.append("--recipes: belongs to label-annealing; residual is one study")
+        if full:
+            request.problems.append(
+                "--full: the paper's own sizes are study files, as in 'holdfast residual study --config configs/residual/llama3-budgets.yaml'"
+            )
     if full and quick:
         request.problems.append("--quick and --full: choose one; --quick only shows that everything works")
     workers = request.whole("workers", None, least=1)
-    folder = request.text("output_dir", "reproduce-label-annealing")
+    folder = request.text("output_dir", f"reproduce-{paper or 'label-annealing'}")
     request.check()
+    if paper == "residual":
+        from holdfast.studies.residual.reproduction import reproduce as residual
+
+        residual(quick=quick, workers=workers, output_dir=folder, console=console())
+        return 0
 
     from holdfast.studies.reproduce import reproduce
 
@@ -65,9 +80,9 @@ def build_parser() -> RequestParser:
     """The options."""
     parser = RequestParser(prog="holdfast reproduce", description=DESCRIPTION, epilog=EPILOG, usage=USAGE, yaml=False)
     parser.words("paper", "PAPER", f"what is reproduced: {', '.join(SUBJECTS)}")
-    parser.many("recipes", "RECIPE", f"some of {', '.join(RECIPES)} (all)")
+    parser.many("recipes", "RECIPE", f"label-annealing: some of {', '.join(RECIPES)} (all)")
     parser.switch("full", "the paper's own size; its model and data have to be there, and what is missing is said first")
     parser.switch("quick", "a check of a few minutes; its verdicts mean nothing")
     parser.one("workers", "N", "fine-tuning runs at the same time (2 on two and more cores, one a GPU)")
-    parser.one("output_dir", "FOLDER", "where to write (./reproduce-label-annealing)")
+    parser.one("output_dir", "FOLDER", "where to write (./reproduce-PAPER)")
     return parser

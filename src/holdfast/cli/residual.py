@@ -1,4 +1,4 @@
-"""`holdfast residual extract` and `holdfast residual apply`: what instruction tuning changed, taken out and put on another base."""
+"""`holdfast residual`: what instruction tuning changed, taken out and put on another base; and the study of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
 
 HELP = """\
-usage: holdfast residual extract|apply [options]
+usage: holdfast residual extract|apply|study [options]
 
 Keeps an instruct model current without instruction data: continue to train its BASE on new text, then add back what
 instruction tuning had changed.
 
   residual    = instruct - base                      holdfast residual extract
   new model   = new base + scale * residual          holdfast residual apply
+
+  all of it with one command, measured and reported  holdfast update
+  budgets, siblings, derived models, scales          holdfast residual study
 
 It works across sibling versions (Llama 3 and 3.1) and on models derived from the same ancestor. Before anything is
 written a sample of every layer is compared: a "residual" between models that are no relatives is warned about.
@@ -41,7 +44,10 @@ examples
   holdfast residual apply --instruct Llama-3-8B-Instruct --old_base Llama-3-8B --base Llama-3-8B-news \\
       --output_dir Llama-3-8B-Instruct-news
 
-'holdfast residual extract --help' and 'holdfast residual apply --help' explain the options.
+  # a study: three budgets of new text, base and instruct continued, siblings' residuals
+  holdfast residual study --config study.yaml
+
+'holdfast residual extract --help', 'apply --help' and 'study --help' explain the options.
 """
 
 EXTRACT = """\
@@ -83,8 +89,12 @@ def run(argv: list[str]) -> int:
         print(HELP)
         return 0 if argv else 2
     step, *rest = argv
+    if step in ("study", "worker"):
+        from holdfast.cli import residual_study
+
+        return residual_study.run(rest) if step == "study" else residual_study.run_worker(rest)
     if step not in STEPS:
-        raise ConfigError(f"expected 'holdfast residual extract' or 'holdfast residual apply', got '{step}'.{did_you_mean(step, STEPS)}")
+        raise ConfigError(f"expected 'holdfast residual extract', 'apply' or 'study', got '{step}'.{did_you_mean(step, [*STEPS, 'study'])}")
     parser, plan = STEPS[step]
     request = Request(parser(), rest)
     with stoppable():

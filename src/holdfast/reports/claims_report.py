@@ -19,7 +19,13 @@ from holdfast.reports.markup import Column, Html, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
 
 TONES = {"holds": "good", "does not hold": "bad", "not enough data": "warn"}
-RECIPE_TITLES = {"math": "mathematics", "code": "code", "alignment_tax": "alignment tax", "niche_knowledge": "niche knowledge"}
+RECIPE_TITLES = {
+    "math": "mathematics",
+    "code": "code",
+    "alignment_tax": "alignment tax",
+    "niche_knowledge": "niche knowledge",
+    "residual": "instruction residual",
+}
 KEPT, AVOIDED = "target gain kept", "source loss avoided"
 SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
@@ -52,7 +58,7 @@ def write_claims_report(found: Mapping[str, Any], path: str | os.PathLike[str]) 
         _claims(page, claims, studies)
         _shares(page, claims)
         _studies(page, studies)
-        page.section("How to read this", tag("div", bullets(list(READING)), cls="card"))
+        page.section("How to read this", tag("div", bullets([str(line) for line in found.get("reading") or READING]), cls="card"))
         _small_print(page, found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(

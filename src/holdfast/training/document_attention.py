@@ -46,6 +46,9 @@ def use_document_attention(model: nn.Module) -> bool:
         return False
     text = config.get_text_config()
     if getattr(text, "_attn_implementation", None) == IMPLEMENTATION:
+        backbone = backbone_of(lm)
+        if _begins not in backbone._forward_pre_hooks.values():  # another model had this configuration before
+            _hook(backbone)
         return True
     kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
     if (
@@ -59,11 +62,7 @@ def use_document_attention(model: nn.Module) -> bool:
     AttentionMaskInterface.register(IMPLEMENTATION, _mask)
     expected = _trial(lm)
     _set(lm, IMPLEMENTATION)
-    backbone = backbone_of(lm)
-    handles = [
-        backbone.register_forward_pre_hook(_begins, with_kwargs=True),
-        backbone.register_forward_hook(_ends, with_kwargs=True, always_call=True),
-    ]
+    handles = _hook(backbone_of(lm))
     try:
         found = _trial(lm)
     except Exception as error:  # whatever an architecture makes of it, it keeps what it had
@@ -75,6 +74,13 @@ def use_document_attention(model: nn.Module) -> bool:
         _set(lm, "sdpa")
         return False
     return True
+
+
+def _hook(backbone: nn.Module) -> list[Any]:
+    return [
+        backbone.register_forward_pre_hook(_begins, with_kwargs=True),
+        backbone.register_forward_hook(_ends, with_kwargs=True, always_call=True),
+    ]
 
 
 def _set(lm: Any, name: str) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import math
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +19,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.errors import ConfigError, Interrupted
 from holdfast.results import EvaluationFolder, RunFolder
+from holdfast.studies.launched import train_in_processes
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems
 from holdfast.studies.tradeoff.study import Pruning, StudyConfig
@@ -118,7 +118,7 @@ def run_seed(
     wanted = train_config({**settings, "output_dir": str(folder), "seed": seed})
     watch = _Watch(config, wanted, RunFolder(folder), seed, check=check, rungs=rungs, others=others, passed=passed)
     if wanted.processes > 1:
-        _in_processes(wanted, folder, out / "evaluations")
+        train_in_processes(wanted, folder, evaluations=out / "evaluations")
     else:
         train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=[watch])
     run = RunFolder(folder)
@@ -133,41 +133,6 @@ def run_seed(
         training_seconds=float(record.training.get("seconds", 0.0)),
         comparisons=run.comparisons(),
     )
-
-
-def _in_processes(wanted: Any, folder: Path, cache: Path) -> None:
-    """A run over several processes, through the launcher that `holdfast train` uses.
-
-    Raises:
-        HoldfastError: it failed.
-    """
-    import subprocess
-
-    import yaml
-
-    from holdfast.environment import EVALUATION_CACHE
-    from holdfast.results import write_bytes_atomic
-    from holdfast.training import launch
-    from holdfast.training.config import has_accelerator
-
-    request = folder.parent / f"{folder.name}.yaml"
-    write_bytes_atomic(request, yaml.safe_dump(wanted.resolved, sort_keys=False).encode())
-    words = launch.command(wanted.launch, ["--config", str(request)], has_accelerator=has_accelerator())
-    process = subprocess.Popen(words, env={**os.environ, launch.LAUNCHED: str(wanted.processes), EVALUATION_CACHE: str(cache)})
-    try:
-        code = process.wait()
-    except BaseException:
-        process.send_signal(signal.SIGINT)  # a step's end and a checkpoint, then out
-        try:
-            process.wait(120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
-    if code == Interrupted.exit_code:
-        raise Interrupted(f"Interrupted; what is done stays in {folder}.")
-    if code != 0:
-        raise HoldfastError(f"Training over {wanted.processes} processes ended with exit code {code}; its output is in the worker's log.")
 
 
 class _Watch(TrainerCallback):

@@ -1,0 +1,237 @@
+"""An update or a study of the instruction residual in words: the answer that the page and the terminal lead with, and what the terminal prints.
+
+Every verdict is that of a paired comparison in the record (`ResidualRecord.pairs`); nothing is compared here. "No change beyond noise" means that the
+interval of the difference holds 0, not that there is no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.reports.evaluation_charts import point_digits, points, share_compared
+from holdfast.reports.figures import count, decimals_for, duration, interval_text, number, plural
+from holdfast.reports.residual_figures import Studied, families_of, flops_text, label_of, read_models, spent_in_all, tables, tokens_text, trained
+from holdfast.reports.residual_scores import Score, by_role, figure_text, pair_of, scores_of
+from holdfast.reports.terminal import STYLE, Printer
+from holdfast.residual_results import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
+from holdfast.results import Comparison, Metric
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+REPORT_FILE = "report.html"
+ROLES = (("new", "new text"), ("instruction", "instruction following"))
+"""(role, words) of what an update is first asked about; see `residual_scores.role_of`."""
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+
+
+def difference_text(c: Comparison) -> str:
+    """After minus before with its unit and interval, shares in points: "−2.1 pt [−3.0, −1.2]"."""
+    if share_compared(c):
+        digits = point_digits(c.interval)
+        low, high = c.interval
+        return f"{points(c.difference, digits)} {interval_text((100 * low, 100 * high), digits, sign=True)}"
+    digits = decimals_for(c.interval)
+    return f"{number(c.difference, digits, sign=True)} {c.unit} {interval_text(c.interval, digits, sign=True)}"
+
+
+def levels_text(c: Comparison) -> str:
+    """ "41.8 → 40.9 %", or in the metric's own unit."""
+    if share_compared(c):
+        digits = point_digits(c.interval)
+        return f"{number(100 * c.before, digits)} → {number(100 * c.after, digits)} %"
+    digits = decimals_for(c.interval)
+    return f"{number(c.before, digits)} → {number(c.after, digits)} {c.unit}"
+
+
+def clause(comparisons: Sequence[Comparison], what: str) -> str:
+    """What became of one role ("" for the rest), such as "on new text it gained (2.31 → 2.05 nats/token; −0.26 nats/token [−0.29, −0.24])"."""
+    where = f"on {what}" if what else "elsewhere"
+    if len(comparisons) == 1:
+        [c] = comparisons
+        words = {"gained": "it gained", "lost": "it lost"}.get(c.verdict, "it shows no change beyond noise")
+        return f"{where} {words} ({levels_text(c)}; {difference_text(c)})"
+    return f"{where} it {tally(comparisons)}"
+
+
+def tally(comparisons: Sequence[Comparison]) -> str:
+    """ "gained on 2, lost on 1 and did not change beyond noise on 3 of 6 measures"."""
+    verdicts = [c.verdict for c in comparisons]
+    parts = [
+        f"{words} {verdicts.count(verdict)}"
+        for verdict, words in (("gained", "gained on"), ("lost", "lost on"), ("within noise", "did not change beyond noise on"))
+        if verdict in verdicts
+    ]
+    joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"{joined} of {plural(len(verdicts), 'measure')}"
+
+
+def lead(models: Sequence[Studied], record: ResidualRecord) -> str:
+    """The answer in a few sentences: of an update what was gained and kept, of a study how far it is and what its scores say."""
+    found = _update_answer(record) if record.kind == "update" else _study_answer(models, record)
+    if found:
+        return " ".join(found)
+    unfinished = {"running": "is not finished", "interrupted": "was interrupted", "failed": "failed"}.get(record.status)
+    what = "update" if record.kind == "update" else "study"
+    if unfinished:
+        return f"The {what} {unfinished}, so there is nothing to compare yet."
+    if any(m.measured.evaluations for m in models):
+        return "Models were measured and not compared with each other, so what was gained and what was kept stands in the tables alone."
+    return f"The {what} is finished and nothing was measured, so what was gained and what was lost is not known."
+
+
+def _update_answer(record: ResidualRecord) -> list[str]:
+    """Against the instruct model (the base where there is none), then against the instruct model that was continued."""
+    sentences = []
+    first = pair_of(record, INSTRUCT, continued=False)
+    who = "the instruct model"
+    if first is None:
+        first, who = pair_of(record, BASE, continued=False), "the base"
+    if first is not None:
+        pair = first[0]
+        known = [(role, words, held) for role, words in ROLES if (held := by_role(pair, role))]
+        parts = [clause(held, words) for _, words, held in known]
+        rest = by_role(pair, "kept")
+        if rest:
+            parts.append(clause(rest, "" if known else "what was measured"))
+        if parts:
+            sentences.append(f"Against {who}: {'; '.join(parts)}.")
+    other = pair_of(record, INSTRUCT, continued=True)
+    if other is not None:
+        parts = [clause(held, words) for role, words in reversed(ROLES) if (held := by_role(other[0], role))]
+        parts = parts or [clause(by_role(other[0], "kept"), "what was measured")]
+        sentences.append(f"Against the instruct model continued on the same text: {'; '.join(parts)}.")
+    return sentences
+
+
+def _study_answer(models: Sequence[Studied], record: ResidualRecord) -> list[str]:
+    scores = scores_of(models)
+    score = next((s for s in scores if s.role == "instruction"), scores[0] if scores else None)
+    if score is None:
+        return []
+    done = sum(m.model.state == "complete" for m in models)
+    sentences = [f"{done} of {plural(len(models), 'model')} are complete." if done < len(models) else f"{plural(len(models), 'model')}."]
+    several = len(families_of(record)) > 1
+    for table in tables(models, record):
+        if table.kind != "continued":
+            continue
+        said = [text for b in table.blocks if (text := _block_text(b.kind, [(c.header, c.metric(score.pick)) for c in b.columns], score))]
+        if said:
+            family = next((b.family for b in table.blocks), "")
+            sentences.append(f"{score.title}{f', {family}' if several and family else ''}: {'; '.join(said)}.")
+    return sentences if len(sentences) > 1 else []
+
+
+def _block_text(kind: str, columns: Sequence[tuple[str, Metric | None]], score: Score) -> str:
+    held = [(header, metric) for header, metric in columns if metric is not None]
+    if not held:
+        return ""
+    name = {"base": "base", "instruct": "instruct", "residual": "base with residual"}.get(kind, kind)
+    ends = held if len(held) < 3 else [held[0], held[-1]]
+    return f"{name} {' and '.join(f'{figure_text(metric, score)[0]} ({header})' for header, metric in ends)}"
+
+
+def made_text(model: StudiedModel, record: ResidualRecord) -> str:
+    """How a model came about, such as "base, continued on 100 M new tokens, + 1 × (instruct − base)"."""
+    several = len(families_of(record)) > 1
+    start = f"{model.start} of {model.family}" if several and model.family in families_of(record) and model.family else model.start
+    parts = [start if trained(model) or model.residual is not None else f"{start}, as given"]
+    if trained(model):
+        tokens = model.tokens if model.tokens > 0 else model.budget or 0
+        parts.append(f"continued on {tokens_text(tokens)} new tokens" if tokens else "continued on the new text")
+    if model.residual is not None:
+        scale = f"{1 if model.scale is None else model.scale:g}"
+        whose = f" of {model.residual}" if several and model.residual else ""
+        parts.append(f"+ {scale} × (instruct \u2212 base){whose}")
+    return ", ".join(parts)
+
+
+def corpus_text(record: ResidualRecord) -> str:
+    """The new text in a line: documents, tokens, dates; "" where nothing is recorded."""
+    c = record.corpus
+    parts = [
+        plural(int(c["documents"]), "document") if isinstance(c.get("documents"), (int, float)) else "",
+        f"{tokens_text(c['tokens'])} tokens" if isinstance(c.get("tokens"), (int, float)) else "",
+        f"{c['first_date']} to {c['last_date']}" if c.get("first_date") and c.get("last_date") else "",
+    ]
+    return " · ".join(p for p in parts if p)
+
+
+def pair_title(pair: Pair, record: ResidualRecord) -> str:
+    """ "instruct → result", by label."""
+    return f"{label_of(record, pair.before)} → {label_of(record, pair.after)}"
+
+
+# ----------------------------------------------------------------------------------------------------------- terminal
+
+STATE_STYLES = {"failed": "red", "waiting": "dim", "running": "dim"}
+MOST_PAIRS = 8
+"""Of a terminal; a study's are on its page."""
+MOST_COLUMNS = 3
+"""Scores that fit beside a label into eighty columns."""
+
+
+def print_update(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
+    """Prints the answer, what every model measured, the pairs and where the page is.
+
+    Args:
+        record: an update or a study, finished or not.
+        folder: its folder.
+        console: where to print; the terminal by default.
+    """
+    folder = Path(folder)
+    models = read_models(folder, record)
+    out = Printer(console)
+    out.line(f"{record.name} ({record.status})", "bold")
+    out.line(lead(models, record))
+    out.line()
+    order = sorted(scores_of(models), key=lambda s: (s.role != "instruction", s.role != "new", s.title != "Average"))
+    scores = order[:MOST_COLUMNS]
+    titles = [f"{s.title}\n{s.unit}{'' if s.higher_is_better else ', lower is better'}" for s in scores]
+    columns = [("Model", False), *((title, True) for title in titles)]
+    rows = []
+    for m in models:
+        style = "bold" if record.result and m.model.name == record.result else STATE_STYLES.get(m.model.state, "")
+        state = "" if m.model.state == "complete" else f"\n{m.model.state}{f': {m.model.reason}' if m.model.reason else ''}"
+        rows.append([(f"{m.model.label or m.model.name}{state}", style), *(_cell(m, s) for s in scores)])
+    if rows:
+        out.table("Models", columns, rows)
+    many = len(record.pairs) > MOST_PAIRS
+    if many:
+        out.line(f"{len(record.pairs)} pairs of models are held against each other on the page.", "dim")
+    for pair in [] if many else record.pairs:
+        out.line(pair.question or pair_title(pair, record), "bold")
+        out.line(f"  {pair_title(pair, record)}", "dim")
+        primary = [c for c in pair.comparisons if c.primary] or pair.comparisons
+        if not primary:
+            out.line("  nothing was compared", "dim")
+        for c in primary:
+            tone = {"gained": "good", "lost": "bad"}.get(c.verdict, "flat")
+            out.line(f"  {c.name}: {levels_text(c)}, {difference_text(c)}: {c.verdict}", STYLE[tone])
+    if record.scale is not None:
+        out.line(f"Scale     {record.scale.chosen:g}: {record.scale.reason}")
+    if corpus_text(record):
+        out.line(f"New text  {corpus_text(record)}")
+    flops, seconds = spent_in_all(models)
+    if flops or seconds:
+        out.line(f"Cost      {flops_text(flops)}, {duration(seconds)}")
+    result = next((m.model for m in models if m.model.name == record.result), None)
+    if result is not None and result.path and result.state == "complete":
+        shown = folder / result.path if not Path(result.path).is_absolute() else Path(result.path)
+        out.line(f"Result    {shown} ({count(result.parameters)} parameters)" if result.parameters else f"Result    {shown}")
+    for note in record.notes:
+        out.line(f"Note: {note}", "dim")
+    if (folder / REPORT_FILE).is_file():
+        out.line(f"Report    {folder / REPORT_FILE}")
+
+
+def _cell(m: Studied, score: Score) -> tuple[str, str]:
+    metric = score.pick(m)
+    if metric is None:
+        return ("not measured", "dim")
+    value, interval = figure_text(metric, score)
+    return (f"{value.removesuffix(score.unit).strip()}\n{interval}", "")

@@ -1,0 +1,166 @@
+"""The new text of an update: read once, a part held out to be measured, and cut to budgets of tokens.
+
+```
+corpus/all.jsonl              what was read: {"text", "title", "date", "source"}, in an order that depends on the seed and the texts alone
+corpus/all.heldout.jsonl      held out of it
+corpus/all.jsonl.json         how it came about: files, options, what was skipped and why
+corpus/lengths.json           tokens of each document
+corpus/100M.jsonl             the first documents of all.jsonl that make up a budget; the smaller budgets are parts of the larger
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError
+from holdfast.progress import progress
+from holdfast.results import fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.studies.residual.plan import ResidualConfig, shown_tokens
+
+BATCH = 1000
+LONGEST_TEXT = 1_000_000
+"""Characters that are tokenised at a time of one document: a tokenizer's time grows faster than a very long text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewText:
+    """What there is to train on, and what to measure."""
+
+    files: dict[int | None, Path]
+    """By budget."""
+    held_out: Path | None
+    lengths: dict[int | None, list[int]]
+    """Tokens of each document, by budget."""
+    facts: dict[str, Any]
+    """For the record: see `ResidualRecord.corpus`."""
+    notes: list[str] = field(default_factory=list)
+
+
+def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
+    """Reads the corpus, or finds it read, and cuts it to the budgets.
+
+    Args:
+        config: names the files, the options and the budgets.
+        tokenizer: the base's; budgets are counted with it, end-of-sequence tokens included.
+        folder: gets the files.
+
+    Raises:
+        ConfigError: options that do not fit, or a corpus smaller than a budget.
+        DataError: files that cannot be read, or no document left.
+    """
+    import numpy as np
+
+    from holdfast.data.packing import pack
+    from holdfast.data.prepare.run import Preparation, prepare
+
+    everything = folder / "all.jsonl"
+    request = Preparation(
+        format="corpus",
+        inputs=tuple(Path(name) for name in config.corpus),
+        output=everything,
+        options=config.corpus_options,
+        heldout=config.held_out,
+        seed=0,
+    )
+    problems = [p if p.split(":")[0] in config.corpus_options else f"corpus: {p.removeprefix('input: ')}" for p in request.problems()]
+    if problems:
+        raise ConfigError(problems)
+    found = prepare(request)
+    counts = found.record["counts"]
+    held_out = request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
+    lengths = _lengths(everything, tokenizer, folder / "lengths.json")
+    total = sum(lengths)
+    wanted = [b for b in config.budgets if b is not None]
+    if wanted and max(wanted) > total:
+        raise ConfigError(
+            f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget of "
+            f"{shown_tokens(max(wanted))}. "
+            f"Give more text, or a budget of at most {shown_tokens(total)}; `epochs` goes through the same text several times."
+        )
+    files = {budget: everything if budget is None else _cut(everything, lengths, budget, folder) for budget in config.budgets}
+    by_budget = {budget: lengths if budget is None else lengths[: _count(lengths, budget)] for budget in config.budgets}
+    packed = pack(np.array(lengths), config.window).info
+    notes = []
+    longer = sum(n > config.window for n in lengths)
+    if longer:
+        share = f"{longer:,} of {len(lengths):,} documents are longer than the window of {config.window} tokens (longest: {max(lengths):,})"
+        notes.append(f"{share}: they are split, and their parts do not see each other.")
+    skipped = dict(counts.get("skipped", {}))
+    facts = {
+        "documents": len(lengths),
+        "tokens": total,
+        "held_out": counts["heldout"],
+        "first_date": counts.get("first_date"),
+        "last_date": counts.get("last_date"),
+        "undated": counts.get("undated", 0),
+        "months": counts.get("months", {}),
+        "skipped": skipped,
+        "mean_tokens": round(total / max(1, len(lengths)), 1),
+        "longest": max(lengths, default=0),
+        "windows": packed.windows,
+        "wasted": packed.wasted,
+    }
+    return NewText(files=files, held_out=held_out, lengths=by_budget, facts=facts, notes=notes)
+
+
+def _lengths(file: Path, tokenizer: Any, path: Path) -> list[int]:
+    """Tokens of every document with the end-of-sequence token, counted once for a file and a tokenizer."""
+    from holdfast.evaluation.runner import tokenizer_fingerprint
+
+    stat = file.stat()
+    key = fingerprint([file.name, stat.st_size, stat.st_mtime_ns, tokenizer_fingerprint(tokenizer)])
+    if path.is_file():
+        known = read_json(path)
+        if known.get("key") == key:
+            return [int(n) for n in known["lengths"]]
+    lengths: list[int] = []
+    with progress("Counting tokens", total=stat.st_size) as advance:
+        for texts in _batches(file, BATCH):
+            pieces = [[text[i : i + LONGEST_TEXT] for i in range(0, len(text), LONGEST_TEXT)] for text in texts]
+            ids = tokenizer([piece for parts in pieces for piece in parts])["input_ids"]
+            sizes = iter(map(len, ids))
+            for text, parts in zip(texts, pieces, strict=True):
+                lengths.append(sum(next(sizes) for _ in parts) + 1)
+                advance(len(text.encode()))
+    write_json(path, {"key": key, "lengths": lengths})
+    return lengths
+
+
+def _batches(file: Path, size: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for row in read_jsonl(file):
+        batch.append(row["text"])
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _count(lengths: Sequence[int], budget: int) -> int:
+    """How many documents make up a budget: the last one is left out where that comes nearer, and there always is one."""
+    sums, count = 0, 0
+    for length in lengths:
+        if sums >= budget or (count and budget - sums <= sums + length - budget):
+            break
+        sums, count = sums + length, count + 1
+    return count
+
+
+def _cut(everything: Path, lengths: Sequence[int], budget: int, folder: Path) -> Path:
+    """The first documents that reach a budget, as a file."""
+    count = _count(lengths, budget)
+    sums = sum(lengths[:count])
+    path = folder / f"{shown_tokens(budget)}.jsonl"
+    stamp = folder / f"{shown_tokens(budget)}.jsonl.json"
+    about = {"documents": count, "tokens": sums, "budget": budget, "of": fingerprint([everything.stat().st_size, everything.stat().st_mtime_ns])}
+    if path.is_file() and stamp.is_file() and json.loads(stamp.read_text()) == about:
+        return path
+    write_jsonl(path, (row for _, row in zip(range(count), read_jsonl(everything), strict=False)))
+    write_json(stamp, about)
+    return path

@@ -1,0 +1,81 @@
+"""The embedded world in the place of models and news that nobody has at hand: what `small: world` of a study stands for.
+
+The world's base and instruct model are the pair (with `sibling: true` there are two), its dated articles are the new text, and names such as
+`${old_knowledge}` in the evaluation are its files. See `holdfast.studies.world` and docs/embedded_world.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.studies.residual.plan import TRAIN_DEFAULTS, Family, ResidualConfig
+from holdfast.studies.world import WorldRecipe, build_world, quick_recipe
+
+FIRST, SIBLING = "world", "sibling"
+"""Names of the two pairs where there are two."""
+
+
+def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
+    """The world's recipe from the keys under `world:`; `quick: true` takes sizes of seconds.
+
+    Raises:
+        ConfigError: unknown keys, with the nearest known one.
+    """
+    known = [f.name for f in dataclasses.fields(WorldRecipe)]
+    given = {k: v for k, v in settings.items() if k != "quick"}
+    wrong = [f"world.{k}: unknown key.{did_you_mean(str(k), known) or ' Known: quick, ' + ', '.join(known) + '.'}" for k in given if k not in known]
+    if wrong:
+        raise ConfigError(wrong)
+    recipe = quick_recipe(**given) if settings.get("quick") else WorldRecipe(**given)
+    problems = [f"world.{p}" for p in recipe.problems()]
+    if problems:
+        raise ConfigError(problems)
+    return recipe
+
+
+def fill_in(config: ResidualConfig, folder: Path, *, console: Any = None) -> ResidualConfig:
+    """The study with the world's models, articles and files.
+
+    Args:
+        config: with `small: world`.
+        folder: gets the files.
+        console: for the progress of what is made.
+
+    Raises:
+        ConfigError: unknown names.
+    """
+    from holdfast.studies.tradeoff.study import fill
+
+    recipe = recipe_of(config.world)
+    paths = build_world(recipe, folder, console=console)
+    families: tuple[Family, ...] = (Family(name="", base=paths["base"], instruct=paths["instruct"]),)
+    continued = config.continued
+    if recipe.sibling:
+        families = (
+            Family(name=FIRST, base=paths["base"], instruct=paths["instruct"]),
+            Family(name=SIBLING, base=paths["sibling_base"], instruct=paths["sibling_instruct"]),
+        )
+        continued = (FIRST,) if config.budgets else ()
+    own = {
+        "learning_rate": recipe.continuing_learning_rate,
+        "per_device_train_batch_size": recipe.batch_size,
+        "gradient_accumulation_steps": 1,
+        "gradient_checkpointing": False,
+        "warmup_steps": 5,
+        "save_strategy": "no",
+        "use_cpu": True,
+    }
+    given = {k: v for k, v in config.train.items() if TRAIN_DEFAULTS.get(k) != v}
+    return dataclasses.replace(
+        config,
+        families=families,
+        continued=continued,
+        siblings=config.siblings or (recipe.sibling and config.resolved.get("siblings", True)),
+        corpus=(paths["articles"],),
+        evaluation=fill(config.evaluation, paths),
+        train={**{k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"}, **own, **given},
+    )

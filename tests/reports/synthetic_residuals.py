@@ -1,0 +1,255 @@
+"""Updates and studies of the instruction residual as the commands would leave them: records with evaluation folders, without models.
+
+The paper's suite has the paper's printed figures a little moved, so that tables and plots look as a real study's would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.reports import paper_004
+from holdfast.residual_results import Pair, ResidualRecord, ScaleChoice, StudiedModel
+from holdfast.results import Comparison, Evaluation, LayerDistance, Metric, to_jsonable
+
+SIZES = {
+    "ifeval": 541, "mmlu": 14042, "mmlu_pro": 12032, "gsm8k": 1319, "winogrande": 1267, "hellaswag": 10042, "arc_easy": 2376, "piqa": 1838,
+    "truthfulqa_mc2": 817,
+}  # fmt: skip
+SUITES = {"ifeval": "target", "mmlu": "target", "mmlu_pro": "target", "gsm8k": "target"}
+
+
+def share(value: float, n: int, unit: str = "accuracy") -> Metric:
+    half = 1.96 * (max(value * (1 - value), 0.01) / n) ** 0.5
+    return Metric(value=value, n=n, unit=unit, higher_is_better=True, interval=(value - half, value + half))
+
+
+def nats(value: float, n: int = 400, half: float = 0.02) -> Metric:
+    return Metric(value=value, n=n, unit="nats/token", higher_is_better=False, interval=(value - half, value + half))
+
+
+def evaluation(suite: str, name: str, metrics: Mapping[str, Metric], *, model: str = "m", kind: str = "task", **more: Any) -> Evaluation:
+    primary = next(iter(metrics))
+    settings = {"num_fewshot": 0}
+    return Evaluation(
+        suite=suite, name=name, kind=kind, primary=primary, metrics=dict(metrics), settings=settings, model={"name": model}, key=name, **more
+    )
+
+
+def write_evaluation(folder: Path, found: Evaluation) -> None:
+    """As `EvaluationFolder.write` would, without rows and without waiting for the disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{found.suite}.{found.name}.json").write_text(json.dumps(to_jsonable(found)))
+
+
+def write_paper_suite(folder: Path, values: Sequence[float], *, model: str = "m", only: Sequence[str] | None = None, averages: bool = True) -> None:
+    """The nine entries of the suite with sixteen figures in percent, and their averages."""
+    by_entry: dict[str, dict[str, Metric]] = {}
+    for row, value in zip(paper_004.ROWS, values, strict=True):
+        by_entry.setdefault(row.entry, {})[row.key] = share(value / 100, SIZES[row.entry], "exact_match" if "exact" in row.key else "accuracy")
+    for entry, metrics in by_entry.items():
+        if only is None or entry in only:
+            write_evaluation(folder, evaluation(SUITES.get(entry, "source"), entry, metrics, model=model))
+    if averages and only is None:
+        for name, part in (("sub_average_1", values[:8]), ("sub_average_2", values[8:15]), ("average", values)):
+            mean = sum(part) / len(part) / 100
+            metric = Metric(value=mean, n=len(part), unit="share", higher_is_better=True, interval=(mean - 0.008, mean + 0.008))
+            write_evaluation(folder, evaluation("average", name, {"average": metric}, model=model, kind="average"))
+
+
+def write_world(folder: Path, *, old: float, new: float, following: float, prose: float, news: float) -> None:
+    """What the embedded world measures: knowledge old and new, instruction following, text old and new."""
+    write_evaluation(folder, evaluation("source", "old_knowledge", {"acc": share(old, 400), "nats_per_token": nats(1.4)}, kind="choices"))
+    write_evaluation(folder, evaluation("target", "new_knowledge", {"acc": share(new, 200)}, kind="choices"))
+    following_of = {"prompt_level_strict_acc": share(following, 300), "inst_level_strict_acc": share(min(1, following + 0.04), 300)}
+    write_evaluation(folder, evaluation("source", "instructions", following_of, kind="instructions"))
+    write_evaluation(folder, evaluation("source", "prose", {"nats_per_token": nats(prose)}, kind="perplexity"))
+    write_evaluation(folder, evaluation("target", "new_text", {"nats_per_token": nats(news)}, kind="perplexity"))
+
+
+def compared(
+    name: str,
+    before: float,
+    after: float,
+    *,
+    half: float = 0.02,
+    suite: str = "source",
+    metric: str = "acc",
+    unit: str = "accuracy",
+    higher: bool = True,
+    primary: bool = True,
+) -> Comparison:
+    difference = after - before
+    return Comparison(
+        suite=suite, name=name, metric=metric, unit=unit, higher_is_better=higher, n=300, before=before, after=after, difference=difference,
+        interval=(difference - half, difference + half), p_value=0.5 if abs(difference) < half else 0.001, test="paired bootstrap", primary=primary,
+        flips_lost=12 if unit == "accuracy" else None, flips_gained=20 if unit == "accuracy" else None,
+    )  # fmt: skip
+
+
+def world_comparisons(before: Mapping[str, float], after: Mapping[str, float]) -> list[Comparison]:
+    text: dict[str, Any] = {"metric": "nats_per_token", "unit": "nats/token", "higher": False, "half": 0.01}
+    return [
+        compared("new_text", before["news"], after["news"], suite="target", **text),
+        compared("new_knowledge", before["new"], after["new"], suite="target", half=0.06),
+        compared("instructions", before["following"], after["following"], metric="prompt_level_strict_acc", half=0.04),
+        compared("old_knowledge", before["old"], after["old"], half=0.03),
+        compared("prose", before["prose"], after["prose"], **text),
+    ]
+
+
+WORLD = {
+    "base": {"old": 0.98, "new": 0.27, "following": 0.02, "prose": 2.10, "news": 3.05},
+    "instruct": {"old": 0.93, "new": 0.26, "following": 0.91, "prose": 2.31, "news": 3.30},
+    "base-new": {"old": 0.97, "new": 0.78, "following": 0.02, "prose": 2.14, "news": 1.72},
+    "instruct-new": {"old": 0.88, "new": 0.71, "following": 0.34, "prose": 2.25, "news": 1.81},
+    "result": {"old": 0.92, "new": 0.70, "following": 0.90, "prose": 2.33, "news": 1.96},
+}
+
+
+def layers(relative: float = 0.03) -> list[dict[str, Any]]:
+    rng = random.Random(3)
+    found = [
+        LayerDistance(layer=name, parameters=65_536, l2=relative * 40, relative=relative * rng.uniform(0.6, 1.4), cosine=0.9995)
+        for name in ("embed", *map(str, range(8)), "norm", "head")
+    ]
+    found.append(LayerDistance(layer="total", parameters=720_896, l2=1.9, relative=relative, cosine=0.9994))
+    return [dataclasses.asdict(d) for d in found]
+
+
+def update(folder: Path, **changes: Any) -> ResidualRecord:
+    """A finished update of the embedded world's models, with the optional arm and a choice of scale."""
+    spent = {"base-new": 2.4e13, "instruct-new": 2.4e13, "result": 2.4e13}
+    labels = {
+        "base": "base", "instruct": "instruct", "base-new": "base + new text", "instruct-new": "instruct + new text",
+        "result": "base + new text + residual",
+    }  # fmt: skip
+    models = []
+    for name, figures in WORLD.items():
+        write_world(folder / "evaluations" / name, **figures)
+        models.append(
+            StudiedModel(
+                name=name, label=labels[name], start="instruct" if name.startswith("instruct") else "base", family="",
+                tokens=0 if name in ("base", "instruct") else 2_000_000, residual="" if name == "result" else None,
+                scale=1.0 if name == "result" else None, path={"base": "/data/world/base", "instruct": "/data/world/instruct"}.get(name, f"runs/{name}"),
+                hash=f"{name}-" + "0" * 40, evaluations=f"evaluations/{name}", flops=spent.get(name, 0.0), seconds=180.0 if name in spent else 0.0,
+                parameters=2_100_000, state="complete",
+            )
+        )  # fmt: skip
+    (folder / "runs" / "base-new").mkdir(parents=True, exist_ok=True)
+    (folder / "runs" / "base-new" / "report.html").write_text("<!doctype html>")
+    pairs = [
+        Pair(before="instruct", after="result", question="What did the update gain, and what did it keep?",
+             comparisons=world_comparisons(WORLD["instruct"], WORLD["result"])),
+        Pair(before="instruct-new", after="result", question="Is it better than continuing the instruct model?",
+             comparisons=world_comparisons(WORLD["instruct-new"], WORLD["result"])),
+        Pair(before="base", after="base-new", question="What did the new text cost the base?",
+             comparisons=world_comparisons(WORLD["base"], WORLD["base-new"])),
+    ]  # fmt: skip
+    scale = ScaleChoice(
+        candidates=[
+            {"scale": s, "score": v, "interval": [v - 0.03, v + 0.03], "against_one": {"gain": v - 0.61, "interval": [v - 0.64, v - 0.58]}}
+            for s, v in ((0.6, 0.41), (0.8, 0.57), (1.0, 0.61), (1.2, 0.60))
+        ],
+        chosen=1.0,
+        entries=["source/instructions"],
+        reason="no candidate is better than 1 beyond noise, and 1 is the paper's",
+    )
+    fields: dict[str, Any] = {
+        "name": "news-of-march", "kind": "update", "status": "finished", "created": "2025-11-20T09:12:44Z", "finished": "2025-11-20T09:31:02Z",
+        "config": {"base": "world/base", "instruct": "world/instruct", "corpus": {"path": "news", "budget": 2_000_000}, "residual": {"scale": "sweep"}},
+        "families": [""], "result": "result", "models": models, "pairs": pairs, "scale": scale,
+        "corpus": {
+            "documents": 3120, "tokens": 2_028_000, "held_out": 312, "first_date": "2024-01-03", "last_date": "2024-03-30",
+            "skipped": {"empty": 4, "duplicate": 31, "before the first date": 118}, "windows": 496, "wasted": 0.0031, "sources": {"fundus": 3120},
+        },
+        "ancestry": [{"base": "world/base", "instruct": "world/instruct", "layers": layers(), "warnings": []}],
+        "cost": {
+            "flops": 5.1e13, "seconds": 410.0, "models": {"base-new": {"flops": 2.5e13, "seconds": 200.0}}, "memory": {"weights_bytes": 8_400_000},
+            "utilisation": 0.35,
+        },
+        "notes": ["3 documents were longer than the window and were split."],
+        "versions": {"holdfast": "0.2.0", "torch": "2.13.0"}, "hardware": {"device": "CPU", "cores": 2},
+    }  # fmt: skip
+    return ResidualRecord(**{**fields, **changes})
+
+
+HUB = {
+    ("llama-3", "base"): "meta-llama/Meta-Llama-3-8B", ("llama-3", "instruct"): "meta-llama/Meta-Llama-3-8B-Instruct",
+    ("llama-3.1", "base"): "meta-llama/Llama-3.1-8B", ("llama-3.1", "instruct"): "meta-llama/Llama-3.1-8B-Instruct",
+}  # fmt: skip
+PAPERS = {
+    ("llama-3", "base"): "L3b", ("llama-3", "instruct"): "L3i", ("llama-3.1", "base"): "L3.1b", ("llama-3.1", "instruct"): "L3.1i",
+}  # fmt: skip
+
+
+def moved_values(start: str, tokens: int, residual: str | None, seed: int = 0) -> list[float]:
+    """The paper's figures of a model, each moved by up to a point."""
+    column = paper_004.find_column(start, tokens, residual)
+    assert column is not None, (start, tokens, residual)
+    rng = random.Random(f"{start} {tokens} {residual} {seed}")
+    return [min(99.0, max(1.0, v + rng.uniform(-1, 1))) for v in column.values]
+
+
+def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> ResidualRecord:
+    """Three budgets by base, instruct and base + residual of Llama 3; siblings with Llama 3.1; DocChat with both residuals."""
+    models: list[StudiedModel] = []
+
+    def add(name: str, label: str, start: str, family: str, key: str, *, millions: int = 0, residual: str | None = None, seed: int = 0) -> None:
+        path = {"derived": "cerebras/Llama3-DocChat-1.0-8B"}.get(start) or HUB[family, start]
+        made = bool(millions) or residual is not None
+        # The paper's continued columns are of 5 epochs at most; what it says of FLOPs is 6 x parameters x tokens.
+        model = StudiedModel(
+            name=name, label=label, start=start, family=family, tokens=millions * 1_000_000 + (1234 if millions else 0),
+            budget=millions * 1_000_000 or None, residual=residual, scale=1.0 if residual is not None else None, seed=seed,
+            path=f"models/{name}" if made else path, evaluations=f"evaluations/{name}", flops=6 * 8.03e9 * millions * 1e6,
+            seconds=1100.0 * millions / 10, parameters=8_030_000_000, state="complete",
+        )  # fmt: skip
+        models.append(model)
+        donor = None if residual is None else PAPERS[residual, "instruct"]
+        write_paper_suite(folder / "evaluations" / name, moved_values(key, millions * 1_000_000, donor, seed), model=path if not made else name)
+
+    add("l3-base", "Llama 3 base", "base", "llama-3", "L3b")
+    add("l3-instruct", "Llama 3 instruct", "instruct", "llama-3", "L3i")
+    for seed in seeds:
+        more = f"-s{seed}" if len(seeds) > 1 else ""
+        for millions in (100, 500, 1000):
+            add(f"l3-base-{millions}M{more}", f"Llama 3 base + {millions}M", "base", "llama-3", "L3b", millions=millions, seed=seed)
+            add(f"l3-instruct-{millions}M{more}", f"Llama 3 instruct + {millions}M", "instruct", "llama-3", "L3i", millions=millions, seed=seed)
+            label = f"Llama 3 base + {millions}M + residual"
+            add(f"l3-base-{millions}M-residual{more}", label, "base", "llama-3", "L3b", millions=millions, residual="llama-3", seed=seed)
+    add("l31-base", "Llama 3.1 base", "base", "llama-3.1", "L3.1b")
+    add("l31-instruct", "Llama 3.1 instruct", "instruct", "llama-3.1", "L3.1i")
+    add("l3-base-31", "Llama 3 base + 3.1 residual", "base", "llama-3", "L3b", residual="llama-3.1")
+    add("l31-base-3", "Llama 3.1 base + 3 residual", "base", "llama-3.1", "L3.1b", residual="llama-3")
+    add("docchat", "DocChat", "derived", "docchat", "DocChat")
+    add("docchat-3", "DocChat + 3 residual", "derived", "docchat", "DocChat", residual="llama-3")
+    add("docchat-31", "DocChat + 3.1 residual", "derived", "docchat", "DocChat", residual="llama-3.1")
+    pairs = [
+        Pair(
+            before="l3-instruct", after="l3-base-1000M-residual", question="Does the residual bring instruction following back?",
+            comparisons=[
+                compared("ifeval", 0.353, 0.3752, suite="target", metric="prompt_level_strict_acc", half=0.03),
+                compared("gsm8k", 0.7506, 0.7316, suite="target", metric="exact_match,flexible-extract", half=0.015),
+                compared("piqa", 0.7856, 0.8041, half=0.01),
+            ],
+        ),
+        Pair(before="l3-instruct", after="l3-instruct-1000M", question="What does new text cost the instruct model?", comparisons=[]),
+    ]  # fmt: skip
+    fields: dict[str, Any] = {
+        "name": "residual-llama-3", "kind": "study", "status": "finished", "created": "2025-11-20T09:12:44Z", "finished": "2025-11-22T01:31:02Z",
+        "config": {"suite": "instruction_residual", "budgets": [100_000_000, 500_000_000, 1_000_000_000]}, "families": ["llama-3", "llama-3.1"],
+        "models": models, "pairs": pairs, "corpus": {"documents": 1_960_000, "tokens": 1_274_000_000, "held_out": 2000, "skipped": {}},
+        "cost": {"flops": 1.6e20}, "versions": {"holdfast": "0.2.0"}, "hardware": {"device": "NVIDIA H100"},
+    }  # fmt: skip
+    return ResidualRecord(**{**fields, **changes})
+
+
+def with_state(record: ResidualRecord, name: str, **changes: Any) -> ResidualRecord:
+    """The record with one model changed."""
+    models = [dataclasses.replace(m, **changes) if m.name == name else m for m in record.models]
+    return dataclasses.replace(record, models=models)

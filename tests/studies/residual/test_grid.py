@@ -1,0 +1,111 @@
+"""The study through its storage: every model once, whoever makes it; failures and interruptions; the small world."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from holdfast.errors import HoldfastError, Interrupted, RunFolderError
+from holdfast.residual_results import read_update
+from holdfast.studies.residual import grid
+from holdfast.studies.residual.making import Workshop
+from holdfast.studies.residual.plan import study_config
+
+
+@pytest.fixture
+def study(request_of, pair, tmp_path):
+    def make(**changes):
+        keys = request_of()
+        for name in ("base", "instruct"):
+            keys.pop(name)
+        families = {"a": {"base": str(pair[0]), "instruct": str(pair[1])}}
+        return study_config({**keys, "name": "grid", "families": families, "budgets": [300], **changes})
+
+    return make
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=120)
+
+
+def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeypatch):
+    fitted = []
+    real = Workshop._continued
+
+    def counted(self, model):
+        fitted.append(model.name)
+        return real(self, model)
+
+    monkeypatch.setattr(Workshop, "_continued", counted)
+    record = grid.run_study(study(), console=quiet(), workers=1)
+    assert record.status == "finished" and record.kind == "study"
+    assert [m.state for m in record.models] == ["complete"] * 5
+    assert {(p.before, p.after) for p in record.pairs} >= {("a-instruct", "a-instruct-300"), ("a-instruct-300", "a-base-300-residual")}
+    runs = [p.name for p in (tmp_path / "out" / "runs").iterdir() if not p.name.startswith(".")]
+    assert sorted(runs) == ["a-base-300", "a-instruct-300"], "the residual's base is the run that is there"
+    assert not list((tmp_path / "out" / "runs").rglob("*.safetensors")), "keep: none"
+    assert (tmp_path / "out" / "report.html").is_file()
+    fitted.clear()
+    again = grid.run_study(study(), console=quiet(), workers=1)
+    assert fitted == [] and again.models == record.models
+
+
+def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, tmp_path, monkeypatch):
+    real = Workshop.measure
+
+    def broken(self, model):
+        if model.name == "a-instruct-300":
+            raise HoldfastError("no memory for this one")
+        return real(self, model)
+
+    monkeypatch.setattr(Workshop, "measure", broken)
+    with pytest.raises(HoldfastError, match=r"1 of 5 models failed[^$]*no memory for this one"):
+        grid.run_study(study(keep="all"), console=quiet(), workers=1)
+    states = {m.name: m.state for m in read_update(tmp_path / "out").models}
+    assert states["a-instruct-300"] == "failed" and list(states.values()).count("complete") == 4
+    monkeypatch.setattr(Workshop, "measure", real)
+    assert [m.state for m in grid.run_study(study(keep="all"), console=quiet(), workers=1).models] == ["complete"] * 5
+
+
+def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
+    real = Workshop.make
+
+    def stopped(self, model):
+        if model.residual is not None:
+            raise KeyboardInterrupt
+        return real(self, model)
+
+    monkeypatch.setattr(Workshop, "make", stopped)
+    with pytest.raises(Interrupted, match="The same command continues"):
+        grid.run_study(study(), console=quiet(), workers=1)
+    assert read_update(tmp_path / "out").status == "interrupted"
+    monkeypatch.setattr(Workshop, "make", real)
+    monkeypatch.setattr("holdfast.training.run._Run.fit", lambda self: pytest.fail("trained again"))
+    assert grid.run_study(study(), console=quiet(), workers=1).status == "finished"
+
+
+def test_another_grid_in_the_folder_is_refused(study):
+    grid.run_study(study(budgets=[], siblings=False), console=quiet(), workers=1)
+    with pytest.raises(RunFolderError, match="budgets: was"):
+        grid.run_study(study(budgets=[500]), console=quiet(), workers=1)
+
+
+@pytest.mark.slow
+def test_two_workers_share_a_study(study, tmp_path):
+    record = grid.run_study(study(), console=quiet(), workers=2)
+    assert [m.state for m in record.models] == ["complete"] * 5
+    assert len(list((tmp_path / "out" / "logs").glob("worker-*.log"))) == 2
+
+
+@pytest.mark.slow
+def test_the_small_study_and_its_claims(tmp_path):
+    from holdfast.studies.residual.reproduction import reproduce
+
+    claims = reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=quiet())
+    assert [c.number for c in claims] == ["1a", "1b", "1c", "2a", "2b", "2c", "3a", "3b", "4"]
+    assert (tmp_path / "again" / "claims.html").is_file() and (tmp_path / "again" / "residual" / "report.html").is_file()
+    console = quiet()
+    reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=console)
+    assert "nothing is run again" in console.file.getvalue()

@@ -1,0 +1,91 @@
+"""The grid of an update and of a study, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from holdfast.errors import ConfigError
+from holdfast.studies.residual.plan import read_tokens, shown_tokens, study_config, update_config
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("100M", 100_000_000), ("1B", 10**9), ("1.5k", 1500), (700, 700), ("2_000", 2000), ("5e6", 5_000_000), ("0.5b", 5 * 10**8)]
+)
+def test_tokens_as_people_write_them(text, tokens):
+    assert read_tokens(text) == tokens
+    assert read_tokens(shown_tokens(tokens)) == tokens
+
+
+@pytest.mark.parametrize("text", ["lots", "1.5", "-3", "0", True, "10X", ""])
+def test_what_is_no_number_of_tokens(text):
+    with pytest.raises(ValueError, match="tokens"):
+        read_tokens(text)
+
+
+def study(pair, news, **changes):
+    base, instruct = map(str, pair)
+    given = {"families": {"a": {"base": base, "instruct": instruct}}, "corpus": str(news), "budgets": [100, 200], "output_dir": "never"}
+    return study_config({**given, **changes})
+
+
+def test_table_2_budgets_times_base_instruct_and_residual(pair, news):
+    config = study(pair, news, budgets=["1k", "2k", "3k"])
+    assert [m.label for m in config.models()] == [
+        "a base", "a instruct",
+        *(label for n in (1, 2, 3) for label in (f"a base + {n}k tokens", f"a instruct + {n}k tokens", f"a base + {n}k tokens + residual")),
+    ]  # fmt: skip
+    assert len({m.name for m in config.models()}) == 11
+
+
+def test_tables_3_and_4_siblings_and_derived_models_without_training(pair, news):
+    base, instruct = map(str, pair)
+    families = {"a": {"base": base, "instruct": instruct}, "b": {"base": base, "instruct": instruct}}
+    config = study_config({"families": families, "derived": {"docs": instruct}, "output_dir": "never"})
+    assert [m.name for m in config.models()] == [
+        "a-base", "a-instruct", "b-base", "b-instruct", "a-base-b-residual", "b-base-a-residual", "docs", "docs-a-residual", "docs-b-residual",
+    ]  # fmt: skip
+    assert all(m.tokens == 0 for m in config.models())
+
+
+def test_scales_and_seeds_multiply(pair, news):
+    config = study(pair, news, budgets=[100], scales=[0.5, 1], seeds=[0, 1], starts=["base"])
+    names = [m.name for m in config.models()]
+    assert names[2:] == [f"a-base-100-seed{s}{r}" for s in (0, 1) for r in ("", "-residual-x0.5", "-residual-x1")]
+
+
+def test_an_update_has_one_pair(request_of):
+    names = [m.name for m in update_config(request_of(tokens="1k", continued_instruct=True)).models()]
+    assert names == ["base", "instruct", "base-1k", "instruct-1k", "base-1k-residual"]
+    assert [m.name for m in update_config(request_of()).models()] == ["base", "instruct", "base-new", "base-new-residual"]
+
+
+def test_the_resolved_configuration_is_one_itself(request_of):
+    config = update_config(request_of(after="2024-01-01", scales=[0.5]))
+    again = update_config(yaml.safe_load(yaml.safe_dump(config.resolved)))
+    assert again.key == config.key and again.differences(config.resolved) == []
+    assert again.scales == (0.5, 1.0), "what the others are held against is always there"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"families": None}, "families: expected pairs by name"),
+        ({"families": {"a": {"base": "x"}}}, "families.a.instruct is missing"),
+        ({"families": {"a b": {"base": "o/x", "instruct": "o/y"}}}, "names of letters"),
+        ({"families": {"a": {"base": "o/x", "instruct": "o/x"}}}, "is the base itself"),
+        ({"budgets": ["1k", "many"]}, "budgets: expected a number of tokens"),
+        ({"starts": ["bas"]}, "starts: expected some of base, instruct, got 'bas'. Did you mean 'base'"),
+        ({"seeds": [-1]}, "seeds: expected whole numbers"),
+        ({"derived": {"a": "o/x"}}, "derived: expected a name of its own"),
+        ({"small": "word"}, "small: expected 'world'"),
+        ({"bugdets": [1]}, "unknown key 'bugdets'. Did you mean 'budgets'"),
+        ({"corpus": None}, "corpus is missing"),
+    ],
+)
+def test_mistakes_in_a_study(pair, news, changes, said):
+    base, instruct = map(str, pair)
+    given = {"families": {"a": {"base": base, "instruct": instruct}}, "corpus": str(news), "budgets": [100], "output_dir": "never"}
+    with pytest.raises(ConfigError) as caught:
+        study_config({k: v for k, v in {**given, **changes}.items() if v is not None})
+    assert said in str(caught.value)

@@ -1,0 +1,242 @@
+"""`holdfast update` from new text to page, on models of a few thousand parameters."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError
+from holdfast.residual_results import read_update
+from holdfast.results import EvaluationFolder, read_jsonl
+from holdfast.studies.residual import session
+from holdfast.studies.residual.plan import update_config
+
+
+def run(keys, console=None):
+    return session.update(update_config(keys), console=console or Console(file=io.StringIO(), width=120))
+
+
+@pytest.fixture(scope="module")
+def finished(request, tmp_path_factory):
+    """An update with every arm, made once."""
+    pair, news = request.getfixturevalue("pair"), request.getfixturevalue("news")
+    out = tmp_path_factory.mktemp("update") / "out"
+    keys = {
+        "base": str(pair[0]), "instruct": str(pair[1]), "corpus": str(news), "held_out": 0.2, "window": 64, "tokens": 600, "epochs": 3,
+        "continued_instruct": True, "output_dir": str(out),
+        "train": {"learning_rate": 1e-3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "bf16": False, "use_cpu": True,
+                  "save_strategy": "no", "gradient_checkpointing": False, "logging_steps": 1},
+    }  # fmt: skip
+    return keys, out, run(keys)
+
+
+def test_the_result_is_the_continued_base_with_the_residual(finished, pair):
+    _, out, record = finished
+    result = load_file(out / record.model(record.result).path / "model.safetensors")
+    continued = load_file(out / "runs" / "base-600" / "model.safetensors")
+    base, instruct = (load_file(folder / "model.safetensors") for folder in pair)
+    for name, weight in result.items():
+        expected = continued[name].double() + instruct[name].double() - base[name].double()
+        torch.testing.assert_close(weight.double(), expected, atol=1e-6, rtol=0)
+    moved = sum(float((continued[n] - base[n]).norm()) for n in base)
+    assert moved > 0
+
+
+def test_the_instruct_models_template_travels(finished):
+    _, out, record = finished
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(out / record.model(record.result).path)
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<user>hi"
+
+
+def test_all_models_are_measured_and_compared(finished):
+    _, out, record = finished
+    assert record.status == "finished" and record.result == "base-600-residual"
+    assert [m.name for m in record.models] == ["base", "instruct", "base-600", "instruct-600", "base-600-residual"]
+    for model in record.models:
+        entry = EvaluationFolder(out / model.evaluations).find("new_text", "held_out")
+        assert entry is not None and entry.model["hash"] == model.hash
+    pairs = {(p.before, p.after) for p in record.pairs}
+    assert pairs == {
+        ("base", "base-600"), ("instruct", "instruct-600"), ("instruct", "base-600-residual"), ("instruct-600", "base-600-residual"),
+        ("base-600", "base-600-residual"), ("base", "base-600-residual"),
+    }  # fmt: skip
+    learnt = next(p for p in record.pairs if (p.before, p.after) == ("base", "base-600")).comparisons[0]
+    assert learnt.gain > 0, "it was trained on text like the held-out one"
+
+
+def test_budget_and_epochs_are_kept(finished):
+    _, out, record = finished
+    about = json.loads((out / "corpus" / "600.jsonl.json").read_text())
+    trained = record.model("base-600")
+    assert abs(about["tokens"] - 600) <= 60
+    assert trained.tokens == pytest.approx(3 * about["tokens"], rel=0.02)
+    assert trained.flops == 6.0 * trained.parameters * trained.tokens
+    assert record.model("base").tokens == 0 and record.model("base").flops == 0.0
+
+
+def test_held_out_documents_are_not_trained_on(finished):
+    _, out, record = finished
+    held = {row["text"] for row in read_jsonl(out / "corpus" / "all.heldout.jsonl")}
+    assert held and len(held) == record.corpus["held_out"]
+    assert not held & {row["text"] for row in read_jsonl(out / "corpus" / "600.jsonl")}
+    assert record.corpus["first_date"].startswith("2024-01")
+
+
+def test_the_page_and_the_record_are_there(finished):
+    _, out, record = finished
+    assert read_update(out).result == record.result
+    page = (out / "report.html").read_text()
+    assert "base-600-residual" in page or "residual" in page
+
+
+def test_the_same_command_does_nothing_twice(finished, monkeypatch):
+    keys, out, record = finished
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
+    monkeypatch.setattr("holdfast.evaluation.runner.evaluate", lambda *a, **k: pytest.fail("measured again"))
+    again = run(keys)
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")} == before
+    assert again.result == record.result and [m.hash for m in again.models] == [m.hash for m in record.models]
+
+
+def test_another_request_in_the_folder_is_refused(finished):
+    keys, _out, _ = finished
+    with pytest.raises(RunFolderError, match="epochs: was 3, is 2"):
+        run({**keys, "epochs": 2})
+
+
+def test_an_interruption_is_continued(request_of, monkeypatch, tmp_path):
+    keys = request_of(tokens=400)
+    from holdfast.studies.residual.making import Workshop
+
+    real = Workshop._with_residual
+    monkeypatch.setattr(Workshop, "_with_residual", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(Interrupted, match="The same command continues"):
+        run(keys)
+    assert read_update(tmp_path / "out").status == "interrupted"
+    monkeypatch.setattr(Workshop, "_with_residual", real)
+    monkeypatch.setattr("holdfast.training.run._Run.fit", lambda self: pytest.fail("trained again"))
+    record = run(keys)
+    assert record.status == "finished" and not any("Failed" in note for note in record.notes)
+
+
+@pytest.mark.slow
+def test_a_scale_is_chosen_where_several_are_given(request_of, tmp_path):
+    record = run(request_of(scales=[0.0, 1.0], choose_by=["old"]))
+    found = record.scale
+    assert found.entries == ["source/old"] and {c["scale"] for c in found.candidates} == {0.0, 1.0}
+    sure = [c for c in found.candidates if c["against_one"] and c["against_one"]["interval"][0] > 0]
+    assert found.chosen == (0.0 if sure else 1.0)
+    assert record.model(record.result).scale == found.chosen
+    kept = {m.scale for m in record.models if m.residual is not None and list((tmp_path / "out" / m.path).glob("*.safetensors"))}
+    assert kept == {found.chosen}
+
+
+def test_an_adapter_is_continued_and_merged(request_of, pair, tmp_path):
+    keys = request_of()
+    keys["train"] = {**keys["train"], "use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
+    record = run(keys)
+    folder = tmp_path / "out" / record.model(record.result).path
+    assert (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file()
+    result, instruct = load_file(folder / "model.safetensors"), load_file(pair[1] / "model.safetensors")
+    changed = {n for n in result if not torch.allclose(result[n], instruct[n], atol=1e-6)}
+    assert changed and all("proj" in n for n in changed), "what the adapter does not touch is the instruct model's"
+
+
+@pytest.mark.slow
+def test_retention_methods_keep_the_continued_base_near(request_of, tmp_path):
+    keys = request_of()
+    keys["train"] = {**keys["train"], "retention": [{"label_annealing": {"weight": 1.0}}, {"sfa": {"p": 0.5}}]}
+    run(keys)
+    record = json.loads((tmp_path / "out" / "runs" / "base-new" / "run.json").read_text())
+    assert [m["method"] for m in record["retention"]] == ["label_annealing", "sfa"]
+
+
+# ------------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_all_mistakes_at_once(request_of, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        update_config(request_of(base=None, instrct="x", corpus=str(tmp_path / "nwes.jsonl"), tokens="lots", epochs=0, keep="everything",
+                                 train={"learning_rat": 1e-3, "seed": 3}, scale=1, scales=[1, "x"], held_out=1.5))  # fmt: skip
+    text = str(caught.value)
+    for said in ("unknown key 'instrct'", "base is missing", "no such file or folder", "tokens: expected a number", "epochs: expected a number above 0",
+                 "keep: expected one of", "train.seed: is set here by 'seed'", "scale, scales: give one", "scales: expected finite", "held_out: expected"):  # fmt: skip
+        assert said in text, said
+
+
+def test_a_typo_of_the_training_keys_is_named(request_of):
+    with pytest.raises(ConfigError, match="train: unknown key 'learning_rat'"):
+        update_config(request_of(train={"learning_rat": 1e-3}))
+
+
+def test_a_corpus_smaller_than_the_budget(request_of):
+    with pytest.raises(ConfigError, match=r"the corpus has [\d,]+ tokens in \d+ documents.*less than the budget of 1M"):
+        run(request_of(tokens="1M"))
+
+
+def test_other_vocabularies_are_refused(request_of, pair, tmp_path):
+    from tiny import build_model, build_tokenizer
+
+    other = tmp_path / "other"
+    build_model(vocab_size=300).save_pretrained(other)
+    build_tokenizer(vocab_size=300).save_pretrained(other)
+    with pytest.raises(ModelError, match=r"vocabulary|rows|tokens"):
+        run(request_of(instruct=str(other)))
+    assert not list((tmp_path / "out").glob("runs/*")), "before anything is trained"
+
+
+def test_other_architectures_are_refused(request_of, tmp_path, tokenizer):
+    from tiny import build_model
+
+    other = tmp_path / "wide"
+    build_model(width=64).save_pretrained(other)
+    tokenizer.save_pretrained(other)
+    with pytest.raises(ShapeError, match=r"do not fit together[^$]*\[320, 64\]"):
+        run(request_of(instruct=str(other)))
+
+
+@pytest.mark.slow
+def test_a_strange_parent_is_warned_about_with_the_evidence(request_of, tmp_path, tokenizer):
+    from tiny import build_model
+
+    other = tmp_path / "stranger"
+    build_model(seed=9).save_pretrained(other)  # its norms, which are all 1, are the only thing that it shares
+    tokenizer.save_pretrained(other)
+    console = Console(file=io.StringIO(), width=300)
+    record = run(request_of(instruct=str(other)), console)
+    assert "does not look like a fine-tune" in console.file.getvalue()
+    assert any("relative norm" in note for note in record.notes)
+    assert record.ancestry[0]["total"]["relative"] > 0.3
+
+
+def test_long_empty_and_duplicate_documents_are_counted(request_of, tmp_path, news):
+    texts = [row["text"] for row in read_jsonl(news)]
+    corpus = tmp_path / "mixed.jsonl"
+    rows = [{"text": t} for t in [*texts, texts[0], texts[0].upper(), "", "  ", " ".join(texts[:20])]]
+    corpus.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    record = run(request_of(corpus=str(corpus)))
+    assert any("longer than the window of 64 tokens" in note and "split" in note for note in record.notes)
+    skipped = record.corpus["skipped"]
+    assert sum(skipped.values()) >= 4 and any("duplicate" in reason for reason in skipped)
+
+
+@pytest.mark.slow
+def test_only_documents_that_are_new(request_of):
+    record = run(request_of(after="2024-07-01"))
+    assert record.corpus["first_date"] >= "2024-07-01" and sum(record.corpus["skipped"].values()) > 0
+
+
+def test_a_folder_of_others_is_not_touched(request_of, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds no update"):
+        run(request_of())
+    shutil.rmtree(tmp_path / "out")
