@@ -163,6 +163,23 @@ def test_a_trainer_confines_attention_and_trains_as_with_the_mask(tmp_path):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3, msg=name)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("attention", ["flash_attention_2", "sdpa"])
+def test_packed_logits_on_a_gpu(attention):
+    """Half precision, so to its rounding; sdpa goes by torch's variable-length kernel."""
+    if attention == "flash_attention_2":
+        pytest.importorskip("flash_attn")
+    model = build_model(width=128).to("cuda", torch.bfloat16).eval()
+    model.set_attn_implementation(attention)
+    assert use_document_attention(model) == (attention == "sdpa")
+    lengths = [11, 3, 25, 2]
+    packed, bounded = ({k: v.cuda() if torch.is_tensor(v) else v for k, v in b.items()} for b in batch(lengths))
+    with torch.no_grad():
+        together = model(**bounded, use_cache=False).logits[0].float()
+        alone = [model(input_ids=ids[None], use_cache=False).logits[0].float() for ids in packed["input_ids"][0].split(lengths)]
+    torch.testing.assert_close(together, torch.cat(alone), atol=5e-2, rtol=0)
+
+
 def test_a_teacher_sees_the_same_documents(tmp_path):
     from holdfast.retention.label_annealing import LabelAnnealing
 

@@ -169,8 +169,8 @@ def pair_title(pair: Pair, record: ResidualRecord) -> str:
 # ----------------------------------------------------------------------------------------------------------- terminal
 
 STATE_STYLES = {"failed": "red", "waiting": "dim", "running": "dim"}
-MOST_PAIRS = 8
-"""Of a terminal; a study's are on its page."""
+MOST_PAIRS = 2
+"""With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on the page."""
 MOST_COLUMNS = 3
 """Scores that fit beside a label into eighty columns."""
 
@@ -200,10 +200,9 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
         rows.append([(f"{m.model.label or m.model.name}{state}", style), *(_cell(m, s) for s in scores)])
     if rows:
         out.table("Models", columns, rows)
-    many = len(record.pairs) > MOST_PAIRS
-    if many:
-        out.line(f"{len(record.pairs)} pairs of models are held against each other on the page.", "dim")
-    for pair in [] if many else record.pairs:
+    shown = [p for p in record.pairs if p.after == record.result][:MOST_PAIRS]
+    rest = len(record.pairs) - len(shown)
+    for pair in shown:
         out.line(pair.question or pair_title(pair, record), "bold")
         out.line(f"  {pair_title(pair, record)}", "dim")
         primary = [c for c in pair.comparisons if c.primary] or pair.comparisons
@@ -212,6 +211,8 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
         for c in primary:
             tone = {"gained": "good", "lost": "bad"}.get(c.verdict, "flat")
             out.line(f"  {c.name}: {levels_text(c)}, {difference_text(c)}: {c.verdict}", STYLE[tone])
+    if rest:
+        out.line(f"{rest} {'more ' if shown else ''}pair{'s' if rest != 1 else ''} of models {'are' if rest != 1 else 'is'} on the page.", "dim")
     if record.scale is not None:
         out.line(f"Scale     {record.scale.chosen:g}: {record.scale.reason}")
     if corpus_text(record):
