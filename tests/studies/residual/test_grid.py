@@ -52,6 +52,7 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
     assert fitted == [] and again.models == record.models
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, tmp_path, monkeypatch):
     real = Workshop.measure
 
@@ -69,6 +70,7 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, t
     assert [m.state for m in grid.run_study(study(keep="all"), console=quiet(), workers=1).models] == ["complete"] * 5
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
     real = Workshop.make
 

@@ -139,6 +139,7 @@ def test_a_scale_is_chosen_where_several_are_given(request_of, tmp_path):
     assert kept == {found.chosen}
 
 
+@pytest.mark.slow
 def test_an_adapter_is_continued_and_merged(request_of, pair, tmp_path):
     keys = request_of()
     keys["train"] = {**keys["train"], "use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
@@ -217,6 +218,7 @@ def test_a_strange_parent_is_warned_about_with_the_evidence(request_of, tmp_path
     assert record.ancestry[0]["total"]["relative"] > 0.3
 
 
+@pytest.mark.slow
 def test_long_empty_and_duplicate_documents_are_counted(request_of, tmp_path, news):
     texts = [row["text"] for row in read_jsonl(news)]
     corpus = tmp_path / "mixed.jsonl"

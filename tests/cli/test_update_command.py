@@ -1,0 +1,87 @@
+"""`holdfast update` and `holdfast residual study` at the command line: help, a dry run, and mistakes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from holdfast.cli.main import main
+from tiny import SENTENCES, build_model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, tokenizer):
+    root = tmp_path_factory.mktemp("models")
+    for name in ("base", "instruct"):
+        model = build_model()
+        if name == "instruct":
+            for p in model.parameters():
+                p.data.mul_(1.001)
+        model.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    (root / "news.jsonl").write_text("".join(json.dumps({"text": f"{s} {i}", "date": "2024-02-01"}) + "\n" for i, s in enumerate(SENTENCES * 4)))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["update"], ["new instruct model = (base + new text)", "--continued_instruct", "holdfast cost", "report.html"]),
+        (["residual", "study"], ["budgets: [100M, 500M, 1B]", "--workers", "derived"]),
+    ],
+)
+def test_help_teaches(command, said, capsys):
+    assert main([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert [word for word in said if word not in text] == []
+
+
+def test_a_dry_run_checks_and_makes_nothing(models, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--base", str(models / "base"), "--instruct", str(models / "instruct"), "--corpus", str(models / "news.jsonl"), "--tokens", "1k"]
+    assert main(["update", *words, "--continued_instruct", "--train", "learning_rate=1e-5", "use_peft=true", "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert "base + 1k tokens + residual" in out and "instruct + 1k tokens" in out and "1k tokens" in out
+    assert "Add evaluation: to see what was kept" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_of_the_command_line_come_together(models, tmp_path, capsys):
+    words = ["--base", str(models / "base"), "--instruct", str(models / "instrut"), "--corpus", str(models / "nws.jsonl"), "--tokens", "some",
+             "--train", "learning_rat=1", "oops", "--evaluation", "instruction_residul", "--kepp", "all"]  # fmt: skip
+    assert main(["update", *words]) == 2
+    err = capsys.readouterr().err
+    for said in ("instrut", "Did you mean", "nws.jsonl", "tokens: expected a number of tokens", "expected KEY=VALUE", "unknown suite 'instruction_residul'",
+                 "unknown option '--kepp'"):  # fmt: skip
+        assert said in err, said
+
+
+def test_a_yaml_and_the_command_line_which_wins(models, tmp_path, capsys):
+    request = {"base": str(models / "base"), "instruct": str(models / "instruct"), "corpus": [str(models / "news.jsonl")], "tokens": "1k",
+               "train": {"learning_rate": 1e-4}, "output_dir": str(tmp_path / "out")}  # fmt: skip
+    (tmp_path / "update.yaml").write_text(yaml.safe_dump(request))
+    assert main(["update", "--config", str(tmp_path / "update.yaml"), "--tokens", "2k", "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert "base + 2k tokens" in out and str(tmp_path / "out") in out
+    (tmp_path / "update.yaml").write_text(yaml.safe_dump({**request, "tokns": "1k"}))
+    assert main(["update", "--config", str(tmp_path / "update.yaml"), "--dry_run"]) == 2
+    assert "unknown key 'tokns'. Did you mean 'tokens'" in capsys.readouterr().err
+
+
+def test_a_study_lists_its_models(models, tmp_path, capsys):
+    study = {"families": {n: {"base": str(models / "base"), "instruct": str(models / "instruct")} for n in ("a", "b")}, "output_dir": str(tmp_path)}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(study))
+    assert main(["residual", "study", "--config", str(tmp_path / "s.yaml"), "--dry_run"]) == 0
+    assert "a base + b residual" in capsys.readouterr().out
+    assert main(["residual", "study"]) == 2
+    assert "--config is missing" in capsys.readouterr().err
+    assert main(["residual", "stdy"]) == 2
+    assert "Did you mean 'study'" in capsys.readouterr().err
+
+
+def test_reproduce_says_what_belongs_to_which_paper(capsys):
+    assert main(["reproduce", "residual", "--full", "--recipes", "math"]) == 2
+    err = capsys.readouterr().err
+    assert "--recipes: belongs to label-annealing" in err and "configs/residual/llama3-budgets.yaml" in err
