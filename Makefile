@@ -52,6 +52,8 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/budget.py --check
 	$(BIN)/python benchmarks/evaluation.py --check
 	$(BIN)/python benchmarks/sweep.py --check
+	$(BIN)/python benchmarks/packing.py --check
+	$(BIN)/python benchmarks/cost.py --check
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
