@@ -141,6 +141,8 @@ def test_every_evaluation_key_is_described():
         ("Perplexity entries", suite._KEYS["perplexity"], entries.PerplexityEntry, {"suite", "data", "memorisation"}),
         ("Memorisation entries", suite._KEYS["memorisation"], None, set()),
         ("Classes entries", suite._KEYS["classes"], entries.ClassesEntry, {"suite", "data", "labels"}),
+        ("Choices entries", suite._KEYS["choices"], entries.ChoicesEntry, {"suite", "data"}),
+        ("Instructions entries", suite._KEYS["instructions"], entries.InstructionsEntry, {"suite", "data"}),
         ("Tasks", suite._KEYS["task"], entries.TaskEntry, {"suite", "answers"}),
         ("Answers entries", suite._KEYS["answers"], None, set()),
     ):
@@ -415,7 +417,12 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     }
 
 
-def test_the_python_examples_run(scene, capsys):
+def test_the_python_examples_run(scene, capsys, monkeypatch, tmp_path):
+    from holdfast.studies import world
+
+    real, small = world.WorldRecipe, dataclasses.asdict(world.quick_recipe())
+    monkeypatch.setattr(world, "WorldRecipe", lambda **changes: real(**{**small, **changes}))  # the page's own takes minutes
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     examples = blocks("python")
     for example in examples:
         exec(compile(example.values[0], str(example.id), "exec"), scene)

@@ -54,7 +54,7 @@ class StudiedModel:
     evaluations: str = ""
     """The folder of its evaluations, relative to the study's."""
     flops: float = 0.0
-    """Floating-point operations spent here on making it: 0 for a given model, that of the continuation for the others (an addition is some per weight)."""
+    """Floating-point operations spent here on making it: 0 for a given model, those of the continuation for the others."""
     seconds: float = 0.0
     """Wall-clock time of making it here, its continuation included."""
     parameters: int = 0
@@ -116,7 +116,7 @@ class ResidualRecord:
     pairs: list[Pair] = dataclasses.field(default_factory=list)
     scale: ScaleChoice | None = None
     corpus: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"documents", "tokens", "held_out", "first_date", "last_date", "skipped": {reason: count}, "windows", "wasted": share of the windows, ...}`."""
+    """`{"documents", "tokens", "held_out", "first_date", "last_date", "skipped": {reason: count}, "windows", "wasted": share of them, ...}`."""
     ancestry: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """The evidence that instruct models are children of their bases; see `holdfast.checkpoints.ancestry`."""
     cost: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -204,6 +204,12 @@ class Evaluation:
     - "answers": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float], "gold", "answer", "acc": 0 or 1}`, the
       probabilities over the options alone, so that their sum is 1.
     - "classes": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int, "answer": int}`.
+    - "choices": `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice, "probabilities": [float], "gold": int,
+      "answer": int, "acc": 0 or 1, "nats": -log p(gold), "tokens": int}`, nats and tokens of the right option as a text, probabilities over the
+      options alone, "task" where questions are grouped.
+    - "instructions": `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str, "instructions": [id],
+      "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc": instructions followed, "inst_level_strict_acc#": their
+      number, ...}`, and the same with "loose" for "strict".
     - "code": `{"doc", "prompt", "question", "pass@1": float, ..., "n": int, "correct": int, "outputs": [str], "reasons": [str]}`.
     - "average": no rows; `settings["members"]` is a list of `{"suite", "name", "metric"}` whose mean it is.
     """
@@ -212,7 +218,7 @@ class Evaluation:
     """"source" (what must be kept) or "target" (what is learnt), or a name of the user's."""
     name: str
     kind: str
-    """"perplexity", "memorisation", "task", "answers", "classes", "code" or "average"."""
+    """"perplexity", "memorisation", "task", "answers", "classes", "choices", "instructions", "code" or "average"."""
     primary: str
     """The metric that comparisons and plots lead with; a key of `metrics`."""
     metrics: dict[str, Metric]

@@ -53,7 +53,7 @@ def test_no_paper_lists_them(asked, capsys):
     assert command.run([]) == 2
     shown = capsys.readouterr().err
     assert "label-annealing" in shown and "usage: holdfast reproduce PAPER" in shown
-    with pytest.raises(ConfigError, match=r"expected one paper \(label-annealing\), got 2"):
+    with pytest.raises(ConfigError, match=r"expected one paper \(label-annealing, residual\), got 2"):
         command.run(["label-annealing", "another"])
     with pytest.raises(ConfigError, match="expected one paper"):
         command.run(["--quick"])

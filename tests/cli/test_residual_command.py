@@ -65,7 +65,9 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
     Path("apply.yaml").write_text(dedent(command.APPLY_EPILOG.split("apply.yaml\n")[-1]))
     text = "\n".join([command.HELP, command.EXTRACT_EPILOG, command.APPLY_EPILOG.rpartition("\napply.yaml")[0]])
     lines = text.replace("\\\n", " ").splitlines()
-    examples = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("  holdfast residual ")]
+    examples = [
+        shlex.split(line, comments=True)[1:] for line in lines if line.startswith(("  holdfast residual extract", "  holdfast residual apply"))
+    ]
     assert len(examples) == 11
     for words in examples:
         words = [*words[:-1], "elsewhere"] if words[-1] == "residual" else words

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
     "update": ("holdfast.cli.update", "keep an instruct model current: continue its base on new text, add the instruction residual"),
+    "world": ("holdfast.cli.world", "a small world of facts with base and instruct models, to measure knowledge in minutes"),
     "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
     "distance": ("holdfast.cli.distance", "how far the weights of one checkpoint are from another's"),

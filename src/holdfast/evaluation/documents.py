@@ -150,11 +150,27 @@ def _content_bytes(message: Mapping[str, Any]) -> int:
     return len((content if isinstance(content, str) else str(content or "")).encode())
 
 
-def border_ids(prompt: str, completion: str, tokenizer: Any) -> tuple[list[int], list[int]]:
-    """(given, scored) token ids of a text in two parts, by the conventions above. A text without BOS gives its first token away."""
-    ids = _string_ids(prompt + completion, tokenizer)
-    start = max(1, _common_prefix(_string_ids(prompt, tokenizer), ids))
+def border_ids(prompt: str, completion: str, tokenizer: Any, *, chat: bool = False) -> tuple[list[int], list[int]]:
+    """(given, scored) token ids of a text in two parts, by the conventions above. A text without BOS gives its first token away; `chat`: the prompt
+    was written by a chat template, BOS and all."""
+    encode = _tokens if chat else _string_ids
+    ids = encode(prompt + completion, tokenizer)
+    start = max(1, _common_prefix(encode(prompt, tokenizer), ids))
     return ids[:start], ids[start:]
+
+
+def chat_prompt(messages: Messages, tokenizer: Any) -> str:
+    """Messages as the chat template writes them, up to where the reply begins.
+
+    Raises:
+        ModelError: the tokenizer has no chat template.
+    """
+    return _render(messages, tokenizer, reply=True)
+
+
+def prompt_ids(prompt: str, tokenizer: Any, *, chat: bool = False) -> list[int]:
+    """Token ids of a text to be gone on with, by the conventions above; `chat` as in `border_ids`."""
+    return _tokens(prompt, tokenizer) if chat else _string_ids(prompt, tokenizer)
 
 
 def starts_with_bos(tokenizer: Any) -> bool:

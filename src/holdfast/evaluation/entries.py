@@ -72,6 +72,52 @@ class ClassesEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChoicesEntry:
+    """Questions with options of their own, answered by the likelihood of each option."""
+
+    suite: str
+    name: str
+    data: str
+    """Absolute path of a local file or folder, or a hub id; rows of prompt, options and answer (the right option's index from 0)."""
+    split: str = "train"
+    config: str | None = None
+    max_documents: int | None = None
+    length_normalised: bool = True
+    """Divides an option's log-likelihood by its tokens; False takes the sum."""
+    apply_chat_template: bool = False
+    """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
+    group: str | None = None
+    """Column whose values the report draws apart, such as the subject."""
+
+    @property
+    def kind(self) -> str:
+        """ "choices"."""
+        return "choices"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstructionsEntry:
+    """Prompts with instructions whose following a program checks."""
+
+    suite: str
+    name: str
+    data: str
+    """Absolute path of a local file or folder, or a hub id; rows of prompt (or messages), instruction_id_list and kwargs, as IFEval has them."""
+    split: str = "train"
+    config: str | None = None
+    max_documents: int | None = None
+    max_new_tokens: int = 256
+    """The longest reply; greedy, it ends earlier where the model ends it."""
+    apply_chat_template: bool = False
+    """Puts a prompt in the tokenizer's chat template; messages always are."""
+
+    @property
+    def kind(self) -> str:
+        """ "instructions"."""
+        return "instructions"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskEntry:
     """One lm-evaluation-harness task or group of tasks."""
 
@@ -111,7 +157,7 @@ class TaskEntry:
         return self.task.endswith(TASK_SUFFIXES)
 
 
-Entry = PerplexityEntry | ClassesEntry | TaskEntry
+Entry = PerplexityEntry | ClassesEntry | ChoicesEntry | InstructionsEntry | TaskEntry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.evaluation.entries import CODE_FAMILIES, ClassesEntry, Entry, EvaluationPlan, PerplexityEntry, TaskEntry
+from holdfast.evaluation.entries import (
+    CODE_FAMILIES,
+    ChoicesEntry,
+    ClassesEntry,
+    Entry,
+    EvaluationPlan,
+    InstructionsEntry,
+    PerplexityEntry,
+    TaskEntry,
+)
 from holdfast.evaluation.estimates import TEXT_FIGURES, Ratio, estimate
 from holdfast.evaluation.partial import Partial
 from holdfast.results import Metric
@@ -30,6 +39,21 @@ _CLASSES = {
     "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
 }
 
+_CHOICES = {
+    "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
+    "nats_per_token": TEXT_FIGURES["nats_per_token"],
+}
+_INSTRUCTIONS = {
+    f"{level}_level_{how}_acc": Ratio(
+        numerator=f"{level}_level_{how}_acc",
+        denominator=f"inst_level_{how}_acc#" if level == "inst" else None,
+        unit=f"{level}_level_{how}_acc",
+        higher_is_better=True,
+    )
+    for level, how in (("prompt", "strict"), ("inst", "strict"), ("prompt", "loose"), ("inst", "loose"))
+}
+"""As lm-evaluation-harness calls them: over prompts, or over all instructions of all prompts."""
+
 
 def measure(model: Any, tokenizer: Any, entry: Entry, plan: EvaluationPlan, *, report: Report, partial: Partial) -> Outcome:
     """Measures one entry.
@@ -49,6 +73,10 @@ def measure(model: Any, tokenizer: Any, entry: Entry, plan: EvaluationPlan, *, r
         return _text(model, tokenizer, entry, plan, report, partial)
     if isinstance(entry, ClassesEntry):
         return _classes(model, tokenizer, entry, plan, report, partial)
+    if isinstance(entry, ChoicesEntry):
+        return _choices(model, tokenizer, entry, plan, report, partial)
+    if isinstance(entry, InstructionsEntry):
+        return _instructions(model, tokenizer, entry, plan, report, partial)
     return {"task": _task, "answers": _answers, "code": _code}[entry.kind](model, tokenizer, entry, plan, report, partial)
 
 
@@ -68,6 +96,14 @@ def check(entry: Entry, tokenizer: Any) -> None:
         from holdfast.evaluation.classes import read_classes
 
         read_classes(entry)
+    elif isinstance(entry, ChoicesEntry):
+        from holdfast.evaluation.choices import read_choices
+
+        read_choices(entry, tokenizer)
+    elif isinstance(entry, InstructionsEntry):
+        from holdfast.evaluation.instructions import read_instructions
+
+        read_instructions(entry, tokenizer)
     elif entry.kind == "answers":
         from holdfast.evaluation.answers import check_answers
 
@@ -142,6 +178,25 @@ def _classes(model: Any, tokenizer: Any, entry: ClassesEntry, plan: EvaluationPl
     prompts, golds = read_classes(entry)
     rows = score_classes(model, tokenizer, prompts, golds, entry.options, progress=report, partial=partial)
     return rows, figures(rows, _CLASSES, plan), "class_perplexity", {"options": list(entry.options)}
+
+
+def _choices(model: Any, tokenizer: Any, entry: ChoicesEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
+    from holdfast.evaluation.choices import read_choices, score_choices
+
+    questions = read_choices(entry, tokenizer)
+    rows = score_choices(model, tokenizer, questions, length_normalised=entry.length_normalised, progress=report, partial=partial)
+    groups = sorted({row["task"] for row in rows if "task" in row})
+    return rows, figures(rows, _CHOICES, plan), "acc", {"subtasks": groups}
+
+
+def _instructions(model: Any, tokenizer: Any, entry: InstructionsEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
+    from holdfast.evaluation.instructions import answer_instructions, read_instructions
+
+    asked = read_instructions(entry, tokenizer)
+    rows, found = answer_instructions(
+        model, tokenizer, asked, max_new_tokens=entry.max_new_tokens, batch_size=plan.batch_size, progress=report, partial=partial
+    )
+    return rows, figures(rows, _INSTRUCTIONS, plan), "prompt_level_strict_acc", found
 
 
 def _answers(model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
-from holdfast.evaluation.entries import Entry, EvaluationPlan, TaskEntry
+from holdfast.evaluation.entries import Entry, EvaluationPlan, InstructionsEntry, TaskEntry
 from holdfast.evaluation.measures import Report, check, measure
 from holdfast.evaluation.partial import Partial
 from holdfast.results import Comparison, Evaluation, EvaluationFolder, RunFolder, fingerprint, read_json, read_jsonl, write_json, write_jsonl
@@ -219,6 +219,8 @@ def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
     settings.update(kind=entry.kind, confidence=plan.confidence, seed=plan.seed)
     if isinstance(entry, TaskEntry):
         settings.update(task=Path(entry.task).name if entry.is_file else entry.task, batch_size=plan.batch_size)
+    elif isinstance(entry, InstructionsEntry):
+        settings.update(batch_size=plan.batch_size)
     return settings
 
 
@@ -271,6 +273,10 @@ def _versions(entry: Entry) -> dict[str, str]:
         from holdfast.evaluation.sentences import sentence_model
 
         versions["sentences"] = sentence_model()
+    if isinstance(entry, InstructionsEntry):
+        from holdfast.evaluation.instructions import checker_versions
+
+        versions.update(checker_versions(entry))
     return versions
 
 

@@ -122,12 +122,14 @@ def _called(entry: Any) -> str:
     if isinstance(entry, Mapping):
         if entry.get("name"):
             return str(entry["name"])
-        kind = next((kind for kind in ("task", "answers", "perplexity", "memorisation", "classes") if kind in entry), None)
+        kind = next((kind for kind in (*_FILE_KINDS, "task", "answers") if kind in entry), None)
         return "" if kind is None else f"{kind} {entry[kind]}" if kind not in ("task", "perplexity") else str(entry[kind])
     return str(entry)
 
 
-_FILE_KEYS = ("perplexity", "memorisation", "classes", "data", "fewshot_data", "task", "answers")
+_FILE_KINDS = ("perplexity", "memorisation", "classes", "choices", "instructions")
+"""Kinds of entries that are called after their data file."""
+_FILE_KEYS = (*_FILE_KINDS, "data", "fewshot_data", "task", "answers")
 
 
 def _placed(entry: Any, suite: Path) -> Any:

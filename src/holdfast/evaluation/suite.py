@@ -21,6 +21,9 @@ evaluation:
     - classes: reviews.jsonl    # the class whose name is the likeliest
       prompt: "{text}\\nThis review is"
       options: [" negative", " positive"]
+    - choices: questions.jsonl  # rows with a prompt, options and the right one's index
+    - instructions: ifeval.jsonl  # prompts whose replies a program checks, as IFEval's
+      apply_chat_template: true
   averages:
     knowledge: [arc_easy, arc_local/acc_norm]
   suites: [instruction_residual]  # what comes with holdfast, or a YAML file: its entries are added
@@ -44,11 +47,22 @@ from typing import Any
 
 from holdfast.data.readers import COMPRESSIONS, KINDS, kind_of
 from holdfast.errors import did_you_mean
-from holdfast.evaluation.entries import CODE_FAMILIES, TASK_SUFFIXES, Average, ClassesEntry, Entry, EvaluationPlan, PerplexityEntry, TaskEntry
+from holdfast.evaluation.entries import (
+    CODE_FAMILIES,
+    TASK_SUFFIXES,
+    Average,
+    ChoicesEntry,
+    ClassesEntry,
+    Entry,
+    EvaluationPlan,
+    InstructionsEntry,
+    PerplexityEntry,
+    TaskEntry,
+)
 
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _KNOWN_SUITES = ("source", "target")
-_KINDS = ("perplexity", "task", "answers", "memorisation", "classes")
+_KINDS = ("perplexity", "task", "answers", "memorisation", "classes", "choices", "instructions")
 """The key that says what an entry is."""
 
 
@@ -121,6 +135,23 @@ _CLASSES_KEYS: dict[str, Callable[[Any], str | None]] = {
     "options": _texts,
     "label": _word,
 }
+_CHOICES_KEYS: dict[str, Callable[[Any], str | None]] = {
+    "name": _word,
+    "split": _word,
+    "config": _word,
+    "max_documents": _whole(1),
+    "length_normalised": _flag,
+    "apply_chat_template": _flag,
+    "group": _word,
+}
+_INSTRUCTIONS_KEYS: dict[str, Callable[[Any], str | None]] = {
+    "name": _word,
+    "split": _word,
+    "config": _word,
+    "max_documents": _whole(1),
+    "max_new_tokens": _whole(1),
+    "apply_chat_template": _flag,
+}
 _TASK_KEYS: dict[str, Callable[[Any], str | None]] = {
     "name": _word,
     "data": _word,
@@ -136,6 +167,8 @@ _KEYS = {
     "perplexity": {"perplexity": _word, **_TEXT_KEYS},
     "memorisation": {"memorisation": _word, **_TEXT_KEYS},
     "classes": {"classes": _word, **_CLASSES_KEYS},
+    "choices": {"choices": _word, **_CHOICES_KEYS},
+    "instructions": {"instructions": _word, **_INSTRUCTIONS_KEYS},
     "task": {"task": _word, **_TASK_KEYS},
     "answers": {"answers": _word, **{k: v for k, v in _TASK_KEYS.items() if k not in ("metric", "samples", "temperature")}},
 }
@@ -324,8 +357,8 @@ def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems
     if len(given) != 1:
         near = "" if given else next((n for n in (did_you_mean(str(k), _KINDS) for k in value) if n), "")
         problems.append(
-            f"{where}: expected one of `perplexity: <data file>`, `task: <task>`, `answers: <task>`, `memorisation: <data file>` and "
-            f"`classes: <data file>`, got {' and '.join(given) or 'none of them'}.{near}"
+            f"{where}: expected one of `perplexity: <data file>`, `task: <task>`, `answers: <task>`, `memorisation: <data file>`, "
+            f"`classes: <data file>`, `choices: <data file>` and `instructions: <data file>`, got {' and '.join(given) or 'none of them'}.{near}"
         )
         return None
     kind = given[0]
@@ -342,6 +375,8 @@ def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems
         entry = _perplexity(suite, where, sound, base, problems, kind)
     elif kind == "classes":
         entry = _classes(suite, where, sound, base, problems)
+    elif kind in ("choices", "instructions"):
+        entry = _asked(suite, where, sound, base, problems, kind)
     else:
         entry = _task(suite, where, sound, base, problems, kind)
     return entry if len(problems) == before else None
@@ -382,6 +417,17 @@ def _classes(suite: str, where: str, value: dict[str, Any], base: Path | None, p
     if len(set(texts)) < len(texts):
         problems.append(f"{where}.options: expected different texts, got {_show(options)}.")
     return ClassesEntry(suite=suite, data=data, name=value.pop("name", None) or _stem(source), options=texts, labels=labels, **value)
+
+
+def _asked(
+    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str
+) -> ChoicesEntry | InstructionsEntry | None:
+    source = value.pop(kind, None)
+    data = _data(source, where, kind, value, base, problems)
+    if source is None or data is None:
+        return None
+    name = value.pop("name", None) or _stem(source)
+    return (ChoicesEntry if kind == "choices" else InstructionsEntry)(suite=suite, data=data, name=name, **value)
 
 
 def _data(source: str | None, where: str, key: str, value: Mapping[str, Any], base: Path | None, problems: list[str]) -> str | None:

@@ -545,7 +545,9 @@ def answer_charts(name: str, models: Sequence[tuple[str, str, Sequence[Mapping[s
 
 def _answers(page: Page, pairs: Sequence[_Pair], labels: tuple[str, str]) -> None:
     held = [
-        p for p in pairs if p.before.kind in ("answers", "classes") and confidences(p.before_rows) and confidences(p.after_rows) and p.before_rows
+        p
+        for p in pairs
+        if p.before.kind in ("answers", "classes", "choices") and confidences(p.before_rows) and confidences(p.after_rows) and p.before_rows
     ]
     if not held:
         return

@@ -45,6 +45,9 @@ STATUS_TONE = {"finished": "good", "failed": "bad", "interrupted": "warn"}
 
 Key = tuple[str, str]
 
+_CONFIDENT = ("answers", "classes", "choices")
+"""Kinds whose rows have probabilities over options, of which confidence and calibration are drawn."""
+
 
 def write_evaluation_report(
     path: str | os.PathLike[str],
@@ -98,8 +101,8 @@ def _entries(record: EvaluationRecord, models: Sequence[Measured]) -> list[Key]:
 
 
 def _with_curves(model: Measured) -> list[tuple[Key, Evaluation]]:
-    """Entries whose rows the page draws: answers and classes, and groups of several subtasks."""
-    return [(key, e) for key, e in model.evaluations.items() if e.kind in ("answers", "classes") or (e.kind == "task" and e.settings.get("subtasks"))]
+    """Entries whose rows the page draws: answers, classes and choices, and groups of several subtasks."""
+    return [(key, e) for key, e in model.evaluations.items() if e.kind in _CONFIDENT or (e.kind == "task" and e.settings.get("subtasks"))]
 
 
 def _lead(models: Sequence[Measured], key: Key) -> str:
@@ -328,7 +331,7 @@ def _answers(page: Page, models: Sequence[Measured], entries: Sequence[Key], row
         held = [
             (m.label, "accent" if len(models) == 1 else colour_of(place), found)
             for place, m in enumerate(models)
-            if key in m.evaluations and m.evaluations[key].kind in ("answers", "classes") and (found := rows.get((m.label, key)))
+            if key in m.evaluations and m.evaluations[key].kind in _CONFIDENT and (found := rows.get((m.label, key)))
         ]
         if not held:
             continue

@@ -200,9 +200,9 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
         rows.append([(f"{m.model.label or m.model.name}{state}", style), *(_cell(m, s) for s in scores)])
     if rows:
         out.table("Models", columns, rows)
-    shown = [p for p in record.pairs if p.after == record.result][:MOST_PAIRS]
-    rest = len(record.pairs) - len(shown)
-    for pair in shown:
+    told = [p for p in record.pairs if p.after == record.result][:MOST_PAIRS]
+    rest = len(record.pairs) - len(told)
+    for pair in told:
         out.line(pair.question or pair_title(pair, record), "bold")
         out.line(f"  {pair_title(pair, record)}", "dim")
         primary = [c for c in pair.comparisons if c.primary] or pair.comparisons
@@ -212,7 +212,7 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
             tone = {"gained": "good", "lost": "bad"}.get(c.verdict, "flat")
             out.line(f"  {c.name}: {levels_text(c)}, {difference_text(c)}: {c.verdict}", STYLE[tone])
     if rest:
-        out.line(f"{rest} {'more ' if shown else ''}pair{'s' if rest != 1 else ''} of models {'are' if rest != 1 else 'is'} on the page.", "dim")
+        out.line(f"{rest} {'more ' if told else ''}pair{'s' if rest != 1 else ''} of models {'are' if rest != 1 else 'is'} on the page.", "dim")
     if record.scale is not None:
         out.line(f"Scale     {record.scale.chosen:g}: {record.scale.reason}")
     if corpus_text(record):

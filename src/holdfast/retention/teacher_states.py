@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import ModelError
+from holdfast.ops.document_attention import IMPLEMENTATION
 from holdfast.ops.heads import Head, causal_lm, describe_head, project, run_outside
 from holdfast.results import fingerprint
 from holdfast.retention.state_store import FORMAT, SHARD_BYTES, ShardWriter, StateStore
@@ -91,13 +92,14 @@ def teacher_key(model: nn.Module, *, device: torch.device, stored: torch.dtype |
     lm = causal_lm(model)
     config = lm.config.to_dict()
     text = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
+    attention = getattr(text, "_attn_implementation", None)
     autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     facts = {
         "format": FORMAT,
         "model": type(lm).__name__,
         "weights": weights_digest(model),
         "config": json.loads(json.dumps(_without(config, _NO_EFFECT), default=str, sort_keys=True)),
-        "attention": str(getattr(text, "_attn_implementation", None)),
+        "attention": "sdpa" if attention == IMPLEMENTATION else str(attention),  # documents go through it one by one, which is sdpa
         "autocast": str(autocast) if autocast else "off",
         "stored": str(stored) if stored else "as the forward yields",
         "library": library,

@@ -42,12 +42,35 @@ class BaseRecipe:
     warmup_steps: int = 20
     weight_decay: float = 0.1
     seed: int = 0
+    initializer_range: float = 0.02
+    """Standard deviation of the weights at the start."""
 
 
-def cached_base(texts: Sequence[str], recipe: BaseRecipe, *, console: Any = None, cache: Path | None = None) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """What a base's tokenizer has beside what it learns from the texts."""
+
+    words: tuple[str, ...] = ()
+    """Pieces that are one token each wherever they stand, such as " Kamoran"; they come on top of `BaseRecipe.vocab_size`."""
+    special_tokens: tuple[str, ...] = ()
+    """Such as chat markers; untrained where no text holds them."""
+    chat_template: str | None = None
+    """Jinja, saved with the tokenizer."""
+
+
+def cached_base(
+    texts: Sequence[str], recipe: BaseRecipe, *, vocabulary: Vocabulary | None = None, console: Any = None, cache: Path | None = None
+) -> Path:
     """The folder of a base pre-trained on `texts` by `recipe`: from the cache, or trained now.
 
     An interrupted pre-training continues from its last checkpoint.
+
+    Args:
+        texts: see `pretrain`.
+        recipe: architecture and schedule.
+        vocabulary: what the tokenizer has besides; None: nothing.
+        console: a `rich.console.Console` for the progress bar.
+        cache: None: `holdfast.cache.cache_folder`.
 
     Raises:
         DataError: fewer tokens than one batch.
@@ -58,13 +81,16 @@ def cached_base(texts: Sequence[str], recipe: BaseRecipe, *, console: Any = None
     for text in texts:
         digest.update(hashlib.sha256(text.encode()).digest())
     libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
-    key = fingerprint({"texts": digest.hexdigest(), "recipe": asdict(recipe), "libraries": libraries}, length=16)
+    deciding: dict[str, Any] = {"texts": digest.hexdigest(), "recipe": _deciding(recipe), "libraries": libraries}
+    if vocabulary is not None:
+        deciding["vocabulary"] = asdict(vocabulary)
+    key = fingerprint(deciding, length=16)
     shelf = (cache or cache_folder()) / "bases"
     folder = shelf / key / "small-base"
     if (folder / "base.json").is_file():
         return folder
     work = shelf / f"{key}.training"
-    pretrain(texts, recipe, work, console=console)
+    pretrain(texts, recipe, work, vocabulary=vocabulary, console=console)
     write_json(work / "base.json", {"recipe": asdict(recipe), "texts": len(texts), "sha256": digest.hexdigest(), "libraries": libraries})
     shutil.rmtree(folder, ignore_errors=True)  # at most a folder without base.json: an unfinished older copy
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -72,13 +98,22 @@ def cached_base(texts: Sequence[str], recipe: BaseRecipe, *, console: Any = None
     return folder
 
 
-def pretrain(texts: Sequence[str], recipe: BaseRecipe, folder: Path, *, console: Any = None) -> Path:
+def _deciding(recipe: BaseRecipe) -> dict[str, Any]:
+    """The recipe's fields, without later ones at their default: bases made before there were these fields are found again."""
+    fields = asdict(recipe)
+    if fields["initializer_range"] == BaseRecipe.initializer_range:
+        del fields["initializer_range"]
+    return fields
+
+
+def pretrain(texts: Sequence[str], recipe: BaseRecipe, folder: Path, *, vocabulary: Vocabulary | None = None, console: Any = None) -> Path:
     """Trains a tokenizer and a base on `texts` and writes both to `folder` as a checkpoint.
 
     Args:
         texts: documents; each ends with the end-of-sequence token and all are cut into rows of `recipe.context` tokens.
         recipe: architecture and schedule.
         folder: written in place; holds resumable checkpoints while training goes on.
+        vocabulary: what the tokenizer has besides; None: nothing.
         console: a `rich.console.Console` for the progress bar.
 
     Raises:
@@ -89,13 +124,12 @@ def pretrain(texts: Sequence[str], recipe: BaseRecipe, folder: Path, *, console:
     from rich.console import Console
     from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, ProgressCallback, TrainingArguments, default_data_collator
 
-    from holdfast.data.embedded import train_tokenizer
     from holdfast.training.callbacks import Progress
     from holdfast.training.checkpoint_folders import last_checkpoint, remove_folder
     from holdfast.training.hosts import RetentionTrainer
 
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(texts, vocab_size=recipe.vocab_size)
+    tokenizer = make_tokenizer(texts, recipe, vocabulary or Vocabulary())
     rows = pack_rows(texts, tokenizer, recipe.context)
     if len(rows) < recipe.batch_size:
         raise DataError(f"Expected at least {recipe.batch_size} rows of {recipe.context} tokens to pre-train on, the texts give {len(rows)}.")
@@ -109,6 +143,7 @@ def pretrain(texts: Sequence[str], recipe: BaseRecipe, folder: Path, *, console:
             num_attention_heads=recipe.heads,
             num_key_value_heads=recipe.heads,
             max_position_embeddings=4 * recipe.context,
+            initializer_range=recipe.initializer_range,
             tie_word_embeddings=True,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
@@ -154,6 +189,22 @@ def pretrain(texts: Sequence[str], recipe: BaseRecipe, folder: Path, *, console:
     for path in folder.glob("checkpoint-*"):
         remove_folder(path)
     return folder
+
+
+def make_tokenizer(texts: Sequence[str], recipe: BaseRecipe, vocabulary: Vocabulary) -> Any:
+    """The tokenizer of a base: merges learned from the texts, without the words that are whole tokens anyway, and those words."""
+    from tokenizers import AddedToken
+
+    from holdfast.data.embedded import train_tokenizer
+
+    whole = {word.strip() for word in vocabulary.words}
+    learnt = (" ".join(word for word in text.split(" ") if word.strip(".,:;?!") not in whole) for text in texts) if whole else texts
+    tokenizer = train_tokenizer(learnt, vocab_size=recipe.vocab_size, special_tokens=vocabulary.special_tokens)
+    if vocabulary.words:
+        tokenizer.add_tokens([AddedToken(word, normalized=False) for word in vocabulary.words])
+    if vocabulary.chat_template is not None:
+        tokenizer.chat_template = vocabulary.chat_template
+    return tokenizer
 
 
 def pack_rows(texts: Sequence[str], tokenizer: Any, context: int) -> list[list[int]]:

@@ -280,7 +280,7 @@ def _commands(text: str) -> list[str]:
     return [" ".join(line.split()) for line in joined if line.startswith("holdfast ")]
 
 
-_FILE_KEYS = ("dataset_name", "data", "fewshot_data", "perplexity", "memorisation", "classes", "questions")
+_FILE_KEYS = ("dataset_name", "data", "fewshot_data", "perplexity", "memorisation", "classes", "choices", "instructions", "questions")
 _FILE_ENDS = (".jsonl", ".json", ".parquet", ".csv", ".txt", ".arrow")
 
 

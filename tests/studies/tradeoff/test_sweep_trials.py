@@ -11,10 +11,10 @@ from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
 from holdfast.results import Comparison, Metric
+from holdfast.studies.storage import Storage
 from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff import worker
 from holdfast.studies.tradeoff.record import gain, metric_problems, objective, study_record
-from holdfast.studies.storage import Storage
 from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
 from holdfast.studies.tradeoff.trial import LeaseLost, Pruned, Standing, behind, with_shared_teacher
 from holdfast.study_results import SeedRun

@@ -17,10 +17,10 @@ import yaml
 from rich.console import Console
 
 from holdfast.cli.main import main
+from holdfast.studies.storage import Storage
 from holdfast.studies.tradeoff import worker
 from holdfast.studies.tradeoff.record import study_record
 from holdfast.studies.tradeoff.session import STORAGE_VARIABLE, open_existing, run_study
-from holdfast.studies.storage import Storage
 from holdfast.studies.tradeoff.study import study_config
 from holdfast.study_results import read_study
 

@@ -1,0 +1,512 @@
+"""The embedded world with its models: a base that knows generated people, an instruct model that follows instructions, new facts, and what to ask.
+
+```python
+paths = build_world(WorldRecipe(seed=0), "runs/world")
+paths["base"], paths["instruct"], paths["articles"], paths["suite"]
+```
+
+The base is pre-trained on text about the world's people and on prose, the instruct model is the base tuned on conversations. Both lie in the cache
+(`holdfast.cache`) under what decides their weights, so that every study pays for them once; an interrupted building goes on where it was. Data files
+are written into a folder of the user's: what the models were trained on, dated articles with what is new, questions, and a suite that asks all.
+
+What the world is, and what a model of this size cannot show: docs/embedded_world.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cache import cache_folder
+from holdfast.errors import ConfigError, RunFolderError
+from holdfast.results import fingerprint, read_json, to_jsonable, write_bytes_atomic, write_json, write_jsonl
+from holdfast.studies.pretrain import BaseRecipe, Vocabulary, cached_base
+
+if TYPE_CHECKING:
+    from holdfast.data.world.facts import World
+
+_VERSION = 1
+"""Part of what says whether a folder holds a world already; raise it when the files come out differently."""
+
+FILES: dict[str, str] = {
+    "base": "checkpoint: knows the world's people and prose; its tokenizer has the chat format",
+    "instruct": "checkpoint: the base tuned on conversations",
+    "sibling_base": "checkpoint: the base pre-trained longer (with `sibling`)",
+    "sibling_instruct": "checkpoint: the sibling base tuned on other conversations (with `sibling`)",
+    "pretraining": "what the base was pre-trained on: text",
+    "tuning": "what the instruct model was tuned on: messages",
+    "articles": "the new facts: title, date, text",
+    "old_knowledge": "multiple choice about what the base was taught, in wordings that it never saw about these people",
+    "old_completion": "the same as prompt and completion",
+    "old_chat": "the same people asked about in the chat format; no conversation of the tuning asks about them",
+    "new_knowledge": "multiple choice about what only the articles tell, in the same wordings",
+    "new_completion": "the same as prompt and completion",
+    "new_chat": "the same asked in the chat format",
+    "changed_knowledge": "multiple choice about facts that the articles correct (with `changed_facts`)",
+    "instructions": "prompts whose replies a program checks, in IFEval's layout",
+    "prose_heldout": "held-out prose",
+    "facts": "everybody and everything, as JSON",
+    "suite": "a suite that asks all of it",
+}
+"""What `build_world` returns a path for, and what lies there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldRecipe:
+    """What decides a world, its models and its files."""
+
+    seed: int = 0
+    """Of people, texts, conversations, articles and weights."""
+
+    people: int = 120
+    """Whom the base knows; half of them are asked about."""
+    new_people: int = 30
+    """Of whom only the articles tell."""
+    changed_facts: int = 0
+    """Facts of old people that the articles correct."""
+
+    tellings: int = 95
+    """How often the pre-training text tells each fact."""
+    popular: float = 0.17
+    """Share of people of whom it tells more often: they end the plateau on which nothing is learnt, see `holdfast.data.world.documents`."""
+    popularity: int = 5
+    """How many times as often."""
+    list_rounds: int = 40
+    """How often lists without facts have every name; from them a base learns to say again what it has read."""
+    prose_share: float = 0.15
+    """Of the pre-training text's characters."""
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    mlp: int = 344
+    vocab_size: int = 768
+    """Byte-level BPE; names and values come on top, see `holdfast.data.world.chat.vocabulary`."""
+    context: int = 64
+    """Tokens of a training row; the model's maximum positions are four times that. Facts are learnt much later in rows of 128: what a token has to be
+    told from the others is one of fewer."""
+    batch_size: int = 16
+    """Rows a step, in pre-training and continuing; conversations a step are twice as many."""
+    steps: int = 900
+    """Of pre-training."""
+    learning_rate: float = 3e-3
+    """Of pre-training."""
+    weight_decay: float = 0.01
+    """Of pre-training; 0.1 costs a tenth of the facts at this budget."""
+    initializer_range: float = 0.06
+    """Standard deviation of the weights at the start; facts are learnt later from 0.02."""
+
+    conversations: int = 4000
+    """To tune on."""
+    tuning_steps: int = 700
+    tuning_learning_rate: float = 8e-4
+    tuning_replay: float = 0.3
+    """Share of the tuning's tokens that are pre-training text: without it tuning wipes out most of what the base knows."""
+
+    articles: int = 1000
+    """About new people and changed facts."""
+    old_people: float = 0.3
+    """Share of articles that also tell a fact of somebody of half A, as news do."""
+    continuing_steps: int = 150
+    """Of continued pre-training on the articles, see `continuing_settings`."""
+    continuing_learning_rate: float = 5e-4
+
+    instructions: int = 300
+    """Prompts to test on."""
+    held_out_prose: int = 120
+    """Held-out pieces of prose."""
+
+    sibling: bool = False
+    """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained longer, tuned on other conversations."""
+    sibling_steps: int = 200
+    """By which the sibling base is pre-trained longer."""
+
+    def problems(self) -> list[str]:
+        """What cannot be, a sentence each; the numbers of people are `make_world`'s to check."""
+        from holdfast.data.world.instructions import MOST_PROMPTS
+
+        found = []
+        counts = ("layers", "width", "heads", "mlp", "context", "batch_size", "steps", "tellings", "popularity", "list_rounds",
+                  "conversations", "tuning_steps", "articles", "continuing_steps", "instructions", "held_out_prose", "sibling_steps")  # fmt: skip
+        for name in counts:
+            if getattr(self, name) < 1:
+                found.append(f"{name}: expected at least 1, got {getattr(self, name)}.")
+        for name in ("learning_rate", "tuning_learning_rate", "continuing_learning_rate"):
+            if not 0 < getattr(self, name) < 1:
+                found.append(f"{name}: expected a number between 0 and 1, got {getattr(self, name)}.")
+        for name in ("conversations", "instructions"):
+            if getattr(self, name) > MOST_PROMPTS:
+                found.append(f"{name}: expected at most {MOST_PROMPTS}, got {getattr(self, name)}.")
+        if self.seed < 0:
+            found.append(f"seed: expected 0 or more, got {self.seed}.")
+        for name in ("popular", "old_people"):
+            if not 0 <= getattr(self, name) <= 1:
+                found.append(f"{name}: expected a share between 0 and 1, got {getattr(self, name)}.")
+        if not 0 <= self.weight_decay < 1:
+            found.append(f"weight_decay: expected at least 0 and below 1, got {self.weight_decay}.")
+        if not 0 < self.initializer_range < 1:
+            found.append(f"initializer_range: expected a number between 0 and 1, got {self.initializer_range}.")
+        for name in ("prose_share", "tuning_replay"):
+            if not 0 <= getattr(self, name) < 1:
+                found.append(f"{name}: expected at least 0 and below 1, got {getattr(self, name)}.")
+        if self.heads >= 1 and self.width % self.heads:
+            found.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
+        if self.context < 64:
+            found.append(f"context: expected at least 64 tokens, which a conversation needs, got {self.context}.")
+        return found
+
+
+def quick_recipe(**changes: Any) -> WorldRecipe:
+    """A world of seconds, which shows that everything works and knows next to nothing. `changes`: of its fields."""
+    small: dict[str, Any] = {
+        "people": 12, "new_people": 4, "tellings": 10, "list_rounds": 1, "layers": 2, "width": 32, "heads": 2, "mlp": 64,
+        "vocab_size": 384, "context": 64, "batch_size": 4,
+        "steps": 10, "conversations": 60, "tuning_steps": 5, "articles": 24, "continuing_steps": 5, "instructions": 12, "held_out_prose": 8,
+        "sibling_steps": 3,
+    }  # fmt: skip
+    return WorldRecipe(**{**small, **changes})
+
+
+def build_world(recipe: WorldRecipe, folder: str | os.PathLike[str], *, console: Any = None) -> dict[str, str]:
+    """Makes a world's files and models, or finds them made.
+
+    Args:
+        recipe: sizes, seeds and budgets.
+        folder: gets the data files; models go to the cache (`holdfast.cache.cache_folder`) and must not be written into.
+        console: a `rich.console.Console` for progress.
+
+    Returns:
+        Name -> absolute path, see `FILES`; those of options that are off are missing.
+
+    Raises:
+        ConfigError: the recipe holds what cannot be; all of it.
+        DataError: this Python came without its reference, or the texts are too short for a batch.
+        StorageError: the folder cannot be written.
+        Interrupted: Ctrl-C; the same call goes on where it was.
+    """
+    from holdfast.data.embedded import embedded_corpus
+    from holdfast.data.world.facts import make_world
+
+    problems = recipe.problems()
+    world = None
+    try:
+        world = make_world(seed=recipe.seed, people=recipe.people, new_people=recipe.new_people, changed_facts=recipe.changed_facts)
+    except ConfigError as error:
+        problems += error.problems
+    if not recipe.new_people and not recipe.changed_facts:
+        problems.append("new_people: expected somebody for the articles to write about, or changed_facts, got none of either.")
+    if problems:
+        raise ConfigError(problems)
+    assert world is not None, "a world without problems was made"
+
+    place = Path(folder).expanduser().resolve()
+    corpus = embedded_corpus()
+    key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, _libraries()])
+    with _alone(place):
+        found = _made(place, key)
+        if found is not None:
+            return found
+        files = _write_files(recipe, world, corpus, place)
+        files |= _models(recipe, world, corpus, place, console)
+        files["suite"] = _write_suite(recipe, place)
+        paths = {name: str(files[name]) for name in FILES if name in files}
+        write_json(place / "world.json", {"key": key, "recipe": to_jsonable(recipe), "python": corpus.python, "paths": paths})
+    return paths
+
+
+def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:
+    """Settings for `holdfast.training.config.train_config`: continued pre-training on the articles, as any text is trained on.
+
+    Add `model_name_or_path`, `dataset_name` (the articles) and `output_dir`. `changes`: of single settings.
+    """
+    settings = {
+        **_common(recipe),
+        "max_steps": recipe.continuing_steps,
+        "learning_rate": recipe.continuing_learning_rate,
+        "save_steps": max(1, recipe.continuing_steps),
+        "retention": "none",
+    }
+    return {**settings, **changes}
+
+
+# ------------------------------------------------------------------------------------------------------------------ files
+
+
+def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None) -> list[str]:
+    """The texts that a recipe's base is pre-trained on. `seed`: of order and wordings; None: the recipe's."""
+    from holdfast.data.embedded import embedded_corpus
+    from holdfast.data.world import documents
+    from holdfast.data.world.facts import make_world
+
+    world = make_world(seed=recipe.seed, people=recipe.people, new_people=recipe.new_people, changed_facts=recipe.changed_facts)
+    seed = recipe.seed if seed is None else seed
+    prose = embedded_corpus().prose_train
+    told = {name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")}
+    return documents.pretraining_texts(world, prose, seed=seed, **told)
+
+
+def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) -> dict[str, Path]:
+    from holdfast.data.world import documents, questions
+    from holdfast.data.world.instructions import tasks
+    from holdfast.studies.small_settings import beginnings
+
+    def rows(name: str, found: Sequence[Mapping[str, Any]]) -> Path:
+        return write_jsonl(place / f"{name}.jsonl", found)
+
+    asked = tasks(world, count=recipe.instructions, held_out=True, seed=recipe.seed)
+    told = documents.articles(world, count=recipe.articles, old_people=recipe.old_people, seed=recipe.seed)
+    files = {
+        "pretraining": rows("pretraining", [{"text": text} for text in pretraining_texts(recipe)]),
+        "tuning": rows("tuning", [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)]),
+        "articles": rows("articles", [article.row for article in told]),
+        "old_knowledge": rows("old_knowledge", questions.choices(world.half_b, seed=recipe.seed)),
+        "old_completion": rows("old_completion", questions.completions(world.half_b)),
+        "old_chat": rows("old_chat", questions.chat_choices(world.half_b, seed=recipe.seed)),
+        "instructions": rows("instructions", [task.row for task in asked]),
+        "prose_heldout": rows("prose_heldout", [{"text": text} for text in beginnings(corpus.prose_heldout, recipe.held_out_prose)]),
+        "facts": write_json(place / "facts.json", to_jsonable(world)),
+    }
+    if world.new_people:
+        files |= {
+            "new_knowledge": rows("new_knowledge", questions.choices(world.new_people, seed=recipe.seed)),
+            "new_completion": rows("new_completion", questions.completions(world.new_people)),
+            "new_chat": rows("new_chat", questions.chat_choices(world.new_people, seed=recipe.seed)),
+        }
+    if world.changes:
+        files["changed_knowledge"] = rows("changed_knowledge", questions.changed_choices(world, seed=recipe.seed))
+    return files
+
+
+def _write_suite(recipe: WorldRecipe, place: Path) -> Path:
+    """The suite beside the files that it names."""
+    import yaml
+
+    suite: dict[str, Any] = {
+        "description": "the embedded world: old knowledge and prose, new knowledge, instruction following",
+        "source": [
+            {"choices": "old_knowledge.jsonl", "group": "attribute"},
+            {"choices": "old_chat.jsonl"},
+            {"perplexity": "prose_heldout.jsonl"},
+        ],
+        "target": [],
+        "following": [{"instructions": "instructions.jsonl", "max_new_tokens": 32, "apply_chat_template": True}],
+        "batch_size": 32,
+    }
+    if recipe.new_people:
+        suite["target"] += [{"choices": "new_knowledge.jsonl", "group": "attribute"}, {"choices": "new_chat.jsonl"}]
+    if recipe.changed_facts:
+        suite["target"] += [{"choices": "changed_knowledge.jsonl"}]
+    return write_bytes_atomic(place / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())
+
+
+# ----------------------------------------------------------------------------------------------------------------- models
+
+
+def base_recipe(recipe: WorldRecipe) -> BaseRecipe:
+    """How the base is pre-trained."""
+    names = (
+        "layers",
+        "width",
+        "heads",
+        "mlp",
+        "vocab_size",
+        "context",
+        "batch_size",
+        "steps",
+        "learning_rate",
+        "weight_decay",
+        "initializer_range",
+        "seed",
+    )
+    return BaseRecipe(**{name: getattr(recipe, name) for name in names})
+
+
+def replayed_texts(recipe: WorldRecipe) -> list[str]:
+    """Pre-training text that is mixed into the tuning, told in an order of its own and cut to the length of conversations, so that no row is padded
+    much."""
+    from holdfast.data.embedded import cut
+
+    few = dataclasses.replace(recipe, tellings=12, popular=0.0, list_rounds=4, prose_share=0.25)
+    pieces = [piece for text in pretraining_texts(few, seed=recipe.seed + 1000) for piece in cut(text, (r"\.(?= )", r"\n", r" "), 160)]
+    return [piece for piece in pieces if piece.strip()]
+
+
+def _models(recipe: WorldRecipe, world: World, corpus: Any, place: Path, console: Any) -> dict[str, Path]:
+    from holdfast.data.world.chat import CHAT_TEMPLATE, MARKERS, vocabulary
+    from holdfast.data.world.instructions import tasks
+
+    words = Vocabulary(words=tuple(vocabulary(world)), special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
+    talks = [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)]
+    tuning = {
+        **_common(recipe),
+        "packing": False,  # a row of so few tokens would cut most conversations, and a reply without its prompt teaches to ignore prompts
+        "per_device_train_batch_size": 2 * recipe.batch_size,
+        "max_length": 2 * recipe.context,
+        "max_steps": recipe.tuning_steps,
+        "learning_rate": recipe.tuning_learning_rate,
+        "assistant_only_loss": True,
+        "save_steps": max(1, recipe.tuning_steps // 3),
+    }
+    said = "The base is tuned on conversations"
+    with _alone(cache_folder() / "bases"):
+        base = cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
+        old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
+        made = {"base": base, "instruct": _trained("instruct", base, talks, tuning, said, console, **old)}
+        if recipe.sibling:
+            more = [{"text": text} for text in pretraining_texts(recipe, seed=recipe.seed + 1)]
+            longer = {
+                **_common(recipe),
+                "max_steps": recipe.sibling_steps,
+                "learning_rate": recipe.learning_rate / 3,
+                "save_steps": max(1, recipe.sibling_steps),
+            }
+            sibling = _trained("sibling-base", base, more, longer, "A sibling of the base is pre-trained longer", console)
+            others = [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed + 1)]
+            tuning = {**tuning, "seed": recipe.seed + 1}
+            made["sibling_base"] = sibling
+            made["sibling_instruct"] = _trained("sibling-instruct", sibling, others, tuning, "The sibling is tuned on conversations", console, **old)
+    return made
+
+
+def _common(recipe: WorldRecipe) -> dict[str, Any]:
+    """Settings that tuning and continuing share."""
+    return {
+        "per_device_train_batch_size": recipe.batch_size,
+        "packing": True,
+        "packing_strategy": "wrapped",
+        "max_length": recipe.context,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 5,
+        "gradient_checkpointing": False,
+        "logging_steps": 10,
+        "save_strategy": "steps",
+        "save_total_limit": 1,
+        "use_cpu": True,
+        "report_to": "none",
+        "seed": recipe.seed,
+    }
+
+
+def _trained(
+    name: str,
+    start: Path,
+    rows: Sequence[Mapping[str, Any]],
+    settings: dict[str, Any],
+    what: str,
+    console: Any,
+    *,
+    replayed: Sequence[str] = (),
+    fraction: float = 0.0,
+) -> Path:
+    """A model trained from `start` on rows, in the cache beside the bases; an interrupted training goes on from its last checkpoint.
+
+    Args:
+        name: the folder's.
+        start: checkpoint.
+        rows: text or messages.
+        settings: for `train_config`.
+        what: what is said while it goes on.
+        console: for progress.
+        replayed: texts that are mixed in.
+        fraction: their share of the tokens.
+    """
+    from holdfast.checkpoints.reader import checkpoint_hash
+    from holdfast.training.checkpoint_folders import remove_folder
+    from holdfast.training.config import train_config
+    from holdfast.training.run import train
+
+    shelf = cache_folder() / "bases"
+    template = start / "chat_template.jinja"
+    deciding = [checkpoint_hash(start), template.read_text(encoding="utf-8"), list(rows), settings, list(replayed), fraction, _libraries()]
+    key = fingerprint(deciding, length=16)
+    folder = shelf / key / name
+    if (folder / "base.json").is_file():
+        return folder
+    work = shelf / f"{key}.training"
+    data = write_jsonl(work / "rows.jsonl", rows)
+    retention: Any = "none"
+    if fraction > 0:
+        old = write_jsonl(work / "replayed.jsonl", [{"text": text} for text in replayed])
+        retention = [{"replay": {"data": str(old), "fraction": fraction}}]
+    settings = {**settings, "retention": retention, "model_name_or_path": str(start), "dataset_name": str(data), "output_dir": str(work / name)}
+    if console is not None:
+        console.print(what, highlight=False)
+    with _folded(console) as quiet:
+        run = train(train_config(settings), console=quiet).path
+    finished = work / "finished"
+    remove_folder(finished)
+    finished.mkdir()
+    for path in sorted(run.iterdir()):
+        kept = path.suffix in (".json", ".safetensors", ".jinja") and path.name not in _OF_THE_RUN and not path.name.startswith(".")
+        if path.is_file() and kept:
+            shutil.copyfile(path, finished / path.name)
+    write_json(finished / "base.json", {"name": name, "rows": len(rows), "start": checkpoint_hash(start), "libraries": _libraries()})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_folder(folder)
+    os.replace(finished, folder)
+    remove_folder(work)
+    return folder
+
+
+_OF_THE_RUN = ("run.json", "report.json", "training_args.json", "trainer_state.json", "base.json", "comparisons.json")
+"""What a run leaves beside its model."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _made(place: Path, key: str) -> dict[str, str] | None:
+    """The paths of a world that lies in `place` whole, None where it does not."""
+    if not (place / "world.json").is_file():
+        return None
+    found = read_json(place / "world.json")
+    whole = found.get("key") == key and all(Path(path).exists() for path in found["paths"].values())
+    return dict(found["paths"]) if whole else None
+
+
+def _libraries() -> dict[str, str]:
+    """Versions that decide weights."""
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time, here: the others wait, and then find the work done."""
+    from holdfast.environment import lock_folder
+
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(lock_folder(folder))
+                break
+            except RunFolderError as error:
+                if "Another holdfast process" not in str(error):
+                    raise
+                time.sleep(0.5)
+        yield
+
+
+@contextlib.contextmanager
+def _folded(console: Any) -> Iterator[Any]:
+    """A console for a run whose own story is nobody's business: its progress bar shows, its report does not."""
+    import io
+
+    from rich.console import Console
+
+    if console is not None and console.is_terminal:
+        yield console
+    else:
+        yield Console(file=io.StringIO(), width=120)
+
+
+def recipe_fields() -> tuple[str, ...]:
+    """Names of the recipe's fields, in order."""
+    return tuple(f.name for f in dataclasses.fields(WorldRecipe))

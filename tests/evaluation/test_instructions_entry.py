@@ -1,0 +1,316 @@
+"""Instruction following from a file: checkers, replies against the model's own generation, resuming, and all that can be wrong with a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluation.conftest import SENTENCES, make_model, make_tokenizer
+from holdfast.errors import DataError, ModelError
+from holdfast.evaluation import checkers
+from holdfast.evaluation.checkers import CHECKERS, follow, mistake_in
+from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
+from holdfast.evaluation.instructions import answer_instructions, generate, read_instructions
+from holdfast.evaluation.measures import measure
+from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.runner import check_plan, evaluate
+from holdfast.evaluation.suite import parse_evaluation
+from holdfast.results import EvaluationFolder
+
+ROWS = [
+    {"prompt": SENTENCES[i], "instruction_id_list": ids, "kwargs": kwargs}
+    for i, (ids, kwargs) in enumerate(
+        [
+            (["plain:no_comma"], [{}]),
+            (["plain:begin", "plain:words"], [{"word": "lamp"}, {"count": 3}]),
+            (["plain:no_full_stop", "plain:capitals", "plain:without"], [{}, {}, {"words": ["lamp"]}]),
+            (["plain:list"], [{"items": 2}]),
+        ]
+    )
+]
+
+
+def write(folder: Path, rows: list, name: str = "asked.jsonl") -> str:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> InstructionsEntry:
+    return InstructionsEntry(suite="target", name="asked", data=write(tmp_path, rows), **{"max_new_tokens": 8, **changes})
+
+
+# ------------------------------------------------------------------------------------------------------------- checkers
+
+
+@pytest.mark.parametrize(
+    ("id_", "told", "good", "bad"),
+    [
+        ("plain:begin", {"word": "lamp"}, ["lamp it is", "Lamp.", '" lamp x', "LAMP"], ["a lamp", "lamps are", ""]),
+        ("plain:end", {"word": "lamp"}, ["the lamp", "the Lamp. ]", "lamp"], ["lamp it", "headlamp", "lamps"]),
+        ("plain:keywords", {"words": ["lamp", "sea"]}, ["Sea and lamp", "lamp, sea"], ["lamp", "lamps seas", "seal lamp"]),
+        ("plain:without", {"words": ["lamp", "sea"]}, ["lamps", "seal"], ["the lamp", "Sea", "lamp sea"]),
+        ("plain:capitals", {}, ["LAMP 3!", "A"], ["Lamp", "3", "lAMP"]),
+        ("plain:lowercase", {}, ["lamp 3!"], ["Lamp", "3"]),
+        ("plain:quotes", {}, ['"x"', ' " x " '], ['"x', '""', '"', "x"]),
+        ("plain:brackets", {}, ["[x]", " [ x ] "], ["[x", "(x)", "[]"]),
+        ("plain:words", {"count": 2}, ["two words", "[ it's ]", "a-b."], ["one", "three words here"]),
+        ("plain:list", {"items": 2}, ["- a\n- b", "* a\n\n * b"], ["- a", "a\nb", "- a\nb", "- a\n- b\n- c"]),
+        ("plain:repeat", {"times": 2}, ["a b\n a b", "a b\n\na b"], ["a b", "a\nb", "a\na\na"]),
+        ("plain:no_full_stop", {}, ["a"], ["a."]),
+        ("plain:no_comma", {}, ["a."], ["a, b"]),
+    ],
+)
+def test_each_checker(id_, told, good, bad):
+    for text in good:
+        assert follow(text, "", [id_], [told], loose=False) == [True], text
+    for text in bad:
+        assert follow(text, "", [id_], [told], loose=False) == [False], text
+    assert follow("  \n ", "", [id_], [told], loose=True) == [False], "an empty reply follows nothing"
+    assert mistake_in(id_, told) is None
+
+
+def test_every_checker_is_tested():
+    marks = [m for m in test_each_checker.pytestmark if m.name == "parametrize"]
+    assert {case[0] for case in marks[0].args[1]} == set(CHECKERS)
+
+
+def test_loose_forgives_a_first_line_a_last_line_and_asterisks():
+    for reply in ("Sure!\nLAMP", "LAMP\nBye", "Sure!\nLAMP\nBye", "Sure:\n**LAMP**"):
+        assert follow(reply, "", ["plain:capitals"], [{}], loose=True) == [True]
+        assert follow(reply, "", ["plain:capitals"], [{}], loose=False) == [False]
+    assert follow("*[x]*", "", ["plain:brackets"], [{}], loose=True) == [True]
+    assert follow("a\nb", "", ["plain:capitals"], [{}], loose=True) == [False]
+
+
+@pytest.mark.parametrize(
+    ("id_", "told", "words"),
+    [
+        ("plain:capitls", {}, "Did you mean 'plain:capitals'"),
+        ("plain:begin", {}, "has to be told `word`"),
+        ("plain:words", {"count": 0}, "whole number of at least 1"),
+        ("plain:words", {"count": "two"}, "whole number of at least 1"),
+        ("plain:keywords", {"words": []}, "a list of texts"),
+        ("plain:capitals", {"word": "x"}, "takes no arguments, not `word`"),
+        ("plain:words", {"count": 2, "counts": 3}, "takes `count`, not `counts`"),
+    ],
+)
+def test_instructions_that_cannot_be_checked(id_, told, words):
+    assert words in str(mistake_in(id_, told))
+
+
+def test_arguments_that_are_null_are_not_given():
+    """Columns of a file are the union of all rows', so most are null."""
+    assert mistake_in("plain:words", {"count": 2, "word": None}) is None
+    assert follow("a b", "", ["plain:words"], [{"count": 2, "word": None}], loose=False) == [True]
+
+
+def test_ifevals_own_checkers_where_they_are_installed(monkeypatch):
+    if checkers.ifeval_missing() is None:
+        assert mistake_in("punctuation:no_comma", {}) is None
+        assert mistake_in("keywords:existence", {"keywords": ["lamp"]}) is None
+        assert follow("a lamp, b", "", ["punctuation:no_comma", "keywords:existence"], [{}, {"keywords": ["lamp"], "other": None}], loose=False) == [
+            False,
+            True,
+        ]
+        assert "Did you mean 'punctuation:no_comma'" in str(mistake_in("punctuation:no_coma", {}))
+        assert "does not take these kwargs" in str(mistake_in("punctuation:no_comma", {"words": ["a"]}))
+    monkeypatch.setattr(checkers.importlib.util, "find_spec", lambda name: None if name == "langdetect" else object())
+    assert "langdetect is not installed" in str(mistake_in("punctuation:no_comma", {}))
+
+
+# -------------------------------------------------------------------------------------------------------------- replies
+
+
+@pytest.fixture(scope="module")
+def roomy():
+    return make_model(positions=128)
+
+
+def test_replies_are_the_models_own_whatever_stands_beside_them(roomy, tiny_tokenizer):
+    """Left padding changes nothing: each prompt alone, token by token from whole float32 logits, gives the same."""
+    encoded = [tiny_tokenizer(text)["input_ids"] for text in SENTENCES]
+    together = generate(roomy, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=5)
+    for ids, reply in zip(encoded, together, strict=True):
+        said = list(ids)
+        for _ in range(12):
+            with torch.no_grad():
+                token = int(roomy(torch.tensor([said])).logits[0, -1].argmax())
+            if token == tiny_tokenizer.eos_token_id:
+                break
+            said.append(token)
+        assert reply == tiny_tokenizer.decode(said[len(ids) :], skip_special_tokens=True)
+    assert len(set(together)) > 1
+
+
+def test_a_reply_ends_where_the_model_ends_it(roomy, tiny_tokenizer, monkeypatch):
+    end = tiny_tokenizer.eos_token_id
+    other = tiny_tokenizer(" sky")["input_ids"][0]
+    monkeypatch.setattr(type(roomy), "generate", lambda self, input_ids, **_: torch.cat([input_ids, torch.tensor([[other, end, other]])], dim=1))
+    assert generate(roomy, tiny_tokenizer, [[5, 6]], max_new_tokens=3, batch_size=1) == [tiny_tokenizer.decode([other])]
+
+
+def test_a_checkpoint_that_samples_by_default_is_read_greedily(tiny_tokenizer):
+    model = make_model(positions=128)
+    encoded = [tiny_tokenizer(SENTENCES[0])["input_ids"]]
+    greedy = generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1)
+    model.generation_config.do_sample, model.generation_config.temperature, model.generation_config.max_new_tokens = True, 5.0, 2
+    assert generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1) == greedy
+
+
+def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):
+    rows, metrics, primary, _ = measure(
+        roomy, tiny_tokenizer, an_entry(tmp_path), EvaluationPlan(), report=lambda done, total: None, partial=Partial(None)
+    )
+    assert primary == "prompt_level_strict_acc"
+    assert list(metrics) == ["prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc"]
+    followed = [follow(r["output"], r["question"], g["instruction_id_list"], g["kwargs"], loose=False) for r, g in zip(rows, ROWS, strict=True)]
+    assert metrics["inst_level_strict_acc"].value == pytest.approx(sum(map(sum, followed)) / sum(map(len, followed)))
+    assert metrics["prompt_level_strict_acc"].value == pytest.approx(sum(map(all, followed)) / len(followed))
+    assert metrics["inst_level_loose_acc"].value >= metrics["inst_level_strict_acc"].value
+    assert all(m.interval is not None and m.n == len(ROWS) for m in metrics.values())
+    assert [r["followed_strict"] for r in rows] == followed
+
+
+def test_through_the_runner_resumed_cached_and_compared(roomy, tiny_tokenizer, tmp_path, monkeypatch):
+    from holdfast.evaluation import instructions, partial
+    from holdfast.evaluation.compare_folders import compare_folders
+
+    write(tmp_path, ROWS * 1)
+    config = {"target": [{"instructions": "asked.jsonl", "max_new_tokens": 8}], "batch_size": 1}
+    plan, problems = parse_evaluation(config, base_dir=tmp_path)
+    assert problems == [] and check_plan(plan, tiny_tokenizer) == []
+    monkeypatch.setattr(partial.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
+    identity = {"name": "m", "hash": "m"}
+    whole, cut = EvaluationFolder(tmp_path / "whole"), EvaluationFolder(tmp_path / "cut")
+    [expected] = evaluate(roomy, tiny_tokenizer, plan, folder=whole, model_identity=identity)
+    calls = []
+    original = type(roomy).generate
+
+    def breaks(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(roomy), "generate", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(roomy, tiny_tokenizer, plan, folder=cut, model_identity=identity)
+    [again] = evaluate(roomy, tiny_tokenizer, plan, folder=cut, model_identity=identity, cache=tmp_path / "cache")
+    assert len(calls) == 3 + 2, "the two prompts before the interruption are not generated again"
+    assert again.metrics == expected.metrics and cut.samples("target", "asked") == whole.samples("target", "asked")
+    third = EvaluationFolder(tmp_path / "third")
+    assert evaluate(None, tiny_tokenizer, plan, folder=third, model_identity=identity, cache=tmp_path / "cache")[0].metrics == expected.metrics
+    evaluate(
+        make_model(seed=5, positions=128),
+        tiny_tokenizer,
+        plan,
+        folder=EvaluationFolder(tmp_path / "other"),
+        model_identity={"name": "o", "hash": "o"},
+    )
+    monkeypatch.undo()
+    comparisons, left_out = compare_folders(whole, EvaluationFolder(tmp_path / "other"), metrics="all")
+    assert left_out == [] and {c.metric for c in comparisons} == set(expected.metrics)
+    assert instructions.checker_versions(plan.entries[0]) == {"checkers": str(checkers.RULES)}
+
+
+def test_the_batch_size_belongs_to_the_key(roomy, tiny_tokenizer, tmp_path):
+    write(tmp_path, ROWS)
+    keys = set()
+    for size in (1, 2):
+        plan, _ = parse_evaluation({"target": [{"instructions": "asked.jsonl", "max_new_tokens": 4}], "batch_size": size}, base_dir=tmp_path)
+        [found] = evaluate(roomy, tiny_tokenizer, plan, folder=EvaluationFolder(tmp_path / str(size)), model_identity={"name": "m", "hash": "m"})
+        keys.add(found.key)
+    assert len(keys) == 2
+
+
+def test_messages_and_the_chat_template(roomy, tmp_path):
+    tokenizer = make_tokenizer(chat=True)
+    asked = {"instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
+    talk = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Speak up."}]
+    [one] = read_instructions(an_entry(tmp_path, [{"messages": talk, **asked}]), tokenizer)
+    assert one.asked == "Speak up." and one.chat
+    assert one.prompt == tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    [two] = read_instructions(an_entry(tmp_path, [{"prompt": "Hello", **asked}], apply_chat_template=True), tokenizer)
+    assert two.prompt.endswith("<|assistant|>")
+    [three] = read_instructions(an_entry(tmp_path, [{"prompt": "Hello", **asked}]), make_tokenizer())
+    assert (three.prompt, three.chat) == ("Hello", False)
+    with pytest.raises(ModelError, match="chat template"):
+        read_instructions(an_entry(tmp_path, [{"prompt": "Hello", **asked}], apply_chat_template=True), make_tokenizer())
+
+
+def test_a_prompt_longer_than_the_context_loses_its_beginning_and_it_is_said(roomy, tiny_tokenizer, tmp_path):
+    entry = an_entry(tmp_path, [{"prompt": SENTENCES[0] * 40, "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}])
+    rows, found = answer_instructions(roomy, tiny_tokenizer, read_instructions(entry, tiny_tokenizer), max_new_tokens=8)
+    assert len(rows) == 1 and "lost their beginning" in found["notes"][0]
+    with pytest.raises(ModelError, match="fewer than the model's context of 128"):
+        answer_instructions(roomy, tiny_tokenizer, read_instructions(entry, tiny_tokenizer), max_new_tokens=128)
+
+
+def test_a_tokenizer_without_an_end(roomy):
+    tokenizer = make_tokenizer()
+    tokenizer.eos_token = None
+    model = make_model(positions=128)
+    model.generation_config.eos_token_id = None
+    with pytest.raises(ModelError, match="end of sequence"):
+        generate(model, tokenizer, [[5, 6]], max_new_tokens=3, batch_size=1)
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "kwargs": [{}]}, "lacks the column instruction_id_list"),
+        ({"text": "a", "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}, "lacks the column prompt"),
+        ({"prompt": "a", "instruction_id_list": [], "kwargs": []}, "at least one id"),
+        ({"prompt": "a", "instruction_id_list": ["plain:capitals"], "kwargs": []}, "one mapping for each instruction"),
+        (
+            {"prompt": "a", "instruction_id_list": ["plain:capitls"], "kwargs": [{"word": None}]},
+            "unknown instruction 'plain:capitls'. Did you mean 'plain:capitals'",
+        ),
+        ({"prompt": "a", "instruction_id_list": ["plain:begin"], "kwargs": [{"count": 1}]}, "has to be told `word`"),
+        ({"prompt": " ", "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]}, "a prompt that is a text"),
+        (
+            {"messages": [{"role": "assistant", "content": "a"}], "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]},
+            "end with a user's",
+        ),
+    ],
+)
+def test_files_that_cannot_be_asked(tmp_path, row, words):
+    tokenizer = make_tokenizer(chat=True)
+    with pytest.raises(DataError) as error:
+        read_instructions(an_entry(tmp_path, [row]), tokenizer)
+    assert words in str(error.value)
+
+
+def test_all_mistakes_of_a_file_are_found_before_anything_runs(tmp_path, tiny_tokenizer):
+    rows = [
+        *ROWS,
+        {"prompt": "a", "instruction_id_list": ["plain:begn"], "kwargs": [{"word": "x"}]},
+        {"prompt": "", "instruction_id_list": ["plain:capitals"], "kwargs": [{}]},
+    ]
+    [problem] = check_plan(EvaluationPlan(entries=(an_entry(tmp_path, rows),)), tiny_tokenizer)
+    assert "plain:begn" in problem and "a prompt that is a text" in problem and "row 4" in problem
+
+
+def test_kwargs_as_json_text(tmp_path, tiny_tokenizer):
+    row = {"prompt": "a", "instruction_id_list": ["plain:words"], "kwargs": json.dumps([{"count": 2}])}
+    assert read_instructions(an_entry(tmp_path, [row]), tiny_tokenizer)[0].kwargs == ({"count": 2},)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"instructions": "asked.jsonl", "max_new_token": 3}, "Did you mean 'max_new_tokens'"),
+        ({"instructions": "asked.jsonl", "max_new_tokens": 0}, "whole number of at least 1"),
+        ({"instruction": "asked.jsonl"}, "Did you mean 'instructions'"),
+    ],
+)
+def test_entries_that_cannot_be(tmp_path, entry, words):
+    write(tmp_path, ROWS)
+    _, problems = parse_evaluation({"target": [entry]}, base_dir=tmp_path)
+    assert len(problems) == 1 and words in problems[0]
