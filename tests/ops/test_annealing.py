@@ -418,7 +418,7 @@ def test_every_stage_agrees_with_the_reference(rows, count, vocabulary, extra, t
     for name in ("ce_count", "kl_count"):
         assert getattr(exact, name) == getattr(got, name)
     for x, y in zip(exact_grads, grads, strict=True):
-        assert (x - y.double()).norm() <= 1e-5 * (x.norm() + 1e-2)
+        assert (x - y.double()).norm() <= 1e-5 * (x.norm() + 2e-2)
 
 
 @pytest.mark.parametrize("rows", ["eager", NATIVE])

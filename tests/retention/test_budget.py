@@ -280,6 +280,7 @@ def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
         assert torch.equal(tensor, weights(again)[name]), name
 
 
+@pytest.mark.slow
 def test_measuring_held_out_text_leaves_the_run_alone(tmp_path, monkeypatch):
     """With a strength that stays as it is, the run is the one without a budget, bit for bit."""
     plain = make_trainer(tmp_path, [LabelAnnealing(weight=FIRST)])

@@ -158,6 +158,7 @@ def test_draws_depend_on_the_row_and_not_on_how_rows_are_dealt_out(tmp_path, old
     assert_same({n: sum(p[n] for p in parts) / whole.tokens for n in whole.values}, whole.values, 1e-6)
 
 
+@pytest.mark.slow
 def test_sampled_fisher_approaches_the_exact_one(tmp_path):
     """Over many draws, whole sequences: the expectation of the squared score under the model's own distribution, token by token."""
     from datasets import Dataset
@@ -390,6 +391,7 @@ def test_a_run_does_not_go_on_with_another_fisher(tmp_path):
         trainer_with(tmp_path, EWC(fisher=folder), **settings).train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
 
 
+@pytest.mark.slow
 def test_batches_and_accumulation_change_nothing_but_rounding(tmp_path, old):
     results = []
     for batch, accumulation in ((4, 1), (1, 4), (2, 2)):
@@ -425,6 +427,7 @@ def test_lora_holds_b_and_leaves_a_alone_at_the_start(tmp_path, old):
     trainer.train()
 
 
+@pytest.mark.slow
 def test_old_data_is_forgotten_less_at_the_same_new_loss(tmp_path, old):
     """Two runs that learn the new task equally well: the one held by EWC knows more of the old one."""
     learnt = trainer_with(tmp_path / "old", max_steps=1)

@@ -88,6 +88,7 @@ def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
     assert grid.run_study(study(), console=quiet(), workers=1).status == "finished"
 
 
+@pytest.mark.slow
 def test_another_grid_in_the_folder_is_refused(study):
     grid.run_study(study(budgets=[], siblings=False), console=quiet(), workers=1)
     with pytest.raises(RunFolderError, match="budgets: was"):

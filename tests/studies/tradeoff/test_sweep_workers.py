@@ -133,6 +133,7 @@ def test_rungs_stop_a_trial_in_the_middle(asked):
     storage.close()
 
 
+@pytest.mark.slow
 def test_measuring_at_a_rung_changes_nothing(asked):
     """The same trial with and without rungs ends with the same figures."""
     ends = []
