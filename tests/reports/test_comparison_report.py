@@ -488,6 +488,7 @@ addEventListener("load", () => {
 </script></body>"""
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searched(pair, tmp_path, profile) -> None:
     path = write_comparison_report(

@@ -359,6 +359,7 @@ addEventListener("load", () => {
 </script></body>"""
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_table_sorts_and_filters_and_the_views_switch(tmp_path, profile) -> None:
     tensors = [*llama(12), tensor("model.layers.10.odd.weight", relative=math.nan, cosine=math.nan), tensor("zz.weight", relative=math.inf)]

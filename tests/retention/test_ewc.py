@@ -324,6 +324,7 @@ class Averaged(RetentionMethod):
         return Active()
 
 
+@pytest.mark.slow
 def test_decoupled_in_a_run_under_sgd_is_averaging_with_a_weight_for_each_parameter(tmp_path):
     eta, strength = 0.05, 4.0
     folder, values = random_fisher(tmp_path / "f", build_model())
@@ -340,6 +341,7 @@ def test_decoupled_in_a_run_under_sgd_is_averaging_with_a_weight_for_each_parame
 # ---------------------------------------------------------------------------------------------------------------- in a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_where_things_are_kept_changes_no_bit(tmp_path, old, decoupled):
     results = []

@@ -99,6 +99,7 @@ def test_importance_of_another_shape_is_refused():
         Pull(tensors(2), importance=tensors(3) | {"b.weight": torch.ones(11, 37)}, strength=1.0, prefix="ewc").add_gradient(named, step())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_runs_end_the_same_wherever_the_start_is_kept(decoupled, tmp_path):
     results = []

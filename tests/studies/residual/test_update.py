@@ -112,6 +112,7 @@ def test_another_request_in_the_folder_is_refused(finished):
         run({**keys, "epochs": 2})
 
 
+@pytest.mark.slow
 def test_an_interruption_is_continued(request_of, monkeypatch, tmp_path):
     keys = request_of(tokens=400)
     from holdfast.studies.residual.making import Workshop

@@ -111,6 +111,7 @@ def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
     assert "seeds: [0] there, [0, 1] now" in changed.stderr
 
 
+@pytest.mark.slow
 def test_rungs_stop_a_trial_in_the_middle(asked):
     """A learning rate that wrecks the model is stopped at a third of its steps; what was measured there is kept."""
     asked["train"] |= {"max_steps": 6}
