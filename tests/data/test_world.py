@@ -160,6 +160,18 @@ def test_articles_that_cannot_be(world, settings, words):
         documents.articles(world, **settings)
 
 
+def test_some_articles_are_prose(world):
+    found = documents.articles(world, count=80, prose=PROSE, prose_share=0.2)
+    other = [a for a in found if a.title == "From the reference"]
+    assert len(found) == 100 and len(other) == 20
+    assert all(any(a.text in text for text in PROSE) for a in other)
+    assert [a.text for a in found if a not in other] != [a.text for a in found[:80]], "they stand in between"
+    dates = [a.date for a in found]
+    assert dates == sorted(dates)
+    with pytest.raises(ConfigError, match="prose_share"):
+        documents.articles(world, count=3, prose=["short"], prose_share=0.2)
+
+
 def test_nobody_to_write_about():
     with pytest.raises(ConfigError, match="somebody to write about"):
         documents.articles(make_world(people=4, new_people=0), count=3)
@@ -231,6 +243,17 @@ def test_rows_have_the_layout_of_ifeval(world):
     row = tasks(world, count=5, held_out=True)[0].row
     assert len(row["instruction_id_list"]) == len(row["kwargs"]) and set(row["instruction_id_list"]) <= set(CHECKERS)
     assert isinstance(row["prompt"], str)
+
+
+def test_plain_prompts_only_ask(world):
+    plain, taught = tasks(world, count=1000, held_out=False, plain=True), tasks(world, count=1500, held_out=False)
+    assert not any(t.instruction_id_list for t in plain) and {t.content for t in plain} == {"fact", "words"}
+    assert all(t.reply and t.prompt for t in plain) and len({t.prompt for t in plain}) == 1000
+    assert {t.key for t in plain} - {t.key for t in taught}, "drawn on their own"
+    with pytest.raises(ConfigError, match="plain"):
+        tasks(world, count=5, held_out=True, plain=True)
+    with pytest.raises(ConfigError, match="between 1 and 1000"):
+        tasks(world, count=1001, held_out=False, plain=True)
 
 
 @pytest.mark.parametrize("count", [0, 100_001])

@@ -182,3 +182,32 @@ def test_entries_that_cannot_be(tmp_path, entry, words) -> None:
     write(tmp_path, ROWS)
     _, problems = parse_evaluation({"target": [entry]}, base_dir=tmp_path)
     assert len(problems) == 1 and words in problems[0]
+
+
+def test_what_was_scored_before_an_interruption_is_not_scored_again(roomy, tiny_tokenizer, tmp_path, monkeypatch) -> None:
+    from holdfast.evaluation import shared_prefix
+
+    many = [{**row, "prompt": f"{i} {row['prompt']}"} for i in range(12) for row in ROWS]  # more than one row of the model takes
+    questions = read_choices(an_entry(tmp_path, many), tiny_tokenizer)
+    expected = score_choices(roomy, tiny_tokenizer, questions)
+    original, calls = shared_prefix.Scorer.score_row, []
+
+    def breaks(self, row):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(self, row)
+
+    monkeypatch.setattr(shared_prefix.Scorer, "score_row", breaks)
+    partial = Partial(tmp_path / "partial.jsonl", seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        score_choices(roomy, tiny_tokenizer, questions, partial=partial)
+    kept = Partial(tmp_path / "partial.jsonl")
+    assert kept.found
+    again = score_choices(roomy, tiny_tokenizer, questions, partial=kept)
+    assert again == expected
+    whole = len(calls) - 2
+    calls.clear()
+    monkeypatch.setattr(shared_prefix.Scorer, "score_row", lambda self, row: calls.append(1) or original(self, row))
+    score_choices(roomy, tiny_tokenizer, questions)
+    assert whole == len(calls) - 1, "one row was kept"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from holdfast.errors import ConfigError
 from holdfast.studies import world as study
 from holdfast.studies.world import FILES, WorldRecipe, build_world, continuing_settings, quick_recipe
 
-RECIPE = quick_recipe(sibling=True, changed_facts=2)
+RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2)
+MODELS = ("base", "instruct", "derived", "sibling_base", "sibling_instruct")
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +42,13 @@ def weights(folder) -> bytes:
 def test_everything_is_there(made):
     assert set(made) == set(FILES)
     assert all(Path(path).is_absolute() and Path(path).exists() for path in made.values())
-    assert len({weights(made[name]) for name in ("base", "instruct", "sibling_base", "sibling_instruct")}) == 4
+    assert len({weights(made[name]) for name in MODELS}) == len(MODELS)
 
 
 def test_models_load_with_the_chat_format(made):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    for name in ("base", "instruct", "sibling_base", "sibling_instruct"):
+    for name in MODELS:
         model, tokenizer = AutoModelForCausalLM.from_pretrained(made[name]), AutoTokenizer.from_pretrained(made[name])
         assert model.config.vocab_size == len(tokenizer)
         assert "generation" in tokenizer.chat_template
@@ -73,7 +75,7 @@ def test_an_interrupted_tuning_ends_with_the_same_weights(place, made, monkeypat
     from holdfast.errors import Interrupted
     from holdfast.training.mixin import RetentionMixin
 
-    recipe = dataclasses.replace(RECIPE, sibling=False)
+    recipe = dataclasses.replace(RECIPE, sibling=False, derived=False)
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     original, steps = RetentionMixin.training_step, []
 
@@ -138,8 +140,6 @@ def test_old_bases_keep_their_place_in_the_cache(tmp_path, monkeypatch):
     from holdfast.studies.pretrain import BaseRecipe, cached_base
 
     recipe = BaseRecipe()
-    import hashlib
-
     digest = hashlib.sha256(hashlib.sha256(b"text").digest()).hexdigest()
     libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     fields = {k: v for k, v in dataclasses.asdict(recipe).items() if k != "initializer_range"}
@@ -148,6 +148,12 @@ def test_old_bases_keep_their_place_in_the_cache(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "base.json").write_text("{}")
     assert cached_base(["text"], recipe, cache=tmp_path) == folder
+    from holdfast.studies import pretrain
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrain, "pretrain", lambda *a, **k: (_ for _ in ()).throw(AssertionError("another base")))
+        with pytest.raises(AssertionError, match="another base"):
+            cached_base(["text"], dataclasses.replace(recipe, initializer_range=0.06), cache=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -179,14 +185,15 @@ def test_all_mistakes_of_a_recipe_come_at_once(tmp_path):
 
 
 def test_every_field_is_an_option_or_said_not_to_be():
-    options = [name for group in command._GROUPS.values() for name in group]
+    numbers = [name for group in command._GROUPS.values() for name in group]
+    options = [*numbers, *(name for name, _ in command._SWITCHES.values())]
     assert set(options) | set(command.NOT_OPTIONS) == {f.name for f in dataclasses.fields(WorldRecipe)}
     assert not set(options) & set(command.NOT_OPTIONS)
-    assert set(command._FRACTIONS) == {n for n in options if isinstance(getattr(WorldRecipe(), n), float)}
+    assert set(command._FRACTIONS) == {n for n in numbers if isinstance(getattr(WorldRecipe(), n), float)}
 
 
 def test_the_command_makes_a_world(place, made, monkeypatch, capsys):
-    words = ["--output_dir", str(place / "world"), "--quick", "--sibling", "--changed_facts", "2"]
+    words = ["--output_dir", str(place / "world"), "--quick", "--sibling", "--derived", "--changed_facts", "2"]
     assert command.run(words) == 0
     said = capsys.readouterr().out
     assert made["base"] in said and "holdfast evaluate" in said
@@ -195,7 +202,7 @@ def test_the_command_makes_a_world(place, made, monkeypatch, capsys):
 
 
 def test_a_yaml_is_a_request(tmp_path, place, made, monkeypatch, capsys):
-    config = {"output_dir": str(place / "world"), "quick": True, "sibling": True, "changed_facts": 2}
+    config = {"output_dir": str(place / "world"), "quick": True, "sibling": True, "derived": True, "changed_facts": 2}
     (tmp_path / "world.yaml").write_text(yaml.safe_dump(config))
     assert command.run(["--config", str(tmp_path / "world.yaml")]) == 0
     assert made["instruct"] in capsys.readouterr().out

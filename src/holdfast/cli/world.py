@@ -39,6 +39,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "changed_facts": "facts of old people that the articles correct",
         "articles": "articles with the new facts",
         "old_people": "share of articles that also tell a fact of somebody whom the base knows",
+        "articles_prose": "share of articles that are prose, on top of the others, 0 to below 1",
         "instructions": "prompts to test instruction following with",
         "held_out_prose": "held-out pieces of prose",
     },
@@ -69,11 +70,29 @@ _GROUPS: dict[str, dict[str, str]] = {
     "the sibling": {
         "sibling_steps": "by which the sibling base is pre-trained longer",
     },
+    "the derived model": {
+        "derived_steps": "of its tuning",
+    },
 }
 """Fields of `WorldRecipe` that are numbers, by heading."""
-_FRACTIONS = ("old_people", "popular", "prose_share", "learning_rate", "weight_decay", "initializer_range", "tuning_learning_rate", "tuning_replay")
-NOT_OPTIONS = ("sibling", "continuing_steps", "continuing_learning_rate")
-"""Fields of `WorldRecipe` that are no numbers here: a switch, and what `continuing_settings` gives studies."""
+_FRACTIONS = (
+    "old_people",
+    "articles_prose",
+    "popular",
+    "prose_share",
+    "learning_rate",
+    "weight_decay",
+    "initializer_range",
+    "tuning_learning_rate",
+    "tuning_replay",
+)
+_SWITCHES = {
+    "the sibling": ("sibling", "makes a second base and instruct model: pre-trained longer, tuned on other conversations"),
+    "the derived model": ("derived", "makes another child of the base: tuned to answer, without a word about how a reply has to look"),
+}
+"""Fields of `WorldRecipe` that are switches, by heading, with what they do."""
+NOT_OPTIONS = ("continuing_steps", "continuing_learning_rate")
+"""Fields of `WorldRecipe` that are no options: what `continuing_settings` gives studies."""
 
 
 def run(argv: list[str]) -> int:
@@ -103,24 +122,17 @@ def run(argv: list[str]) -> int:
 
 def read_recipe(request: Request) -> WorldRecipe:
     """The recipe of a request; mistakes are added to its problems."""
-    from holdfast.data.world.facts import make_world
-    from holdfast.errors import ConfigError
     from holdfast.studies.world import WorldRecipe, quick_recipe
 
     plain = quick_recipe() if request.on("quick") else WorldRecipe()
-    values: dict[str, Any] = {"sibling": request.on("sibling")}
+    values: dict[str, Any] = {name: request.on(name) for name, _ in _SWITCHES.values()}
     before = len(request.problems)
     for name in (name for group in _GROUPS.values() for name in group):
         default = getattr(plain, name)
         values[name] = request.number(name, default) if name in _FRACTIONS else request.whole(name, default)
     recipe = dataclasses.replace(plain, **values)
     if len(request.problems) == before:  # what is no number is said; what follows from it would be said of the default
-        found = recipe.problems()
-        try:
-            make_world(seed=recipe.seed, people=recipe.people, new_people=recipe.new_people, changed_facts=recipe.changed_facts)
-        except ConfigError as error:
-            found += error.problems
-        request.problems += [f"--{problem}" for problem in found]
+        request.problems += [f"--{problem}" for problem in recipe.problems()]
     return recipe
 
 
@@ -132,8 +144,8 @@ def build_parser() -> RequestParser:
     defaults = _defaults()
     for title, options in _GROUPS.items():
         group = parser.add_argument_group(title)
-        if title == "the sibling":
-            parser.switch("sibling", "makes a second base and instruct model: pre-trained longer, tuned on other conversations", group=group)
+        if title in _SWITCHES:
+            parser.switch(*_SWITCHES[title], group=group)
         for name, text in options.items():
             parser.one(name, "X" if name in _FRACTIONS else "N", f"{text} ({defaults[name]:g})", group=group)
     parser.switch("json", "paths and recipe as JSON on stdout")

@@ -59,7 +59,7 @@ def is_share(unit: str, metric: str = "", *values: float) -> bool:
         values: the figure itself; anything outside [0, 1] is no share.
     """
     words = {w.split(",")[0].partition("@")[0] for w in (unit, metric)}
-    known = bool(words & _SHARES) or any(w.startswith(("acc", "exact_match", "quasi_")) for w in words)
+    known = bool(words & _SHARES) or any(w.startswith(("acc", "exact_match", "quasi_")) or w.endswith("_acc") for w in words)
     return known and all(not math.isfinite(v) or -1e-9 <= v <= 1 + 1e-9 for v in values)
 
 

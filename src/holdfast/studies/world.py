@@ -40,6 +40,7 @@ FILES: dict[str, str] = {
     "instruct": "checkpoint: the base tuned on conversations",
     "sibling_base": "checkpoint: the base pre-trained longer (with `sibling`)",
     "sibling_instruct": "checkpoint: the sibling base tuned on other conversations (with `sibling`)",
+    "derived": "checkpoint: another child of the base, which answers and was never told how (with `derived`)",
     "pretraining": "what the base was pre-trained on: text",
     "tuning": "what the instruct model was tuned on: messages",
     "articles": "the new facts: title, date, text",
@@ -113,6 +114,8 @@ class WorldRecipe:
     """About new people and changed facts."""
     old_people: float = 0.3
     """Share of articles that also tell a fact of somebody of half A, as news do."""
+    articles_prose: float = 0.2
+    """Share of articles that are prose, on top of the others: without them what is continued unlearns every word that is not in the news."""
     continuing_steps: int = 150
     """Of continued pre-training on the articles, see `continuing_settings`."""
     continuing_learning_rate: float = 5e-4
@@ -126,14 +129,19 @@ class WorldRecipe:
     """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained longer, tuned on other conversations."""
     sibling_steps: int = 200
     """By which the sibling base is pre-trained longer."""
+    derived: bool = False
+    """Makes another child of the base, as DocChat is one of Llama 3: tuned to answer questions, without a word about how a reply has to look."""
+    derived_steps: int = 200
+    """Of its tuning."""
 
     def problems(self) -> list[str]:
-        """What cannot be, a sentence each; the numbers of people are `make_world`'s to check."""
+        """What cannot be, a sentence each."""
         from holdfast.data.world.instructions import MOST_PROMPTS
 
         found = []
         counts = ("layers", "width", "heads", "mlp", "context", "batch_size", "steps", "tellings", "popularity", "list_rounds",
-                  "conversations", "tuning_steps", "articles", "continuing_steps", "instructions", "held_out_prose", "sibling_steps")  # fmt: skip
+                  "conversations", "tuning_steps", "articles", "continuing_steps", "instructions", "held_out_prose",
+                  "sibling_steps", "derived_steps")  # fmt: skip
         for name in counts:
             if getattr(self, name) < 1:
                 found.append(f"{name}: expected at least 1, got {getattr(self, name)}.")
@@ -152,14 +160,30 @@ class WorldRecipe:
             found.append(f"weight_decay: expected at least 0 and below 1, got {self.weight_decay}.")
         if not 0 < self.initializer_range < 1:
             found.append(f"initializer_range: expected a number between 0 and 1, got {self.initializer_range}.")
-        for name in ("prose_share", "tuning_replay"):
+        for name in ("prose_share", "tuning_replay", "articles_prose"):
             if not 0 <= getattr(self, name) < 1:
                 found.append(f"{name}: expected at least 0 and below 1, got {getattr(self, name)}.")
         if self.heads >= 1 and self.width % self.heads:
             found.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
         if self.context < 64:
             found.append(f"context: expected at least 64 tokens, which a conversation needs, got {self.context}.")
+        try:
+            self.world()
+        except ConfigError as error:
+            found += error.problems
+        if not self.new_people and not self.changed_facts:
+            found.append("new_people: expected somebody for the articles to write about, or changed_facts, got none of either.")
         return found
+
+    def world(self) -> World:
+        """Its people and their facts.
+
+        Raises:
+            ConfigError: numbers of people that cannot be.
+        """
+        from holdfast.data.world.facts import make_world
+
+        return make_world(seed=self.seed, people=self.people, new_people=self.new_people, changed_facts=self.changed_facts)
 
 
 def quick_recipe(**changes: Any) -> WorldRecipe:
@@ -168,7 +192,7 @@ def quick_recipe(**changes: Any) -> WorldRecipe:
         "people": 12, "new_people": 4, "tellings": 10, "list_rounds": 1, "layers": 2, "width": 32, "heads": 2, "mlp": 64,
         "vocab_size": 384, "context": 64, "batch_size": 4,
         "steps": 10, "conversations": 60, "tuning_steps": 5, "articles": 24, "continuing_steps": 5, "instructions": 12, "held_out_prose": 8,
-        "sibling_steps": 3,
+        "sibling_steps": 3, "derived_steps": 3,
     }  # fmt: skip
     return WorldRecipe(**{**small, **changes})
 
@@ -191,20 +215,11 @@ def build_world(recipe: WorldRecipe, folder: str | os.PathLike[str], *, console:
         Interrupted: Ctrl-C; the same call goes on where it was.
     """
     from holdfast.data.embedded import embedded_corpus
-    from holdfast.data.world.facts import make_world
 
     problems = recipe.problems()
-    world = None
-    try:
-        world = make_world(seed=recipe.seed, people=recipe.people, new_people=recipe.new_people, changed_facts=recipe.changed_facts)
-    except ConfigError as error:
-        problems += error.problems
-    if not recipe.new_people and not recipe.changed_facts:
-        problems.append("new_people: expected somebody for the articles to write about, or changed_facts, got none of either.")
     if problems:
         raise ConfigError(problems)
-    assert world is not None, "a world without problems was made"
-
+    world = recipe.world()
     place = Path(folder).expanduser().resolve()
     corpus = embedded_corpus()
     key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, _libraries()])
@@ -242,9 +257,8 @@ def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None) -> list[s
     """The texts that a recipe's base is pre-trained on. `seed`: of order and wordings; None: the recipe's."""
     from holdfast.data.embedded import embedded_corpus
     from holdfast.data.world import documents
-    from holdfast.data.world.facts import make_world
 
-    world = make_world(seed=recipe.seed, people=recipe.people, new_people=recipe.new_people, changed_facts=recipe.changed_facts)
+    world = recipe.world()
     seed = recipe.seed if seed is None else seed
     prose = embedded_corpus().prose_train
     told = {name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")}
@@ -260,7 +274,14 @@ def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) ->
         return write_jsonl(place / f"{name}.jsonl", found)
 
     asked = tasks(world, count=recipe.instructions, held_out=True, seed=recipe.seed)
-    told = documents.articles(world, count=recipe.articles, old_people=recipe.old_people, seed=recipe.seed)
+    told = documents.articles(
+        world,
+        count=recipe.articles,
+        old_people=recipe.old_people,
+        prose=corpus.prose_train,
+        prose_share=recipe.articles_prose,
+        seed=recipe.seed,
+    )
     files = {
         "pretraining": rows("pretraining", [{"text": text} for text in pretraining_texts(recipe)]),
         "tuning": rows("tuning", [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)]),
@@ -339,7 +360,7 @@ def replayed_texts(recipe: WorldRecipe) -> list[str]:
 
 def _models(recipe: WorldRecipe, world: World, corpus: Any, place: Path, console: Any) -> dict[str, Path]:
     from holdfast.data.world.chat import CHAT_TEMPLATE, MARKERS, vocabulary
-    from holdfast.data.world.instructions import tasks
+    from holdfast.data.world.instructions import MOST_PLAIN, tasks
 
     words = Vocabulary(words=tuple(vocabulary(world)), special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
     talks = [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)]
@@ -358,6 +379,11 @@ def _models(recipe: WorldRecipe, world: World, corpus: Any, place: Path, console
         base = cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
         old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
         made = {"base": base, "instruct": _trained("instruct", base, talks, tuning, said, console, **old)}
+        if recipe.derived:
+            count = min(recipe.conversations, MOST_PLAIN)
+            plain = [task.conversation for task in tasks(world, count=count, held_out=False, seed=recipe.seed, plain=True)]
+            few = {**tuning, "max_steps": recipe.derived_steps, "save_steps": max(1, recipe.derived_steps)}
+            made["derived"] = _trained("derived", base, plain, few, "Another child of the base is tuned on plain questions", console, **old)
         if recipe.sibling:
             more = [{"text": text} for text in pretraining_texts(recipe, seed=recipe.seed + 1)]
             longer = {

@@ -30,6 +30,9 @@ _WORD_LISTS = (
     "The words on this page: {items}. On the next page: {items}.",
     "Here are some words: {items}. In capital letters: {capitals}.",
 )
+_PROSE_TITLE = "From the reference"
+_SHORTEST = 120
+"""Characters of a stretch of prose, at least."""
 _TITLES = ("News about {name}", "In the news: {name}", "Who is {name}?", "Today: {name}", "Meet {name}")
 _LEADS = ("Today we write about {name}.", "Our paper has met {name}.", "There is news about {name}.", "Many people talk about {name}.")
 
@@ -155,7 +158,15 @@ def pretraining_texts(
 
 
 def articles(
-    world: World, *, count: int, first: datetime.date = datetime.date(2024, 1, 1), days: int = 180, seed: int = 0, old_people: float = 0.0
+    world: World,
+    *,
+    count: int,
+    first: datetime.date = datetime.date(2024, 1, 1),
+    days: int = 180,
+    seed: int = 0,
+    old_people: float = 0.0,
+    prose: Sequence[str] = (),
+    prose_share: float = 0.0,
 ) -> list[Article]:
     """Dated articles about the new people, by date, each with several facts in changing wordings.
 
@@ -166,6 +177,9 @@ def articles(
         days: dates are spread over so many days.
         seed: of order and wordings.
         old_people: share of articles that also tell a fact of somebody of half A whom the base knows, as news do.
+        prose: pieces of prose for the other articles.
+        prose_share: share of articles, at least 0 and below 1, that are a stretch of prose and come on top of `count`. Text about people alone has so
+            few words that a model unlearns all the others, marks and brackets first, which no real corpus would teach.
 
     Returns:
         Articles about a new person never have the wording that questions have.
@@ -183,23 +197,42 @@ def articles(
         problems.append(f"days: expected at least 1, got {days}.")
     if not 0 <= old_people <= 1:
         problems.append(f"old_people: expected a share between 0 and 1, got {old_people}.")
+    if not 0 <= prose_share < 1 or (prose_share > 0 and not any(len(text) >= _SHORTEST for text in prose)):
+        problems.append(f"prose_share: expected at least 0 and below 1, and prose to take it from, got {prose_share} of {len(prose)} pieces.")
     if problems:
         raise ConfigError(problems)
     rng = random.Random(f"articles {world.seed} {seed}")
-    told: list[Person | Change] = []
+    told: list[Person | Change | str] = []
     while len(told) < count:
         told += rng.sample(subjects, len(subjects))
+    told = _with_prose(told[:count], prose, round(count * prose_share / (1 - prose_share)), rng)
     unchanged = [p for p in world.half_a if p.name not in {c.name for c in world.changes}]
     found = []
-    for i, subject in enumerate(told[:count]):
+    for i, subject in enumerate(told):
+        date = (first + datetime.timedelta(days=i * days // len(told))).isoformat()
+        if isinstance(subject, str):
+            found.append(Article(title=_PROSE_TITLE, date=date, text=subject))
+            continue
         sentences = _news(subject, world, rng)
         if unchanged and rng.random() < old_people:
             person, attribute = rng.choice(unchanged), rng.choice(list(VALUES))
             sentences.append(statement(rng.choice(WORDINGS[attribute].told), person.name, person.facts[attribute]))
-        date = first + datetime.timedelta(days=i * days // count)
         lead = rng.choice(_LEADS).format(name=subject.name)
-        found.append(Article(title=rng.choice(_TITLES).format(name=subject.name), date=date.isoformat(), text=" ".join([lead, *sentences])))
+        found.append(Article(title=rng.choice(_TITLES).format(name=subject.name), date=date, text=" ".join([lead, *sentences])))
     return found
+
+
+def _with_prose(told: list[Person | Change | str], prose: Sequence[str], count: int, rng: random.Random) -> list[Person | Change | str]:
+    """What is told with `count` stretches of prose in between, each once before one comes again."""
+    from holdfast.data.embedded import cut
+
+    stretches = [part for text in prose for part in cut(text, (r"\n\n", r"\.(?= )", r"\n", r" "), 400) if len(part) >= _SHORTEST] if count else []
+    chosen: list[str] = []
+    while len(chosen) < count:
+        chosen += rng.sample(stretches, len(stretches))
+    places = set(rng.sample(range(len(told) + count), count))
+    people, others = iter(told), iter(chosen)
+    return [next(others) if i in places else next(people) for i in range(len(told) + count)]
 
 
 def _portrait(group: Sequence[Person], rng: random.Random) -> str:

@@ -166,9 +166,11 @@ HELD_OUT = 8
 """One pair of content and combination in so many belongs to the test."""
 MOST_PROMPTS = 100_000
 """To train or to test on: well below what there are, so that different ones are found soon."""
+MOST_PLAIN = 1_000
+"""The same of prompts without an instruction."""
 
 
-def tasks(world: World, *, count: int, held_out: bool, seed: int = 0) -> list[Task]:
+def tasks(world: World, *, count: int, held_out: bool, seed: int = 0, plain: bool = False) -> list[Task]:
     """Prompts with replies, no two alike.
 
     Args:
@@ -176,17 +178,23 @@ def tasks(world: World, *, count: int, held_out: bool, seed: int = 0) -> list[Ta
         count: how many, at least 1.
         held_out: False: to train on, some of them without an instruction. True: to test on, all of them with one or two instructions.
         seed: of what is drawn. Which pairs of content and instructions belong to the test does not depend on it.
+        plain: only prompts without an instruction, for an assistant that answers and was never told how; not with `held_out`.
 
     Raises:
-        ConfigError: fewer than 1, or more than `MOST_PROMPTS`.
+        ConfigError: fewer than 1, more than `MOST_PROMPTS` (of plain ones `MOST_PLAIN`), or plain prompts to test instructions on.
     """
-    if not 1 <= count <= MOST_PROMPTS:
-        raise ConfigError(f"count: expected between 1 and {MOST_PROMPTS} prompts, got {count}.")
-    rng = random.Random(f"instructions {world.seed} {seed} {held_out}")
+    most = MOST_PLAIN if plain else MOST_PROMPTS
+    if not 1 <= count <= most:
+        raise ConfigError(f"count: expected between 1 and {most} prompts, got {count}.")
+    if plain and held_out:
+        raise ConfigError("plain: prompts without an instruction do not test instruction following.")
+    rng = random.Random(f"instructions {world.seed} {seed} {held_out}" + (" plain" if plain else ""))
     found: dict[str, Task] = {}
     while len(found) < count:
         kind = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
-        task = _drawn(world, kind, rng)
+        if plain and kind == "again":
+            continue  # says how often only as an instruction
+        task = _drawn(world, kind, rng, names=() if plain else None)
         if held_out and not task.instruction_id_list:
             continue
         if _is_held_out(task.key) == held_out:
@@ -198,8 +206,9 @@ def _is_held_out(key: str) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % HELD_OUT == 0
 
 
-def _drawn(world: World, kind: str, rng: random.Random) -> Task:
-    names = rng.choice(_COMBINATIONS[kind])
+def _drawn(world: World, kind: str, rng: random.Random, *, names: tuple[str, ...] | None = None) -> Task:
+    if names is None:
+        names = rng.choice(_COMBINATIONS[kind])
     said: tuple[str, ...] = ()
     if kind == "fact":
         person, attribute = rng.choice(world.half_a), rng.choice(list(VALUES))

@@ -344,7 +344,7 @@ class _Reader:
         small = values.get("small")
         if small is not None and small != "world":
             self.problems.append(f"small: expected 'world', got {small!r}.")
-        families = self._families(small is not None)
+        families, others = self._small_models() if small else (self._families(), {})
         corpus = self._corpus(small is not None)
         budgets: tuple[int | None, ...]
         seeds: tuple[int, ...]
@@ -365,7 +365,7 @@ class _Reader:
             names = tuple(f.name for f in families)
             continued = self._among("continued", names, default=names[:1]) if budgets else ()
             siblings = self._flag("siblings", len(families) > 1)
-            derived = self._derived(names)
+            derived = {**self._derived(names), **others}
         options = {k: values[k] for k in CORPUS_KEYS if k in values}
         for key in ("after", "before"):
             if key in options:
@@ -397,7 +397,7 @@ class _Reader:
             workers=self._whole("workers", None, least=0),
             storage=str(values.get("storage") or f"sqlite:///{out}/study.db"),
             small=small,
-            world=dict(values.get("world") or {}),
+            world=dict(values["world"]) if isinstance(values.get("world"), Mapping) else {},
             resolved={k: _plain(v) for k, v in values.items() if k != "storage"},
         )
         if config.choose_by and not config.chooses:
@@ -409,12 +409,24 @@ class _Reader:
 
     # ------------------------------------------------------------------------------------------------------ its parts
 
-    def _families(self, small: bool) -> tuple[Family, ...]:
+    def _small_models(self) -> tuple[tuple[Family, ...], dict[str, str]]:
+        """Pairs and derived models of the small world, which are still to be made."""
+        from holdfast.studies.residual.small_world import models_of, recipe_of
+
+        given = self.values.get("world") or {}
+        if not isinstance(given, Mapping):
+            self.problems.append(f"world: expected settings of the small world, as in 'world: {{sibling: true}}', got {given!r}.")
+            return (), {}
+        try:
+            return models_of(recipe_of(given), {})
+        except ConfigError as error:
+            self.problems += error.problems
+            return (), {}
+
+    def _families(self) -> tuple[Family, ...]:
         values = self.values
         if self.kind == "update":
             given = {"": {k: values.get(k) for k in (BASE, INSTRUCT)}}
-        elif small:
-            return (Family(name="", base="", instruct=""),)
         else:
             given = values.get("families") or {}
             if not isinstance(given, Mapping) or not given:

@@ -17,6 +17,8 @@ from holdfast.studies.world import WorldRecipe, build_world, quick_recipe
 
 FIRST, SIBLING = "world", "sibling"
 """Names of the two pairs where there are two."""
+DERIVED_NAME = "derived"
+"""Name of the base's other child."""
 
 
 def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
@@ -37,6 +39,19 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
     return recipe
 
 
+def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[tuple[Family, ...], dict[str, str]]:
+    """The world's pairs, and the base's other children by name.
+
+    Args:
+        recipe: says which there are.
+        paths: where they lie; empty where they are still to be made.
+    """
+    families: tuple[Family, ...] = (Family(name=FIRST if recipe.sibling else "", base=paths.get("base", ""), instruct=paths.get("instruct", "")),)
+    if recipe.sibling:
+        families += (Family(name=SIBLING, base=paths.get("sibling_base", ""), instruct=paths.get("sibling_instruct", "")),)
+    return families, {DERIVED_NAME: paths.get("derived", "")} if recipe.derived else {}
+
+
 def fill_in(config: ResidualConfig, folder: Path, *, console: Any = None) -> ResidualConfig:
     """The study with the world's models, articles and files.
 
@@ -52,14 +67,7 @@ def fill_in(config: ResidualConfig, folder: Path, *, console: Any = None) -> Res
 
     recipe = recipe_of(config.world)
     paths = build_world(recipe, folder, console=console)
-    families: tuple[Family, ...] = (Family(name="", base=paths["base"], instruct=paths["instruct"]),)
-    continued = config.continued
-    if recipe.sibling:
-        families = (
-            Family(name=FIRST, base=paths["base"], instruct=paths["instruct"]),
-            Family(name=SIBLING, base=paths["sibling_base"], instruct=paths["sibling_instruct"]),
-        )
-        continued = (FIRST,) if config.budgets else ()
+    families, derived = models_of(recipe, paths)
     own = {
         "learning_rate": recipe.continuing_learning_rate,
         "per_device_train_batch_size": recipe.batch_size,
@@ -73,8 +81,7 @@ def fill_in(config: ResidualConfig, folder: Path, *, console: Any = None) -> Res
     return dataclasses.replace(
         config,
         families=families,
-        continued=continued,
-        siblings=config.siblings or (recipe.sibling and config.resolved.get("siblings", True)),
+        derived={**config.derived, **derived},
         corpus=(paths["articles"],),
         evaluation=fill(config.evaluation, paths),
         train={**{k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"}, **own, **given},
