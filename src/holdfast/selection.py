@@ -270,6 +270,17 @@ def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] 
     )
 
 
+def gain_over_seeds(comparisons: Mapping[int, Sequence[Comparison]], objective: Objective) -> Gain | None:
+    """`mean_gain` of what was compared anyhow: the comparisons of one pair of models by the training seed of the pair.
+
+    Args:
+        comparisons: seed -> what was compared.
+        objective: the entries that are averaged.
+    """
+    runs = [SeedRun(seed=s, folder="", host="", seconds=0.0, training_seconds=0.0, comparisons=list(found)) for s, found in comparisons.items()]
+    return mean_gain(TrialRecord(number=0, state=FINISHED, kind="", label="", params={}, settings={}, runs=runs), objective)
+
+
 def _measures(run: SeedRun, objective: Objective) -> list[Comparison] | None:
     """The comparisons of the objective's entries, in order; None where one is missing or not finite."""
     by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import re
 import statistics
 from pathlib import Path
@@ -17,10 +18,12 @@ from synthetic_runs import browse, chromium
 from holdfast.reports import paper_004
 from holdfast.reports.residual_charts import against_one, carried_charts, compute_charts, kept_charts, scale_chart, token_charts
 from holdfast.reports.residual_figures import marks_of, over_seeds, read_models, spent_in_all, tables
+from holdfast.reports.residual_pairs import pair_groups
 from holdfast.reports.residual_report import cost_lines, print_update, write_residual_report
 from holdfast.reports.residual_scores import role_of, scores_of
 from holdfast.reports.residual_text import clause, lead
 from holdfast.residual_results import Pair, ResidualRecord, ScaleChoice, StudiedModel, read_update, write_update
+from holdfast.results import Comparison
 from holdfast.selection import t_quantile
 
 
@@ -452,6 +455,55 @@ def test_a_warning_among_the_notes_is_seen_first(tmp_path, updated) -> None:
     text = words(write(tmp_path, warned))
     assert text.index("A pair does not look like a base and its child.") < text.index("Before and after")
     assert "That is what a fine-tune of a base looks like" not in text
+
+
+def seeds_of_a_study() -> ResidualRecord:
+    def model(name: str, label: str, seed: int = 0) -> StudiedModel:
+        return StudiedModel(name=name, label=label, start="base", family="", seed=seed, state="complete")
+
+    def compared(seed: int) -> list[Comparison]:
+        after = (0.30, 0.34, 0.45)[seed]
+        return [
+            comparison("following", "asked", "acc", before=0.5, after=after),
+            comparison("new_text", "text", "nats_per_token", before=3.0, after=2.0 + 0.1 * seed),
+        ]
+
+    made = [model(f"b{s}", f"base + 10k tokens, seed {s}", s) for s in range(3)]
+    pairs = [Pair(before="base", after=m.name, question="What is lost?", comparisons=compared(m.seed)) for m in made]
+    others = [Pair(before="base", after="b0", question="And now?", comparisons=compared(0)[:1])]
+    return ResidualRecord(name="seeds", kind="study", status="finished", models=[model("base", "base"), *made], pairs=[*pairs, *others])
+
+
+def comparison(suite: str, name: str, metric: str, *, before: float, after: float, half: float = 0.02) -> Comparison:
+    share = metric == "acc"
+    return Comparison(
+        suite=suite, name=name, metric=metric, unit="accuracy" if share else "nats/token", higher_is_better=share, before=before, after=after,
+        difference=after - before, interval=(after - before - half, after - before + half), confidence=0.95, p_value=0.01, n=100,
+        primary=True, flips_lost=3 if share else None, flips_gained=1 if share else None, test="test",
+    )  # fmt: skip
+
+
+def test_pairs_of_a_study_are_means_over_seeds_by_question(tmp_path) -> None:
+    record = seeds_of_a_study()
+    groups = pair_groups(record)
+    assert [(g.question, g.before, g.after, sorted(g.pairs)) for g in groups] == [
+        ("What is lost?", "base", "base + 10k tokens", [0, 1, 2]),
+        ("And now?", "base", "base + 10k tokens", [0]),
+    ]
+    gain = groups[0].gain(("following", "asked", "acc"))
+    assert gain is not None and gain.value == pytest.approx(-0.41 / 3)
+    spread = t_quantile(2, 0.975) * statistics.stdev([-0.2, -0.16, -0.05]) / 3**0.5
+    assert gain.interval == pytest.approx((gain.value - math.hypot(spread, 0.02), gain.value + math.hypot(spread, 0.02)))
+    assert groups[0].gain(("following", "other", "acc")) is None
+    html = write(tmp_path, record)
+    text = words(html)
+    assert text.index("What was measured") < text.index("Compared pairs"), "figures first"
+    assert text.count("What is lost?") == 1 and "3 seeds; against base" in text and "3 pairs one by one" in text
+    assert "\u221213.7 pt" in text and "\u22120.900" in text, "after - before in the metric's own direction"
+    table = re.search(r"<h3>What is lost\?</h3>(.*?)</table>", html, re.S)
+    assert table is not None
+    cells = re.findall(r'class="tone ?(\w*)"', table[1])
+    assert cells == ["", "good"], "the share's interval over three seeds contains 0, less loss is better"
 
 
 def test_empty_pairs_are_said(tmp_path, studied) -> None:

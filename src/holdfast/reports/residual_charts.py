@@ -139,7 +139,7 @@ def token_charts(tables: Sequence[FigureTable], scores: Sequence[Score]) -> list
                 xaxis=axis(
                     "new tokens",
                     tickvals=ticks,
-                    ticktext=["original", *(tokens_text(b) for b in budgets)],
+                    ticktext=["original", *(_tick(b) for b in budgets)],
                     range=[-0.15, ticks[-1] + 0.15],
                     zeroline=False,
                     tickangle=0 if len(budgets) < 4 else "auto",
@@ -154,6 +154,11 @@ def token_charts(tables: Sequence[FigureTable], scores: Sequence[Score]) -> list
         columns = [Column(title="Model"), Column(title="New tokens"), *(Column(title=c, numeric=True) for c in ("Score", "Interval", "n"))]
         charts.append(Chart(title=score.title, figure=figure, caption=caption, columns=columns, rows=rows, height=height))
     return charts
+
+
+def _tick(tokens: float) -> str:
+    """A budget below its tick, short enough to stand beside another one: "80 k", "100 M"."""
+    return f"{tokens / 1000:.3g} k" if 1_000 <= tokens < 1_000_000 else tokens_text(tokens)
 
 
 def _line_name(block: Block, *, several: bool) -> str:

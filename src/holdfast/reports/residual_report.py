@@ -20,7 +20,7 @@ from holdfast.reports import paper_004
 from holdfast.reports.charts import Chart, layer_chart, moved
 from holdfast.reports.comparison_report import comparison_verdict, difference_note, measures_table
 from holdfast.reports.evaluation_charts import gain_forest, share_compared
-from holdfast.reports.figures import Row, count, duration, flatten, group_rank, hardware_text, number, percent, plural, row, setting, significant
+from holdfast.reports.figures import Row, count, duration, flatten, hardware_text, number, percent, plural, setting, significant
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
 from holdfast.reports.residual_charts import carried_charts, compute_charts, kept_charts, scale_chart, token_charts
@@ -40,9 +40,10 @@ from holdfast.reports.residual_figures import (
     target_of,
     tokens_text,
 )
+from holdfast.reports.residual_pairs import pair_rows, study_pairs
 from holdfast.reports.residual_scores import Score, by_role, pair_of, score_named, scores_of
 from holdfast.reports.residual_text import REPORT_FILE, corpus_text, difference_text, lead, levels_text, made_text, pair_title, print_update
-from holdfast.residual_results import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
+from holdfast.residual_results import BASE, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.results import Comparison, LayerDistance
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
@@ -70,10 +71,13 @@ def write_residual_report(folder: str | os.PathLike[str], record: ResidualRecord
     page.add(tag("style", Html(_asset("residual_report.css"))))
     _head(page, models, record)
     _before_and_after(page, models, scores, record)
-    _pairs(page, record)
+    if record.kind == "update":
+        _pairs(page, record)
     _figure_tables(page, made, models)
     _plots(page, made, scores, models)
     _scale(page, record)
+    if record.kind != "update":
+        study_pairs(page, record)  # there may be hundreds of pairs: figures first
     _models(page, folder, models, record)
     _corpus(page, record)
     _ancestry(page, record)
@@ -180,7 +184,7 @@ def _tile(title: str, held: Sequence[Comparison], against: str) -> tuple[str, st
 
 
 def _pairs(page: Page, record: ResidualRecord) -> None:
-    held = [(pair, _rows(pair)) for pair in record.pairs]
+    held = [(pair, pair_rows(pair)) for pair in record.pairs]
     known = [(pair, rows) for pair, rows in held if rows]
     empty = [f"{pair.question or pair_title(pair, record)} ({pair_title(pair, record)}): nothing was compared." for pair, rows in held if not rows]
     if not known:
@@ -201,10 +205,6 @@ def _pairs(page: Page, record: ResidualRecord) -> None:
     note = difference_note([r for _, rows in known for r in rows])
     rest = tag("div", bullets(empty), cls="card") if empty else None
     page.section("Compared pairs", tag("div", *parts, rest, note, cls="stacked pairs"), anchor="pairs")
-
-
-def _rows(pair: Pair) -> list[Row]:
-    return [row(c) for c in sorted(pair.comparisons, key=lambda c: (group_rank(c.suite), not c.primary))]
 
 
 def _gains(page: Page, rows: Sequence[Row]) -> list[Html]:

@@ -3,7 +3,7 @@
 The rules stand here and were written before any outcome was looked at:
 
 - A figure is a paired change between two models, `after - before` signed so that more is better, as the mean over seeds. Its interval is at 95 % and
-  covers training seeds and evaluated samples (`holdfast.selection.mean_gain`); one seed leaves the samples alone, and the reason says so.
+  covers training seeds and evaluated samples (`holdfast.selection.gain_over_seeds`); one seed leaves the samples alone, and the reason says so.
 - "Following" is what leads the entries of the suite `following` of the small study (instructions that a program checks); at the paper's size IFEval's
   `inst_level_strict_acc`. "Kept" is the suite `source` (old knowledge, prose): several entries of one unit are averaged, others are told apart.
 - "Loses", "regains", "improves": the whole interval on that side of zero. On the other side the claim does not hold; across zero there is not
@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.residual_results import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
 from holdfast.results import Comparison
-from holdfast.selection import mean_gain
+from holdfast.selection import gain_over_seeds
 from holdfast.studies.claims import FAILS, HOLDS, MARGIN, UNKNOWN, Claim, ClaimFigure
-from holdfast.study_results import Objective, SeedRun, TrialRecord
+from holdfast.study_results import Objective
 
 RECIPE = "residual"
 LITTLE = 0.25
@@ -99,7 +99,7 @@ class _Study:
             return None
         first = next(c for _, p in pairs for c in p.comparisons if (c.suite, c.name, c.metric) == entries[0])
         objective = Objective(side="target", entries=entries, label=suite, unit=first.unit, higher_is_better=first.higher_is_better)
-        gain = mean_gain(_trial(pairs), objective)
+        gain = gain_over_seeds({seed: pair.comparisons for seed, pair in pairs}, objective)
         if gain is None:
             return None
         names = ", ".join(f"{name} ({metric})" for _, name, metric in entries)
@@ -131,11 +131,6 @@ def _leads(found: Comparison, suite: str) -> bool:
     if suite == FOLLOWING and found.name.startswith("ifeval"):
         return found.metric.startswith("inst_level_strict_acc")
     return found.suite == suite and found.primary
-
-
-def _trial(pairs: Sequence[tuple[int, Pair]]) -> TrialRecord:
-    runs = [SeedRun(seed=s, folder="", host="", seconds=0.0, training_seconds=0.0, comparisons=p.comparisons) for s, p in pairs]
-    return TrialRecord(number=0, state="complete", kind="", label="", params={}, settings={}, runs=runs)
 
 
 def _named(figure: ClaimFigure, what: str) -> ClaimFigure:
