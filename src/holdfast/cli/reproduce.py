@@ -16,7 +16,7 @@ RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
 DESCRIPTION = """\
 Runs a paper's studies and checks its claims: holds, does not hold, not enough data, each with the paper's figure, ours
 and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours: half an hour for
-label-annealing, some ten minutes for residual. Finished studies are not run again; an interrupted one continues.
+label-annealing, 13 minutes for residual. Finished studies are not run again; an interrupted one continues.
 """
 EPILOG = """\
 examples
