@@ -13,16 +13,15 @@ What is not done: few-shot examples (they can stand in the prompt) and several r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.evaluation.documents import border_ids, chat_prompt
 from holdfast.evaluation.entries import ChoicesEntry
-from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.question_files import RowMistakes, question_rows, shown
+from holdfast.evaluation.shared_prefix import normalised, score_options
 from holdfast.results import fingerprint
 
 COLUMNS = ("prompt", "options", "answer")
@@ -113,35 +112,15 @@ def score_choices(
     Raises:
         DataError: an option that adds no token, or more tokens than the model takes.
     """
-    from holdfast.evaluation.perplexity import resolve_window
-    from holdfast.evaluation.shared_prefix import paths_of, rows_alone, scorer_for
-
-    window, _ = resolve_window(model)
-    paths = paths_of([border_ids(q.prompt, option, tokenizer, chat=q.chat) for q in questions for option in q.options], length=window)
-    partial = partial or Partial(None)
-    found: list[Any] = [partial.found.get(f"option {index}") for index in range(len(paths))]
-    with evaluation_mode(model):
-        scorer = scorer_for(model, length=window, paths=paths)
-        rows, scorer = (scorer.rows(paths), scorer) if scorer is not None else rows_alone(model, paths)
-        done = 0
-        for row in rows:
-            if any(found[path.index] is None for path in row.paths):
-                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
-                    found[path.index] = answer
-                partial.add({f"option {path.index}": found[path.index] for path in row.paths})
-            done += len(row.paths)
-            if progress is not None:
-                progress(done, len(paths))
+    requests = [border_ids(q.prompt, option, tokenizer, chat=q.chat) for q in questions for option in q.options]
+    found = iter(score_options(model, requests, name="option", partial=partial, progress=progress))
     scored = []
-    start = 0
     for question in questions:
-        here = range(start, start + len(question.options))
-        start += len(question.options)
-        logs, tokens = [float(found[i][0]) for i in here], [len(paths[i].targets) for i in here]
-        scores = [log / count for log, count in zip(logs, tokens, strict=True)] if length_normalised else logs
-        top = max(scores)
-        total = top + math.log(sum(math.exp(score - top) for score in scores))
-        best = scores.index(top)
+        here = [next(found) for _ in question.options]
+        logs, tokens = [log for log, _ in here], [count for _, count in here]
+        scores = [log / count for log, count in here] if length_normalised else logs
+        probabilities, _ = normalised(scores)
+        best = scores.index(max(scores))
         scored.append(
             {
                 "doc": fingerprint([question.asked, list(question.options)], length=32),
@@ -150,7 +129,7 @@ def score_choices(
                 "question": question.asked,
                 "choices": list(question.options),
                 "loglikelihoods": logs,
-                "probabilities": [math.exp(score - total) for score in scores],
+                "probabilities": probabilities,
                 "gold": question.gold,
                 "answer": best,
                 "acc": float(best == question.gold),

@@ -10,15 +10,14 @@ Source: the in-domain measure of the overtraining study (paper 003, appendix C.1
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.evaluation.documents import border_ids
 from holdfast.evaluation.entries import ClassesEntry
-from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.shared_prefix import normalised, score_options
 from holdfast.results import fingerprint
 
 
@@ -87,33 +86,13 @@ def score_classes(
     Raises:
         DataError: a name that adds no token, or more tokens than the model takes.
     """
-    from holdfast.evaluation.perplexity import resolve_window
-    from holdfast.evaluation.shared_prefix import paths_of, rows_alone, scorer_for
-
-    window, _ = resolve_window(model)
     requests = [border_ids(prompt, option, tokenizer) for prompt in prompts for option in options]
-    paths = paths_of(requests, length=window)
-    partial = partial or Partial(None)
-    found: list[Any] = [partial.found.get(f"class {index}") for index in range(len(paths))]
-    with evaluation_mode(model):
-        scorer = scorer_for(model, length=window, paths=paths)
-        rows, scorer = (scorer.rows(paths), scorer) if scorer is not None else rows_alone(model, paths)
-        done = 0
-        for row in rows:
-            if any(found[path.index] is None for path in row.paths):
-                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
-                    found[path.index] = answer
-                partial.add({f"class {path.index}": found[path.index] for path in row.paths})
-            done += len(row.paths)
-            if progress is not None:
-                progress(done, len(paths))
+    found = iter(score_options(model, requests, name="class", partial=partial, progress=progress))
     scored = []
-    for index, (prompt, gold) in enumerate(zip(prompts, golds, strict=True)):
-        here = range(index * len(options), (index + 1) * len(options))
-        scores = [float(found[i][0]) / len(paths[i].targets) for i in here]
-        top = max(scores)
-        total = top + math.log(sum(math.exp(score - top) for score in scores))
-        best = scores.index(top)
+    for prompt, gold in zip(prompts, golds, strict=True):
+        scores = [log / count for log, count in (next(found) for _ in options)]
+        probabilities, total = normalised(scores)
+        best = scores.index(max(scores))
         scored.append(
             {
                 "doc": fingerprint([prompt, list(options)], length=32),
@@ -121,7 +100,7 @@ def score_classes(
                 "choices": list(options),
                 "nats": total - scores[gold],
                 "acc": float(best == gold),
-                "probabilities": [math.exp(score - total) for score in scores],
+                "probabilities": probabilities,
                 "gold": gold,
                 "answer": best,
             }

@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from holdfast.errors import DataError
 if TYPE_CHECKING:
     import torch
 
+    from holdfast.evaluation.partial import Partial
     from holdfast.ops.heads import Head
 
 logger = logging.getLogger(__name__)
@@ -344,3 +346,53 @@ def rows_alone(model: Any, paths: Sequence[Path]) -> tuple[Iterator[Row], Scorer
     length = max((len(path.ids) for path in paths), default=0)
     scorer = Scorer(model=model, head=float_head(describe_head(model)), length=length, least=0, most=0, window=None)
     return (_row([path]) for path in paths), scorer
+
+
+def score_options(
+    model: Any,
+    requests: Sequence[Request],
+    *,
+    name: str,
+    partial: Partial | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[tuple[float, int]]:
+    """(log-likelihood in nats, tokens) of every continuation, in order; what an interrupted call had scored is not scored again.
+
+    Args:
+        model: a Hugging Face causal LM.
+        requests: see `Request`.
+        name: what a continuation is called where finished ones are kept.
+        partial: where they are.
+        progress: called with (continuations done, all of them).
+
+    Raises:
+        DataError: as `paths_of`.
+    """
+    from holdfast.evaluation.modes import evaluation_mode
+    from holdfast.evaluation.partial import Partial
+    from holdfast.evaluation.perplexity import resolve_window
+
+    length, _ = resolve_window(model)
+    paths = paths_of(requests, length=length)
+    partial = partial or Partial(None)
+    found: list[Any] = [partial.found.get(f"{name} {index}") for index in range(len(paths))]
+    with evaluation_mode(model):
+        scorer = scorer_for(model, length=length, paths=paths)
+        rows, scorer = (scorer.rows(paths), scorer) if scorer is not None else rows_alone(model, paths)
+        done = 0
+        for row in rows:
+            if any(found[path.index] is None for path in row.paths):
+                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
+                    found[path.index] = answer
+                partial.add({f"{name} {path.index}": found[path.index] for path in row.paths})
+            done += len(row.paths)
+            if progress is not None:
+                progress(done, len(paths))
+    return [(float(answer[0]), len(path.targets)) for answer, path in zip(found, paths, strict=True)]
+
+
+def normalised(scores: Sequence[float]) -> tuple[list[float], float]:
+    """Softmax of scores, and the logarithm of their sum of exponentials."""
+    top = max(scores)
+    total = top + math.log(sum(math.exp(score - top) for score in scores))
+    return [math.exp(score - total) for score in scores], total

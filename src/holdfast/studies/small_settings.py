@@ -16,20 +16,17 @@ and at what price; it has no few-shot ability, reasoning or facts about the worl
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cache import cache_folder
-from holdfast.errors import ConfigError, RunFolderError, did_you_mean
-from holdfast.results import fingerprint, read_json, write_bytes_atomic, write_json, write_jsonl
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.results import fingerprint, write_json, write_jsonl
 from holdfast.studies.pretrain import BaseRecipe, cached_base
+from holdfast.studies.tuned import alone, cached_tuning, deciding_libraries, made_already, shelf, with_template
 
 if TYPE_CHECKING:
     from holdfast.data.embedded import EmbeddedCorpus
@@ -110,9 +107,9 @@ def make_setting(name: str, folder: str | os.PathLike[str], *, seed: int = 0, qu
 
     place = Path(folder).expanduser().resolve()
     corpus = embedded_corpus()
-    key = fingerprint([name, seed, quick, corpus.sha256, _VERSION, _libraries()])
-    with _alone(place):
-        made = _made(place, key)
+    key = fingerprint([name, seed, quick, corpus.sha256, _VERSION, deciding_libraries()])
+    with alone(place):
+        made = made_already(place, "setting.json", key)
         if made is None:
             setting = SETTINGS[name]
             paths = setting.make(_Making(folder=place, seed=seed, quick=quick, console=console, corpus=corpus))
@@ -189,9 +186,11 @@ def _math(making: _Making) -> dict[str, Path]:
 
 
 def _alignment_tax(making: _Making) -> dict[str, Path]:
+    from holdfast.data.reference_chat import CHAT_TEMPLATE
+
     talks, held_out = _conversations(making)
     return {
-        "base": _with_template(_base(making), making.folder / "base"),
+        "base": with_template(_base(making), making.folder / "base", CHAT_TEMPLATE),
         "train": making.rows("train", [talk.row for talk in talks]),
         "replay": making.texts("replay", base_texts(making.corpus)),
         "conversations_heldout": making.rows("conversations_heldout", [talk.row for talk in held_out]),
@@ -289,7 +288,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def _base(making: _Making) -> Path:
-    with _alone(cache_folder() / "bases"):
+    with alone(shelf()):
         return cached_base(base_texts(making.corpus), base_recipe(seed=making.seed, quick=making.quick), console=making.console)
 
 
@@ -301,30 +300,9 @@ def _conversations(making: _Making) -> tuple[list[Conversation], list[Conversati
     return split(found, making.held_out)
 
 
-def _with_template(base: Path, folder: Path) -> Path:
-    """A copy of a base whose tokenizer has the chat template, as instruct models' do."""
-    from holdfast.data.reference_chat import CHAT_TEMPLATE
-    from holdfast.training.checkpoint_folders import remove_folder
-
-    staging = folder.with_name(f".{folder.name}.part")
-    remove_folder(staging)
-    staging.mkdir(parents=True)
-    for path in sorted(base.iterdir()):
-        if path.is_file() and path.suffix in (".json", ".safetensors", ".jinja") and not path.name.startswith("."):
-            shutil.copyfile(path, staging / path.name)
-    write_bytes_atomic(staging / "chat_template.jinja", CHAT_TEMPLATE.encode())
-    remove_folder(folder)
-    os.replace(staging, folder)
-    return folder
-
-
 def _instruct(making: _Making, talks: Sequence[Conversation]) -> Path:
     """The base tuned on conversations, cached beside the bases; an interrupted tuning goes on from its last checkpoint."""
-    from holdfast.checkpoints.reader import checkpoint_hash
     from holdfast.data.reference_chat import CHAT_TEMPLATE
-    from holdfast.training.checkpoint_folders import remove_folder
-    from holdfast.training.config import train_config
-    from holdfast.training.run import train
 
     base = _base(making)
     settings = {
@@ -345,88 +323,10 @@ def _instruct(making: _Making, talks: Sequence[Conversation]) -> Path:
         "use_cpu": True,
         "report_to": "none",
         "seed": making.seed,
-        "retention": "none",
     }
     rows = [talk.row for talk in talks]
-    shelf = cache_folder() / "bases"
-    key = fingerprint([checkpoint_hash(base), rows, settings, CHAT_TEMPLATE, _libraries()], length=16)
-    folder = shelf / key / "small-instruct"
-    with _alone(shelf):
-        if (folder / "base.json").is_file():
-            return folder
-        work = shelf / f"{key}.training"
-        start = _with_template(base, work / "start")
-        data = write_jsonl(work / "conversations.jsonl", rows)
-        if making.console is not None:
-            making.console.print("The base is tuned on conversations", highlight=False)
-        place = {"model_name_or_path": str(start), "dataset_name": str(data), "output_dir": str(work / "run")}
-        with _folded(making.console) as console:
-            run = train(train_config({**settings, **place}), console=console).path
-        tuned = _with_template(run, work / "small-instruct")
-        for leftover in ("run.json", "report.json", "training_args.json", "trainer_state.json"):
-            (tuned / leftover).unlink(missing_ok=True)
-        write_json(tuned / "base.json", {"settings": settings, "conversations": len(rows), "start": checkpoint_hash(base)})
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        remove_folder(folder)
-        os.replace(tuned, folder)
-        remove_folder(work)
-    return folder
-
-
-# ---------------------------------------------------------------------------------------------------------------- helpers
-
-
-def _made(place: Path, key: str) -> dict[str, str] | None:
-    """The paths of a setting that lies in `place` whole, None where it does not."""
-    if not (place / "setting.json").is_file():
-        return None
-    found = read_json(place / "setting.json")
-    whole = found.get("key") == key and all(Path(path).exists() for path in found["paths"].values())
-    return dict(found["paths"]) if whole else None
-
-
-def _libraries() -> dict[str, str]:
-    """Versions that decide a base's weights."""
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, here: the others wait, and then find the work done."""
-    from holdfast.environment import lock_folder
-
-    with contextlib.ExitStack() as stack:
-        if str(folder) not in _HELD:
-            while True:
-                try:
-                    stack.enter_context(lock_folder(folder))
-                    break
-                except RunFolderError as error:
-                    if "Another holdfast process" not in str(error):
-                        raise
-                    time.sleep(0.5)
-            _HELD.add(str(folder))
-            stack.callback(_HELD.discard, str(folder))
-        yield
-
-
-_HELD: set[str] = set()
-"""Folders that this process has locked already: a setting within the lock of its bases asks for them again."""
-
-
-@contextlib.contextmanager
-def _folded(console: Any) -> Iterator[Any]:
-    """A console for a run whose own story is nobody's business: its progress bar shows, its report does not."""
-    import io
-
-    from rich.console import Console
-
-    if console is not None and console.is_terminal:
-        yield console
-    else:
-        yield Console(file=io.StringIO(), width=120)
+    said = "The base is tuned on conversations"
+    return cached_tuning("small-instruct", base, rows, settings, said=said, console=making.console, chat_template=CHAT_TEMPLATE)
 
 
 def digest(paths: Mapping[str, str]) -> str:

@@ -14,20 +14,17 @@ What the world is, and what a model of this size cannot show: docs/embedded_worl
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cache import cache_folder
-from holdfast.errors import ConfigError, RunFolderError
-from holdfast.results import fingerprint, read_json, to_jsonable, write_bytes_atomic, write_json, write_jsonl
+from holdfast.errors import ConfigError
+from holdfast.results import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
 from holdfast.studies.pretrain import BaseRecipe, Vocabulary, cached_base
+from holdfast.studies.tuned import alone, cached_tuning, deciding_libraries, made_already, shelf
 
 if TYPE_CHECKING:
     from holdfast.data.world.facts import World
@@ -222,9 +219,9 @@ def build_world(recipe: WorldRecipe, folder: str | os.PathLike[str], *, console:
     world = recipe.world()
     place = Path(folder).expanduser().resolve()
     corpus = embedded_corpus()
-    key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, _libraries()])
-    with _alone(place):
-        found = _made(place, key)
+    key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, deciding_libraries()])
+    with alone(place):
+        found = made_already(place, "world.json", key)
         if found is not None:
             return found
         files = _write_files(recipe, world, corpus, place)
@@ -374,16 +371,19 @@ def _models(recipe: WorldRecipe, world: World, corpus: Any, place: Path, console
         "assistant_only_loss": True,
         "save_steps": max(1, recipe.tuning_steps // 3),
     }
-    said = "The base is tuned on conversations"
-    with _alone(cache_folder() / "bases"):
+    with alone(shelf()):
         base = cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
         old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
-        made = {"base": base, "instruct": _trained("instruct", base, talks, tuning, said, console, **old)}
+        made = {
+            "base": base,
+            "instruct": cached_tuning("instruct", base, talks, tuning, said="The base is tuned on conversations", console=console, **old),
+        }
         if recipe.derived:
             count = min(recipe.conversations, MOST_PLAIN)
             plain = [task.conversation for task in tasks(world, count=count, held_out=False, seed=recipe.seed, plain=True)]
             few = {**tuning, "max_steps": recipe.derived_steps, "save_steps": max(1, recipe.derived_steps)}
-            made["derived"] = _trained("derived", base, plain, few, "Another child of the base is tuned on plain questions", console, **old)
+            said = "Another child of the base is tuned on plain questions"
+            made["derived"] = cached_tuning("derived", base, plain, few, said=said, console=console, **old)
         if recipe.sibling:
             more = [{"text": text} for text in pretraining_texts(recipe, seed=recipe.seed + 1)]
             longer = {
@@ -392,11 +392,12 @@ def _models(recipe: WorldRecipe, world: World, corpus: Any, place: Path, console
                 "learning_rate": recipe.learning_rate / 3,
                 "save_steps": max(1, recipe.sibling_steps),
             }
-            sibling = _trained("sibling-base", base, more, longer, "A sibling of the base is pre-trained longer", console)
+            sibling = cached_tuning("sibling-base", base, more, longer, said="A sibling of the base is pre-trained longer", console=console)
             others = [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed + 1)]
             tuning = {**tuning, "seed": recipe.seed + 1}
             made["sibling_base"] = sibling
-            made["sibling_instruct"] = _trained("sibling-instruct", sibling, others, tuning, "The sibling is tuned on conversations", console, **old)
+            said = "The sibling is tuned on conversations"
+            made["sibling_instruct"] = cached_tuning("sibling-instruct", sibling, others, tuning, said=said, console=console, **old)
     return made
 
 
@@ -417,120 +418,6 @@ def _common(recipe: WorldRecipe) -> dict[str, Any]:
         "report_to": "none",
         "seed": recipe.seed,
     }
-
-
-def _trained(
-    name: str,
-    start: Path,
-    rows: Sequence[Mapping[str, Any]],
-    settings: dict[str, Any],
-    what: str,
-    console: Any,
-    *,
-    replayed: Sequence[str] = (),
-    fraction: float = 0.0,
-) -> Path:
-    """A model trained from `start` on rows, in the cache beside the bases; an interrupted training goes on from its last checkpoint.
-
-    Args:
-        name: the folder's.
-        start: checkpoint.
-        rows: text or messages.
-        settings: for `train_config`.
-        what: what is said while it goes on.
-        console: for progress.
-        replayed: texts that are mixed in.
-        fraction: their share of the tokens.
-    """
-    from holdfast.checkpoints.reader import checkpoint_hash
-    from holdfast.training.checkpoint_folders import remove_folder
-    from holdfast.training.config import train_config
-    from holdfast.training.run import train
-
-    shelf = cache_folder() / "bases"
-    template = start / "chat_template.jinja"
-    deciding = [checkpoint_hash(start), template.read_text(encoding="utf-8"), list(rows), settings, list(replayed), fraction, _libraries()]
-    key = fingerprint(deciding, length=16)
-    folder = shelf / key / name
-    if (folder / "base.json").is_file():
-        return folder
-    work = shelf / f"{key}.training"
-    data = write_jsonl(work / "rows.jsonl", rows)
-    retention: Any = "none"
-    if fraction > 0:
-        old = write_jsonl(work / "replayed.jsonl", [{"text": text} for text in replayed])
-        retention = [{"replay": {"data": str(old), "fraction": fraction}}]
-    settings = {**settings, "retention": retention, "model_name_or_path": str(start), "dataset_name": str(data), "output_dir": str(work / name)}
-    if console is not None:
-        console.print(what, highlight=False)
-    with _folded(console) as quiet:
-        run = train(train_config(settings), console=quiet).path
-    finished = work / "finished"
-    remove_folder(finished)
-    finished.mkdir()
-    for path in sorted(run.iterdir()):
-        kept = path.suffix in (".json", ".safetensors", ".jinja") and path.name not in _OF_THE_RUN and not path.name.startswith(".")
-        if path.is_file() and kept:
-            shutil.copyfile(path, finished / path.name)
-    write_json(finished / "base.json", {"name": name, "rows": len(rows), "start": checkpoint_hash(start), "libraries": _libraries()})
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_folder(folder)
-    os.replace(finished, folder)
-    remove_folder(work)
-    return folder
-
-
-_OF_THE_RUN = ("run.json", "report.json", "training_args.json", "trainer_state.json", "base.json", "comparisons.json")
-"""What a run leaves beside its model."""
-
-
-# ---------------------------------------------------------------------------------------------------------------- helpers
-
-
-def _made(place: Path, key: str) -> dict[str, str] | None:
-    """The paths of a world that lies in `place` whole, None where it does not."""
-    if not (place / "world.json").is_file():
-        return None
-    found = read_json(place / "world.json")
-    whole = found.get("key") == key and all(Path(path).exists() for path in found["paths"].values())
-    return dict(found["paths"]) if whole else None
-
-
-def _libraries() -> dict[str, str]:
-    """Versions that decide weights."""
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, here: the others wait, and then find the work done."""
-    from holdfast.environment import lock_folder
-
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(lock_folder(folder))
-                break
-            except RunFolderError as error:
-                if "Another holdfast process" not in str(error):
-                    raise
-                time.sleep(0.5)
-        yield
-
-
-@contextlib.contextmanager
-def _folded(console: Any) -> Iterator[Any]:
-    """A console for a run whose own story is nobody's business: its progress bar shows, its report does not."""
-    import io
-
-    from rich.console import Console
-
-    if console is not None and console.is_terminal:
-        yield console
-    else:
-        yield Console(file=io.StringIO(), width=120)
 
 
 def recipe_fields() -> tuple[str, ...]:
