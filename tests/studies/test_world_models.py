@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import io
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from holdfast.cli import world as command
 from holdfast.errors import ConfigError
+from holdfast.results import write_json
 from holdfast.studies import world as study
+from holdfast.studies import world_models as models
 from holdfast.studies.world import FILES, WorldRecipe, build_world, continuing_settings, quick_recipe
 
 RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2)
@@ -57,7 +68,7 @@ def test_models_load_with_the_chat_format(made):
 
 def test_a_second_call_does_nothing(made, place, monkeypatch):
     before = {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()}
-    monkeypatch.setattr(study, "cached_base", lambda *a, **k: pytest.fail("made again"))
+    monkeypatch.setattr(models, "cached_base", lambda *a, **k: pytest.fail("made again"))
     assert build_world(RECIPE, place / "world") == made
     assert {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()} == before
 
@@ -179,6 +190,70 @@ def test_all_mistakes_of_a_recipe_come_at_once(tmp_path):
     with pytest.raises(ConfigError) as error:
         build_world(quick_recipe(steps=0, people=1, context=3), tmp_path / "world")
     assert len(error.value.problems) == 3
+
+
+# ------------------------------------------------------------------------------------------------------------ side by side
+
+
+def test_a_worker_makes_what_nobody_else_makes(tmp_path, monkeypatch):
+    from holdfast.environment import lock_folder
+
+    write_json(tmp_path / models.REQUEST, {"recipe": dataclasses.asdict(RECIPE), "base": "base", "parts": ["sibling", "instruct", "derived"]})
+    asked = []
+    monkeypatch.setattr(models, "make_part", lambda recipe, base, part, **k: asked.append((recipe, base, part)) or {})
+    with lock_folder(tmp_path / "instruct"):
+        models.run_worker(tmp_path)
+    assert asked == [(RECIPE, Path("base"), "sibling"), (RECIPE, Path("base"), "derived")]
+    with pytest.raises(ConfigError, match="--folder"):
+        command.run(["worker", "--folder", str(tmp_path / "elsewhere")])
+
+
+def test_few_steps_are_made_in_this_process(place, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "_side_by_side", lambda *a: pytest.fail("a process for seconds of work"))
+    monkeypatch.setattr(models, "cached_tuning", lambda tuning, **k: tuning.folder)
+    monkeypatch.setattr(study, "_VERSION", -1)  # the files are made again, the models found
+    monkeypatch.setattr(models.Tuning, "made", False)
+    assert build_world(RECIPE, tmp_path / "again", workers=2)["instruct"] == made["instruct"]
+
+
+@pytest.mark.slow
+def test_models_made_side_by_side_are_the_same(place, made, tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # another number of threads adds up in another order
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(models, "WORTH_STEPS", 1)
+    console = Console(file=io.StringIO(), width=200)
+    again = build_world(RECIPE, tmp_path / "world", workers=2, console=console)
+    assert "2 processes train a sibling of both, the instruct model and another child of the base: 16 steps" in console.file.getvalue()
+    assert {name: weights(again[name]) for name in MODELS} == {name: weights(made[name]) for name in MODELS}
+    assert not list((tmp_path / "cache" / "bases").glob("*.parts")) and not list((tmp_path / "cache" / "bases").glob("*.training"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
+    sizes = "--people 12 --new_people 4 --tellings 10 --list_rounds 1 --layers 2 --width 32 --heads 2 --mlp 64 --vocab_size 384 --articles 24"
+    budgets = "--steps 5 --tuning_steps 400 --sibling_steps 20 --derived_steps 30 --conversations 200 --instructions 12 --batch_size 4"
+    words = [sys.executable, "-m", "holdfast", "world", "--output_dir", "world", "--sibling", "--derived", *sizes.split(), *budgets.split()]
+    environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def begun() -> subprocess.Popen:
+        heeded = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+        with open(tmp_path / "log", "w") as log:
+            return subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT, preexec_fn=heeded)
+
+    process = begun()
+    deadline = time.monotonic() + 240
+    while not re.search(r"step \d+/850", (tmp_path / "log").read_text()):
+        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 130 and "The same command continues" in (tmp_path / "log").read_text()
+    left = list((tmp_path / "cache" / "bases").glob("*.training/*/checkpoint-*"))
+    assert left, "the workers left checkpoints"
+    assert begun().wait(400) == 0
+    assert not list((tmp_path / "cache" / "bases").glob("*.training"))
+    assert json.loads((tmp_path / "world" / "world.json").read_text())["paths"]["derived"]
 
 
 # -------------------------------------------------------------------------------------------------------------- command

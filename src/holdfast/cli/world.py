@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_console
 from holdfast.cli.request import Request, RequestParser
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.studies.world import WorldRecipe
@@ -97,16 +99,19 @@ NOT_OPTIONS = ("continuing_steps", "continuing_learning_rate")
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast world --help`."""
+    if argv[:1] == ["worker"]:
+        return _worker(argv[1:])
     request = Request(build_parser(), argv)
     recipe = read_recipe(request)
     folder = request.text("output_dir", "world")
+    workers = request.whole("workers", None, least=1)
     as_json = request.on("json")
     request.check()
 
     from holdfast.studies.world import FILES, build_world
 
     target = stderr_console() if as_json else stdout_console()
-    paths = build_world(recipe, folder, console=target)
+    paths = build_world(recipe, folder, workers=workers, console=target)
     if as_json:
         print_json({"paths": paths, "recipe": dataclasses.asdict(recipe)})
         return 0
@@ -117,6 +122,22 @@ def run(argv: list[str]) -> int:
     target.print("\nMeasure both models:", highlight=False)
     command = f"holdfast evaluate base={paths['base']} instruct={paths['instruct']} --suite {paths['suite']}"
     target.print(f"  {command}", soft_wrap=True, markup=False, highlight=False)
+    return 0
+
+
+def _worker(argv: list[str]) -> int:
+    """Trains models of a world that another command makes."""
+    parser = RequestParser(prog="holdfast world worker", description=_worker.__doc__ or "", epilog="", usage="--folder FOLDER", yaml=False)
+    parser.one("folder", "FOLDER", "with the request")
+    request = Request(parser, argv)
+    folder = Path(request.required("folder", "folder with the request"))
+    request.check()
+
+    from holdfast.studies.world_models import REQUEST, run_worker
+
+    if not (folder / REQUEST).is_file():
+        raise ConfigError(f"--folder: expected one with {REQUEST}, got {folder}")
+    run_worker(folder)
     return 0
 
 
@@ -148,6 +169,7 @@ def build_parser() -> RequestParser:
             parser.switch(*_SWITCHES[title], group=group)
         for name, text in options.items():
             parser.one(name, "X" if name in _FRACTIONS else "N", f"{text} ({defaults[name]:g})", group=group)
+    parser.one("workers", "N", "models that are trained at a time (2 on two and more cores)")
     parser.switch("json", "paths and recipe as JSON on stdout")
     return parser
 

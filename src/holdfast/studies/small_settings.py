@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.results import fingerprint, write_json, write_jsonl
 from holdfast.studies.pretrain import BaseRecipe, cached_base
-from holdfast.studies.tuned import alone, cached_tuning, deciding_libraries, made_already, shelf, with_template
+from holdfast.studies.tuned import Tuning, alone, cached_tuning, deciding_libraries, made_already, shelf, with_template
 
 if TYPE_CHECKING:
     from holdfast.data.embedded import EmbeddedCorpus
@@ -326,7 +326,8 @@ def _instruct(making: _Making, talks: Sequence[Conversation]) -> Path:
     }
     rows = [talk.row for talk in talks]
     said = "The base is tuned on conversations"
-    return cached_tuning("small-instruct", base, rows, settings, said=said, console=making.console, chat_template=CHAT_TEMPLATE)
+    tuning = Tuning(name="small-instruct", base=base, rows=rows, settings=settings, said=said, chat_template=CHAT_TEMPLATE)
+    return cached_tuning(tuning, console=making.console)
 
 
 def digest(paths: Mapping[str, str]) -> str:

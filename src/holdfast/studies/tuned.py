@@ -5,11 +5,13 @@ made already, a quiet run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +28,56 @@ def shelf() -> Path:
     return cache_folder() / "bases"
 
 
-def cached_tuning(
-    name: str,
-    base: Path,
-    rows: Sequence[Mapping[str, Any]],
-    settings: Mapping[str, Any],
-    *,
-    said: str,
-    console: Any = None,
-    chat_template: str | None = None,
-    replayed: Sequence[str] = (),
-    fraction: float = 0.0,
-) -> Path:
-    """A model trained from `base` on rows, in the cache under what decides its weights; an interrupted training goes on from its last checkpoint.
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """A model that is trained from a base: everything that decides its weights."""
+
+    name: str
+    """Of the folder."""
+    base: Path
+    """Checkpoint with its tokenizer."""
+    rows: Sequence[Mapping[str, Any]]
+    """Text or messages."""
+    settings: Mapping[str, Any]
+    """For `holdfast.training.config.train_config`, without model, data, output and retention."""
+    said: str
+    """What is said while it goes on."""
+    chat_template: str | None = None
+    """Of the result's tokenizer; None: the base's."""
+    replayed: Sequence[str] = ()
+    """Texts that are mixed in."""
+    fraction: float = 0.0
+    """Their share of the tokens."""
+
+    @property
+    def template(self) -> str:
+        """The chat template of the result."""
+        return (self.base / "chat_template.jinja").read_text(encoding="utf-8") if self.chat_template is None else self.chat_template
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Where the model lies once it is made."""
+        from holdfast.checkpoints.reader import checkpoint_hash
+
+        libraries = deciding_libraries()
+        deciding = [
+            checkpoint_hash(self.base), self.template, list(self.rows), dict(self.settings), list(self.replayed), self.fraction, libraries,
+        ]  # fmt: skip
+        return shelf() / fingerprint(deciding, length=16) / self.name
+
+    @property
+    def made(self) -> bool:
+        """Whether it is there."""
+        return (self.folder / "base.json").is_file()
+
+
+def cached_tuning(tuning: Tuning, *, console: Any = None, callbacks: Sequence[Any] = ()) -> Path:
+    """The model of a tuning, made or found made; an interrupted training goes on from its last checkpoint.
 
     Args:
-        name: the folder's.
-        base: checkpoint with its tokenizer.
-        rows: text or messages.
-        settings: for `holdfast.training.config.train_config`, without model, data, output and retention.
-        said: what is said while it goes on.
+        tuning: what is trained.
         console: a `rich.console.Console` for progress.
-        chat_template: of the result's tokenizer; None: the base's.
-        replayed: texts that are mixed in.
-        fraction: their share of the tokens.
+        callbacks: of the trainer, for those who watch from outside.
 
     Raises:
         Interrupted: Ctrl-C; the same call goes on.
@@ -59,28 +87,25 @@ def cached_tuning(
     from holdfast.training.config import train_config
     from holdfast.training.run import train
 
-    template = (base / "chat_template.jinja").read_text(encoding="utf-8") if chat_template is None else chat_template
-    deciding = [checkpoint_hash(base), template, list(rows), dict(settings), list(replayed), fraction, deciding_libraries()]
-    key = fingerprint(deciding, length=16)
-    folder = shelf() / key / name
-    with alone(shelf()):
-        if (folder / "base.json").is_file():
+    folder, template = tuning.folder, tuning.template
+    with alone(folder.parent):
+        if tuning.made:
             return folder
-        work = shelf() / f"{key}.training"
-        start = base if chat_template is None else with_template(base, work / "start", template)
-        data = write_jsonl(work / "rows.jsonl", rows)
+        work = shelf() / f"{folder.parent.name}.training"
+        start = tuning.base if tuning.chat_template is None else with_template(tuning.base, work / "start", template)
+        data = write_jsonl(work / "rows.jsonl", tuning.rows)
         retention: Any = "none"
-        if fraction > 0:
-            old = write_jsonl(work / "replayed.jsonl", [{"text": text} for text in replayed])
-            retention = [{"replay": {"data": str(old), "fraction": fraction}}]
-        place = {"retention": retention, "model_name_or_path": str(start), "dataset_name": str(data), "output_dir": str(work / name)}
+        if tuning.fraction > 0:
+            old = write_jsonl(work / "replayed.jsonl", [{"text": text} for text in tuning.replayed])
+            retention = [{"replay": {"data": str(old), "fraction": tuning.fraction}}]
+        place = {"retention": retention, "model_name_or_path": str(start), "dataset_name": str(data), "output_dir": str(work / tuning.name)}
         if console is not None:
-            console.print(said, highlight=False)
+            console.print(tuning.said, highlight=False)
         with folded(console) as quiet:
-            run = train(train_config({**settings, **place}), console=quiet).path
+            run = train(train_config({**tuning.settings, **place}), console=quiet, callbacks=callbacks).path
         finished = with_template(run, work / "finished", template)
-        write_json(finished / "base.json", {"name": name, "rows": len(rows), "start": checkpoint_hash(base), "libraries": deciding_libraries()})
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        about = {"name": tuning.name, "rows": len(tuning.rows), "start": checkpoint_hash(tuning.base), "libraries": deciding_libraries()}
+        write_json(finished / "base.json", about)
         remove_folder(folder)
         os.replace(finished, folder)
         remove_folder(work)

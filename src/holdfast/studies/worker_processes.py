@@ -111,14 +111,19 @@ class Workers:
                 process.wait()
 
 
+def without_parent() -> bool:
+    """Whether whoever started this worker was killed; False for one that was started by hand."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    return bool(parent) and os.getppid() != int(str(parent))
+
+
 def stop_without_parent() -> None:
     """Whoever started this worker was killed: nobody would see it work, and the next start would find the machine busy.
 
     Raises:
         Interrupted: it was.
     """
-    parent = os.environ.get(PARENT_VARIABLE)
-    if parent and os.getppid() != int(parent):
+    if without_parent():
         raise Interrupted("The command that started this worker is gone; the trial waits for the next one.")
 
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError
 from holdfast.results import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
-from holdfast.studies.pretrain import BaseRecipe, Vocabulary, cached_base
-from holdfast.studies.tuned import alone, cached_tuning, deciding_libraries, made_already, shelf
+from holdfast.studies.tuned import alone, deciding_libraries, made_already
+from holdfast.studies.world_models import common_settings, make_models, pretraining_texts
 
 if TYPE_CHECKING:
     from holdfast.data.world.facts import World
@@ -102,7 +102,7 @@ class WorldRecipe:
 
     conversations: int = 4000
     """To tune on."""
-    tuning_steps: int = 700
+    tuning_steps: int = 1000
     tuning_learning_rate: float = 8e-4
     tuning_replay: float = 0.3
     """Share of the tuning's tokens that are pre-training text: without it tuning wipes out most of what the base knows."""
@@ -194,12 +194,13 @@ def quick_recipe(**changes: Any) -> WorldRecipe:
     return WorldRecipe(**{**small, **changes})
 
 
-def build_world(recipe: WorldRecipe, folder: str | os.PathLike[str], *, console: Any = None) -> dict[str, str]:
+def build_world(recipe: WorldRecipe, folder: str | os.PathLike[str], *, workers: int | None = None, console: Any = None) -> dict[str, str]:
     """Makes a world's files and models, or finds them made.
 
     Args:
         recipe: sizes, seeds and budgets.
         folder: gets the data files; models go to the cache (`holdfast.cache.cache_folder`) and must not be written into.
+        workers: processes at a time for what is tuned of the base; None: two on two and more cores.
         console: a `rich.console.Console` for progress.
 
     Returns:
@@ -225,7 +226,7 @@ def build_world(recipe: WorldRecipe, folder: str | os.PathLike[str], *, console:
         if found is not None:
             return found
         files = _write_files(recipe, world, corpus, place)
-        files |= _models(recipe, world, corpus, place, console)
+        files |= make_models(recipe, world, workers=workers, console=console)
         files["suite"] = _write_suite(recipe, place)
         paths = {name: str(files[name]) for name in FILES if name in files}
         write_json(place / "world.json", {"key": key, "recipe": to_jsonable(recipe), "python": corpus.python, "paths": paths})
@@ -238,7 +239,7 @@ def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:
     Add `model_name_or_path`, `dataset_name` (the articles) and `output_dir`. `changes`: of single settings.
     """
     settings = {
-        **_common(recipe),
+        **common_settings(recipe),
         "max_steps": recipe.continuing_steps,
         "learning_rate": recipe.continuing_learning_rate,
         "save_steps": max(1, recipe.continuing_steps),
@@ -248,18 +249,6 @@ def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------------ files
-
-
-def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None) -> list[str]:
-    """The texts that a recipe's base is pre-trained on. `seed`: of order and wordings; None: the recipe's."""
-    from holdfast.data.embedded import embedded_corpus
-    from holdfast.data.world import documents
-
-    world = recipe.world()
-    seed = recipe.seed if seed is None else seed
-    prose = embedded_corpus().prose_train
-    told = {name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")}
-    return documents.pretraining_texts(world, prose, seed=seed, **told)
 
 
 def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) -> dict[str, Path]:
@@ -321,103 +310,6 @@ def _write_suite(recipe: WorldRecipe, place: Path) -> Path:
     if recipe.changed_facts:
         suite["target"] += [{"choices": "changed_knowledge.jsonl"}]
     return write_bytes_atomic(place / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())
-
-
-# ----------------------------------------------------------------------------------------------------------------- models
-
-
-def base_recipe(recipe: WorldRecipe) -> BaseRecipe:
-    """How the base is pre-trained."""
-    names = (
-        "layers",
-        "width",
-        "heads",
-        "mlp",
-        "vocab_size",
-        "context",
-        "batch_size",
-        "steps",
-        "learning_rate",
-        "weight_decay",
-        "initializer_range",
-        "seed",
-    )
-    return BaseRecipe(**{name: getattr(recipe, name) for name in names})
-
-
-def replayed_texts(recipe: WorldRecipe) -> list[str]:
-    """Pre-training text that is mixed into the tuning, told in an order of its own and cut to the length of conversations, so that no row is padded
-    much."""
-    from holdfast.data.embedded import cut
-
-    few = dataclasses.replace(recipe, tellings=12, popular=0.0, list_rounds=4, prose_share=0.25)
-    pieces = [piece for text in pretraining_texts(few, seed=recipe.seed + 1000) for piece in cut(text, (r"\.(?= )", r"\n", r" "), 160)]
-    return [piece for piece in pieces if piece.strip()]
-
-
-def _models(recipe: WorldRecipe, world: World, corpus: Any, place: Path, console: Any) -> dict[str, Path]:
-    from holdfast.data.world.chat import CHAT_TEMPLATE, MARKERS, vocabulary
-    from holdfast.data.world.instructions import MOST_PLAIN, tasks
-
-    words = Vocabulary(words=tuple(vocabulary(world)), special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
-    talks = [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)]
-    tuning = {
-        **_common(recipe),
-        "packing": False,  # a row of so few tokens would cut most conversations, and a reply without its prompt teaches to ignore prompts
-        "per_device_train_batch_size": 2 * recipe.batch_size,
-        "max_length": 2 * recipe.context,
-        "max_steps": recipe.tuning_steps,
-        "learning_rate": recipe.tuning_learning_rate,
-        "assistant_only_loss": True,
-        "save_steps": max(1, recipe.tuning_steps // 3),
-    }
-    with alone(shelf()):
-        base = cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
-        old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
-        made = {
-            "base": base,
-            "instruct": cached_tuning("instruct", base, talks, tuning, said="The base is tuned on conversations", console=console, **old),
-        }
-        if recipe.derived:
-            count = min(recipe.conversations, MOST_PLAIN)
-            plain = [task.conversation for task in tasks(world, count=count, held_out=False, seed=recipe.seed, plain=True)]
-            few = {**tuning, "max_steps": recipe.derived_steps, "save_steps": max(1, recipe.derived_steps)}
-            said = "Another child of the base is tuned on plain questions"
-            made["derived"] = cached_tuning("derived", base, plain, few, said=said, console=console, **old)
-        if recipe.sibling:
-            more = [{"text": text} for text in pretraining_texts(recipe, seed=recipe.seed + 1)]
-            longer = {
-                **_common(recipe),
-                "max_steps": recipe.sibling_steps,
-                "learning_rate": recipe.learning_rate / 3,
-                "save_steps": max(1, recipe.sibling_steps),
-            }
-            sibling = cached_tuning("sibling-base", base, more, longer, said="A sibling of the base is pre-trained longer", console=console)
-            others = [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed + 1)]
-            tuning = {**tuning, "seed": recipe.seed + 1}
-            made["sibling_base"] = sibling
-            said = "The sibling is tuned on conversations"
-            made["sibling_instruct"] = cached_tuning("sibling-instruct", sibling, others, tuning, said=said, console=console, **old)
-    return made
-
-
-def _common(recipe: WorldRecipe) -> dict[str, Any]:
-    """Settings that tuning and continuing share."""
-    return {
-        "per_device_train_batch_size": recipe.batch_size,
-        "packing": True,
-        "packing_strategy": "wrapped",
-        "max_length": recipe.context,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 5,
-        "gradient_checkpointing": False,
-        "logging_steps": 10,
-        "save_strategy": "steps",
-        "save_total_limit": 1,
-        "use_cpu": True,
-        "report_to": "none",
-        "seed": recipe.seed,
-    }
 
 
 def recipe_fields() -> tuple[str, ...]:
