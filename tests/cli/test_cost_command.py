@@ -41,7 +41,7 @@ def record(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cost(["--help"]) == 0
     shown = capsys.readouterr().out
-    for word in ("--gpu", "--utilisation", "--tokens", "--window", "204800e6", "2048 times", "examples", "--json"):
+    for word in ("--gpu", "--utilisation", "--tokens", "--window", "204800M", "2048 times", "examples", "--json"):
         assert word in shown
 
 
@@ -76,7 +76,7 @@ def test_a_yaml_and_the_command_line_over_it(desk: Path, capsys: pytest.CaptureF
 
 
 def test_the_papers_ratio_from_the_command_line(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = (record(capsys, "--model", "model", "--tokens", tokens, "--epochs", "5", "--window", "128") for tokens in ("204800e6", "100e6"))
+    first, second = (record(capsys, "--model", "model", "--tokens", tokens, "--epochs", "5", "--window", "128") for tokens in ("204800M", "100e6"))
     assert first["flops"]["paper"] / second["flops"]["paper"] == 2048
 
 
@@ -126,7 +126,7 @@ def test_every_mistake_at_once(desk: Path) -> None:
         (["--model", "absent-folder/x/y", "--tokens", "1e6"], "no such folder"),
         (["--model", "model"], "tokens: expected how much is trained on"),
         (["--tokens", "1e6"], "model_name_or_path is missing"),
-        (["run.yaml", "--tokens", "many"], "--tokens: expected a number, got 'many'"),
+        (["run.yaml", "--tokens", "many"], "--tokens: expected a number of tokens such as 100M or 250_000, got 'many'"),
     ],
 )
 def test_bad_requests(desk: Path, words: list[str], said: str) -> None:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 
 LAYERS: list[set[str]] = [
-    {"errors", "cache", "progress"},
+    {"errors", "cache", "progress", "token_counts"},
     {"results", "native", "environment"},
     {"study_results", "residual_results", "ledger", "endpoint"},
     {"ops", "checkpoints", "data", "theory", "selection"},

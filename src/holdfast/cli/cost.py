@@ -28,12 +28,12 @@ examples
   holdfast cost study.yaml                                    # a study of 'holdfast sweep': its trials together
 
   # no YAML: a folder with config.json, or a hub id; weights are not needed
-  holdfast cost --model meta-llama/Llama-3.1-8B --tokens 100e6 --epochs 5 --window 4096 --num_processes 8
+  holdfast cost --model meta-llama/Llama-3.1-8B --tokens 100M --epochs 5 --window 4096 --num_processes 8
 
   # instruction tuning on 204,800M tokens against continued pre-training on 100M, both 5 epochs: 2048 times as much,
   # by 6 x parameters x tokens x epochs (the instruction residual's paper) and by what is counted here
-  holdfast cost --model meta-llama/Meta-Llama-3-8B --tokens 204800e6 --epochs 5 --window 4096
-  holdfast cost --model meta-llama/Meta-Llama-3-8B --tokens 100e6 --epochs 5 --window 4096
+  holdfast cost --model meta-llama/Meta-Llama-3-8B --tokens 204800M --epochs 5 --window 4096
+  holdfast cost --model meta-llama/Meta-Llama-3-8B --tokens 100M --epochs 5 --window 4096
 
 figures
   Operations and memory are within 15 % and 10 % of measured steps where they were measured (docs/cost.md). Hours follow
@@ -48,7 +48,7 @@ def build_parser() -> OptionParser:
     parser.usage = "holdfast cost [CONFIG] [options]"
     parser.add_argument("--config", metavar="FILE.yaml", help="a configuration of 'holdfast train', or a study; also without the option's name")
     parser.add_argument("--model", metavar="NAME", help="model_name_or_path: a folder with config.json, or a hub id")
-    parser.add_argument("--tokens", metavar="N", help="tokens of one epoch of the training data, such as 100e6")
+    parser.add_argument("--tokens", metavar="N", help="tokens of one epoch of the training data, such as 100M or 250_000")
     parser.add_argument("--epochs", metavar="E", help="num_train_epochs")
     parser.add_argument("--window", metavar="W", help="max_length: tokens of a row at most")
     parser.add_argument("--mean_length", metavar="L", help="tokens of a document on average (without it, documents fill the window)")
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
     if not argv:
         raise ConfigError(
             "nothing to reckon: expected a training configuration or a model, as in 'holdfast cost run.yaml' or\n"
-            "  holdfast cost --model MODEL --tokens 100e6\n'holdfast cost --help' explains the rest."
+            "  holdfast cost --model MODEL --tokens 100M\n'holdfast cost --help' explains the rest."
         )
     words = ["--config", *argv] if not argv[0].startswith("-") else list(argv)
     from holdfast.cli.options import with_underscores
@@ -73,7 +73,8 @@ def run(argv: list[str]) -> int:
         return 0
     own, rest = build_parser().parse_known_args(with_underscores(words))
     problems: list[str] = []
-    numbers = {name: _number(name, getattr(own, name), problems) for name in ("tokens", "mean_length", "utilisation")}
+    numbers = {name: _number(name, getattr(own, name), problems) for name in ("mean_length", "utilisation")}
+    numbers["tokens"] = _tokens(own.tokens, problems)
     for name, key in _TRAIN_NAMES.items():
         if getattr(own, name) is not None:
             rest += [f"--{key}", getattr(own, name)]
@@ -91,11 +92,24 @@ def run(argv: list[str]) -> int:
     from holdfast.cost.request import planned_settings
 
     settings, found = planned_settings(rest, file)
-    estimate = _estimated(settings, options, [*problems, *found], source=str(file) if file else None)
+    from holdfast.environment import quiet_libraries
+
+    with quiet_libraries():
+        estimate = _estimated(settings, options, [*problems, *found], source=str(file) if file else None)
     if own.json != "-":
         show(estimate, console())
     _write(own.json, estimate.record())
     return 0
+
+
+def _tokens(text: str | None, problems: list[str]) -> float | None:
+    from holdfast.token_counts import read_tokens
+
+    try:
+        return None if text is None else float(read_tokens(text.replace(",", "")))
+    except ValueError as error:
+        problems.append(f"--tokens: {error}")
+        return None
 
 
 def _number(name: str, text: str | None, problems: list[str]) -> float | None:

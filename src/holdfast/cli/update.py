@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,8 +148,9 @@ def _number(value: Any) -> Any:
 
 
 def _dry_run(config: ResidualConfig) -> int:
-    from holdfast.studies.residual.plan import is_continued, shown_tokens
+    from holdfast.studies.residual.plan import TRAIN_DEFAULTS, is_continued
     from holdfast.studies.residual.session import check_measuring, check_models, whole_plan
+    from holdfast.token_counts import shown_tokens
 
     notes, _ = check_models(config)
     check_measuring(config)
@@ -163,6 +165,12 @@ def _dry_run(config: ResidualConfig) -> int:
             "Measured of each: the held-out new text alone. Add evaluation: to see what was kept, such as --evaluation instruction_residual."
         )
     lines += [f"Note: {note}" for note in notes]
+    if budget is not None:
+        keys = " ".join(
+            f"--{k} {shlex.quote(str(v))}" for k, v in config.train.items() if TRAIN_DEFAULTS.get(k) != v and isinstance(v, (str, int, float))
+        )
+        amounts = f"--tokens {shown_tokens(budget)} --epochs {config.epochs:g} --window {config.window} --packing true"
+        lines.append(f"What it takes: holdfast cost --model {shlex.quote(config.families[0].base)} {amounts} {keys}".rstrip())
     lines.append(f"Folder: {config.output_dir}")
     print("\n".join(lines))
     return 0

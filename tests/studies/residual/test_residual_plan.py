@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from holdfast.errors import ConfigError
-from holdfast.studies.residual.plan import read_tokens, shown_tokens, study_config, update_config
+from holdfast.studies.residual.plan import study_config, update_config
+from holdfast.token_counts import read_tokens, shown_tokens
 
 
 @pytest.mark.parametrize(

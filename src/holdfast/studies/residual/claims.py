@@ -165,7 +165,7 @@ def _all(parts: Sequence[Figures]) -> Figures:
 
 
 def _amount(budget: int) -> str:
-    from holdfast.studies.residual.plan import shown_tokens
+    from holdfast.token_counts import shown_tokens
 
     return f"{shown_tokens(budget)} tokens"
 

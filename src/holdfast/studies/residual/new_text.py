@@ -20,7 +20,8 @@ from typing import Any
 from holdfast.errors import ConfigError
 from holdfast.progress import progress
 from holdfast.results import fingerprint, read_json, read_jsonl, write_json, write_jsonl
-from holdfast.studies.residual.plan import ResidualConfig, shown_tokens
+from holdfast.studies.residual.plan import ResidualConfig
+from holdfast.token_counts import shown_tokens
 
 BATCH = 1000
 LONGEST_TEXT = 1_000_000

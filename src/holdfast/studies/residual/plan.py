@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.residual_results import BASE, DERIVED, INSTRUCT, StudiedModel
 from holdfast.results import fingerprint
+from holdfast.token_counts import read_tokens, shown_tokens
 
 if TYPE_CHECKING:
     from holdfast.studies.storage import Job
@@ -101,7 +102,6 @@ STUDY_KEYS = {
 MODEL = "model"
 """Attribute of a study's trial: the model that it makes."""
 _OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "evaluation", "seed", "max_length", "num_train_epochs", "source", "target")
-_SUFFIX = {"": 1, "k": 1_000, "m": 1_000_000, "b": 1_000_000_000, "t": 1_000_000_000_000}
 _NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
 TRAIN_DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-5,
@@ -275,29 +275,6 @@ def _joined(*parts: str) -> str:
 
 def _words(family: str, start: str) -> str:
     return f"{family} {start}" if family else start
-
-
-def shown_tokens(count: int) -> str:
-    """A number of tokens as people write it: 100M, 1B, 1.5M, 700."""
-    for suffix, unit in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= unit and count * 100 % unit == 0:
-            return f"{count / unit:g}{suffix}"
-    return str(count)
-
-
-def read_tokens(value: Any) -> int:
-    """A number of tokens: 100M, 1B, 500k, 1.5e6, 700.
-
-    Raises:
-        ValueError: no such number, or not a positive whole one.
-    """
-    found = re.fullmatch(r"\s*([\d_.]+(?:[eE]\+?\d+)?)\s*([kKmMbBtT]?)(?:\s*tokens)?\s*", str(value))
-    if isinstance(value, bool) or found is None:
-        raise ValueError(f"expected a number of tokens such as 100M or 250_000, got {value!r}")
-    number = float(found[1].replace("_", "")) * _SUFFIX[found[2].lower()]
-    if not math.isfinite(number) or number < 1 or abs(number - round(number)) > 1e-6:
-        raise ValueError(f"expected a whole number of tokens of at least 1, got {value!r}")
-    return round(number)
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
