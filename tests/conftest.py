@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 # Before anything imports torch or the hub client: the suite runs several workers on few cores, offline.
@@ -33,6 +36,27 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
     build_model().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """`once(name, make)`: a folder that `make(folder)` fills, by the first test process that asks; the others wait for it and read."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+
+    def made(name: str, make: Callable[[Path], None]) -> Path:
+        folder, done = place / f"once-{name}", place / f"once-{name}.done"
+        with open(place / f"once-{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")

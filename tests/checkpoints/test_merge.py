@@ -367,6 +367,7 @@ def test_a_tokenizer_that_differs_without_rows_that_do(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------ adapters
 
 
+@pytest.mark.slow
 def test_adapters_are_models_too(small_units: int, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 

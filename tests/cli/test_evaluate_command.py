@@ -280,6 +280,7 @@ def test_a_label_that_becomes_another_model(desk: Path, worked: SimpleNamespace)
     assert read_json("two/evaluate.json")["models"] == [small]
 
 
+@pytest.mark.slow
 def test_an_adapter_is_measured_as_what_it_makes_of_its_base(desk: Path, worked: SimpleNamespace) -> None:
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model

@@ -60,6 +60,8 @@ BESIDE: dict[str, dict[str, dict[str, Any]]] = {"budget": {"label_annealing": {"
 ALL = [(name, label) for name, cases in CASES.items() for label in cases]
 FIRST = [(name, next(iter(cases))) for name, cases in CASES.items()]
 """One case a method, for what costs much; the slow tests do the same with `ALL`."""
+KINDS = ("label_annealing", "ewc", "sfa", "replay", "budget")
+"""A method of each kind: a loss with a teacher, a pull, an average, other data, a control; for what methods of a kind do alike."""
 
 
 def spec(name: str, label: str) -> dict[str, dict[str, Any]]:

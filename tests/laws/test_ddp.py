@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    return launch(WORKER, tmp_path_factory.mktemp("ddp"))
+def two_ranks(once):
+    return once("ddp", lambda folder: launch(WORKER, folder))
 
 
 @pytest.fixture(scope="module")

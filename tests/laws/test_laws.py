@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import ALL, BESIDE, CASES, FIRST, OFF, REPLAY, largest_difference, make_trainer, methods, spec, weights
+from cases import ALL, BESIDE, CASES, FIRST, KINDS, OFF, REPLAY, largest_difference, make_trainer, methods, spec, weights
 
 from holdfast.retention.registry import METHODS, parse_retention
 
@@ -44,7 +44,7 @@ def test_all_off_together_is_direct_bit_for_bit_under_lora(tmp_path):
     assert largest_difference(direct(peft=True)[0], weights(off)) == 0.0
 
 
-@pytest.mark.parametrize(("name", "label"), ALL)
+@pytest.mark.parametrize(("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL])
 def test_an_active_method_changes_the_run(name, label, tmp_path):
     active = make_trainer(tmp_path, spec(name, label))
     active.train()
@@ -71,7 +71,9 @@ def test_save_and_resume_gives_the_weights_of_no_interruption(name, label, peft,
     assert largest_difference(weights(whole), weights(again)) == 0.0
 
 
-@pytest.mark.parametrize(("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL])
+@pytest.mark.parametrize(
+    ("name", "label"), [pytest.param(*case, marks=[] if case in FIRST and case[0] in KINDS else pytest.mark.slow) for case in ALL]
+)
 def test_gradient_accumulation_changes_nothing_but_rounding(name, label, tmp_path):
     """One batch of 4, and 4 micro-batches of 1, under plain SGD (Adam would blow rounding up): token counts are global, penalties act once."""
     settings = dict(optim="sgd", learning_rate=0.1)
@@ -101,7 +103,7 @@ def test_documents_itself(name):
         assert len(field.metadata.get("help", "")) > 10, f"{name}.{field.name} has no help"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in METHODS])
 def test_no_state_leaks_between_runs(name, tmp_path):
     """The same method value in two runs gives the same weights as in one."""
     label = next(iter(CASES[name]))
@@ -305,7 +307,7 @@ def test_mixture_of_experts_agrees_with_trl(tmp_path):
     assert largest_difference(weights(ours), weights(theirs)) < 2e-6
 
 
-@pytest.mark.parametrize("peft", [False, True])
+@pytest.mark.parametrize("peft", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradient_checkpointing_changes_nothing(peft, tmp_path):
     results = []
     for checkpointing in (False, True):

@@ -106,6 +106,7 @@ def test_without_decompression_the_tables_take_over(make_run, profile) -> None:
     assert 'class="main-svg"' not in body
 
 
+@pytest.mark.slow
 def test_this_check_would_see_a_message_and_a_refused_request(make_run, profile) -> None:
     page = write_run_report(make_run())
     broken = '<body><script>fetch("https://example.org/x").catch(() => 0); undefinedFunction()</script>'

@@ -66,7 +66,7 @@ def test_the_start_on_disk_leaves_no_file_behind(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------- WiSE-FT and EMA
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_wise_ft_interpolates_once_at_the_end(alpha, tmp_path):
     start = weights(make_trainer(tmp_path, {}))
     direct = make_trainer(tmp_path, {}, logging_steps=1)
@@ -142,7 +142,9 @@ def products(trainer):
     return {n: named[n.replace("lora_A", "lora_B")] @ a for n, a in named.items() if "lora_A" in n}
 
 
-@pytest.mark.parametrize("spec", [{"wise_ft": {"alpha": 0.7}}, {"sfa": {"p": 1.0, "beta": 0.3, "keep": "disk"}}])
+@pytest.mark.parametrize(
+    "spec", [pytest.param({"wise_ft": {"alpha": 0.7}}, marks=pytest.mark.slow), {"sfa": {"p": 1.0, "beta": 0.3, "keep": "disk"}}]
+)
 def test_under_lora_the_merged_weights_are_averaged(spec, tmp_path):
     """One average after the last step: the product is 0.7 of direct fine-tuning's, not 0.7 of one factor times a mixture of the other."""
     found = []

@@ -193,7 +193,7 @@ def held_out(folder):
     return str(path)
 
 
-@pytest.mark.parametrize("start", [0.1, 10.0])
+@pytest.mark.parametrize("start", [0.1, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_run_ends_at_the_budget_wherever_the_strength_began(start, tmp_path):
     from holdfast.training.host import TrainerHost
 
@@ -261,7 +261,7 @@ def test_a_task_that_cannot_be_measured_is_refused_before_training(scorers, mess
     assert trainer.state.global_step == 0
 
 
-@pytest.mark.parametrize("kind", ["kl", "kl, held out", "perplexity", "metric"])
+@pytest.mark.parametrize("kind", ["kl", *(pytest.param(k, marks=pytest.mark.slow) for k in ("kl, held out", "perplexity")), "metric"])
 def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     budget = {
         "kl": Budget(kl=0.01),

@@ -366,7 +366,7 @@ def test_computed_in_the_run_is_computed_beforehand(tmp_path, old):
     assert largest_difference(weights(first), weights(second)) == 0.0
 
 
-@pytest.mark.parametrize("peft", [False, True])
+@pytest.mark.parametrize("peft", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_resumed_run_does_not_compute_again(tmp_path, old, peft, monkeypatch):
     settings = dict(save_strategy="steps", save_steps=2)
     method = EWC(coefficient=30.0, data=old, estimator="sampled")

@@ -32,9 +32,9 @@ def chosen():
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
+def root(once):
     """A quick quickstart of three arms by its command, with a cache of its own."""
-    return run(tmp_path_factory.mktemp("quickstart"), *(word for arm in ARMS for word in ("--only", arm)))
+    return once("quickstart", lambda folder: run(folder, *(word for arm in ARMS for word in ("--only", arm))))
 
 
 def finished(root, wanted):

@@ -60,7 +60,7 @@ def make_models(recipe: WorldRecipe, world: World, *, workers: int | None = None
     with alone(shelf()), quiet_libraries():
         base = cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
         parts = [*(["sibling"] if recipe.sibling else []), "instruct", *(["derived"] if recipe.derived else [])]  # the longest first
-        left = [part for part in parts if not all(t.made for t in _tunings(recipe, base, part, only_made=True))]
+        left = [part for part in parts if not all(t.made for t in _tunings(recipe, base, part))]
         several = min(workers if workers is not None else min(2, cores()), len(left))
         if several > 1 and sum(_steps_of(recipe, part) for part in left) >= WORTH_STEPS:
             _side_by_side(recipe, base, left, several, console)
@@ -83,8 +83,8 @@ def make_part(recipe: WorldRecipe, base: Path, part: str, *, console: Any = None
     return {t.name.replace("-", "_"): cached_tuning(t, console=console, callbacks=callbacks) for t in _tunings(recipe, base, part)}
 
 
-def _tunings(recipe: WorldRecipe, base: Path, part: str, *, only_made: bool = False) -> Iterator[Tuning]:
-    """What a part trains, one after the other: each may begin with the one before. `only_made`: ends after the first that is not there."""
+def _tunings(recipe: WorldRecipe, base: Path, part: str) -> Iterator[Tuning]:
+    """What a part trains, one after the other: each may begin with the one before, which has to be there by then."""
     from holdfast.data.world.instructions import MOST_PLAIN, tasks
 
     def talks(seed: int, **how: Any) -> list[dict[str, Any]]:
@@ -104,8 +104,6 @@ def _tunings(recipe: WorldRecipe, base: Path, part: str, *, only_made: bool = Fa
         longer = {**common_settings(recipe), **_steps(recipe.sibling_steps), "learning_rate": recipe.learning_rate / 3}
         sibling = Tuning(name="sibling-base", base=base, rows=more, settings=longer, said="A sibling of the base is pre-trained longer")
         yield sibling
-        if only_made and not sibling.made:
-            return
         settings = {**_tuning(recipe), "seed": recipe.seed + 1}
         said = "The sibling is tuned on conversations"
         yield Tuning(name="sibling-instruct", base=sibling.folder, rows=talks(recipe.seed + 1), settings=settings, said=said, **old)
