@@ -246,6 +246,7 @@ def test_live_tensors_are_counted_once_by_storage(load):
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or not Path("/proc/self/status").exists(), reason="the CPU's way, by /proc")
+@pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own(load):
     """Whole logits of 2048 x 4096 are 34 MB each, and naive holds several."""
     bench = load("annealing_op")

@@ -219,6 +219,7 @@ def mean_of_names(trainer):
     return sum(scores) / len(scores)
 
 
+@pytest.mark.slow
 def test_a_metric_ends_within_its_drop(tmp_path):
     """The budget of a drop that direct fine-tuning far exceeds is kept to within its standard error."""
     settings = {"max_steps": 60, "learning_rate": 1e-2}

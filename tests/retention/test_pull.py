@@ -113,6 +113,7 @@ def test_runs_end_the_same_wherever_the_start_is_kept(decoupled, tmp_path):
     assert largest_difference(results[0], weights(direct)) > 1e-4
 
 
+@pytest.mark.slow
 def test_decoupled_is_sfa_every_step_under_any_optimiser(tmp_path):
     """theta - eta lambda (theta - theta_o) after each step is an average with weight beta = eta lambda on the start."""
     l2 = make_trainer(tmp_path, {"l2": {"coefficient": 20.0, "decoupled": True}}, learning_rate=1e-2)

@@ -119,7 +119,8 @@ MOMENTS: dict[str, tuple[str, Callable[[], bool]]] = {
 }
 
 
-@pytest.mark.parametrize("moments", [["checkpoint"], pytest.param(list(MOMENTS), marks=pytest.mark.slow)], ids=["while writing", "at any moment"])
+@pytest.mark.slow
+@pytest.mark.parametrize("moments", [["checkpoint"], list(MOMENTS)], ids=["while writing", "at any moment"])
 def test_kill_at_any_moment_and_the_same_command_again(moments: list[str], place: Path) -> None:
     """kill -9 during the first evaluation, in training, while a checkpoint is written, while the model is saved, during the last evaluation."""
     trained = [m for m in moments if m not in ("first evaluation", "last evaluation")]

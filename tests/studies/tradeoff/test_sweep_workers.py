@@ -172,7 +172,12 @@ def test_the_start_and_the_teacher_are_shared(asked, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("keep", "kept"), [pytest.param("all", 5, marks=pytest.mark.slow), pytest.param("none", 0, marks=pytest.mark.slow), ("frontier", None)]
+    ("keep", "kept"),
+    [
+        pytest.param("all", 5, marks=pytest.mark.slow),
+        pytest.param("none", 0, marks=pytest.mark.slow),
+        pytest.param("frontier", None, marks=pytest.mark.slow),
+    ],
 )
 def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
     asked["keep"] = keep
