@@ -274,7 +274,8 @@ class _Session:
                         break
         if stops.silent:
             self.end = "timeout"
-        self._settle(whole=self.end == "exhausted" and not stops.stopped)
+        if self.end != "limit" and not stops.stopped:
+            self._settle()  # what was cut off may have come and not have been read yet
         if stops.stopped:  # fundus ends as if all were well
             raise KeyboardInterrupt
 
@@ -307,12 +308,11 @@ class _Session:
             return bool(self.request.languages) and row["language"] not in self.request.languages
         return row["outcome"] != UNANSWERED or row["tries"] >= TRIES
 
-    def _settle(self, *, whole: bool) -> None:
-        """Notes the addresses that gave nothing. Of a crawl that was cut off those on their way are not known to have."""
-        waiting = 0 if whole else 2 * len(self.listed) + 4
+    def _settle(self) -> None:
+        """Notes the addresses that gave nothing."""
         rows = []
         for urls in self.asked.values():
-            for url in dict.fromkeys(urls[: len(urls) - waiting] if waiting else urls):
+            for url in dict.fromkeys(urls):
                 if url in self.came or url in self.known:
                     continue
                 before = self.addresses.rows.get(url, {})
