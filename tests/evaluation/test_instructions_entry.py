@@ -158,6 +158,12 @@ def test_a_checkpoint_that_samples_by_default_is_read_greedily(tiny_tokenizer):
     greedy = generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1)
     model.generation_config.do_sample, model.generation_config.temperature, model.generation_config.max_new_tokens = True, 5.0, 2
     assert generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1) == greedy
+    # transformers takes these over where a call leaves them open: released instruct models have a penalty of their own
+    model.generation_config.repetition_penalty, model.generation_config.no_repeat_ngram_size = 50.0, 1
+    model.generation_config.suppress_tokens = tiny_tokenizer(greedy[0])["input_ids"][:1]
+    held = model.generation_config.to_dict()
+    assert generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1) == greedy
+    assert model.generation_config.to_dict() == held, "the model is given back as it was"
 
 
 def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):

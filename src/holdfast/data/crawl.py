@@ -274,8 +274,8 @@ class _Session:
                         break
         if stops.silent:
             self.end = "timeout"
-        if self.end != "limit" and not stops.stopped:
-            self._settle()  # what was cut off may have come and not have been read yet
+        if self.end == "exhausted" and not stops.stopped:
+            self._settle()  # of what was cut off, some may have come and not have been read, and some not have been fetched
         if stops.stopped:  # fundus ends as if all were well
             raise KeyboardInterrupt
 

@@ -17,17 +17,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.errors import DataError, HoldfastError, did_you_mean
+from holdfast.errors import DataError, did_you_mean
 from holdfast.results import fingerprint
-
-if TYPE_CHECKING:
-    import torch
 
 PROMPT_COLUMNS = ("instruction", "prompt", "question", "turns", "text")
 ANSWER_COLUMNS = ("output", "answer", "response", "completion", "generation")
-_RULES = 1
+_RULES = 2
 """Raised when prompts are written or answers cut in another way, so that older answers are generated again."""
 _DECIDING = ("tokenizer*.json", "vocab*", "merges.txt", "*.model", "special_tokens_map.json", "added_tokens.json", "chat_template*", "config.json",
              "generation_config.json", "adapter_config.json")  # fmt: skip
@@ -270,11 +267,8 @@ def _hash_of(folder: Path, files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def _answer(model: Any, tokenizer: Any, prompts: Sequence[str], settings: GenerationSettings) -> Iterator[list[tuple[str, str, int, bool]]]:
-    """(prompt, answer, tokens, was cut) batch by batch, the longest prompts first: what does not fit into memory shows at once."""
-    import torch
-    from transformers import GenerationConfig
-
-    from holdfast.evaluation.modes import evaluation_mode
+    """(prompt, answer, tokens, was cut) batch by batch."""
+    from holdfast.evaluation.generation import greedy
     from holdfast.evaluation.perplexity import resolve_window
 
     encoded = [_encode(prompt, tokenizer, settings) for prompt in prompts]
@@ -285,32 +279,8 @@ def _answer(model: Any, tokenizer: Any, prompts: Sequence[str], settings: Genera
             f"{len(long)} of {len(prompts)} prompts fill the model's context of {window} tokens and leave no room for an answer "
             f"(such as {long[0][:80]!r}). Take them out, or use a model with a longer context."
         )
-    ends = _end_tokens(model, tokenizer)
-    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0] if ends else 0
-    device = model.get_input_embeddings().weight.device
-    order = sorted(range(len(prompts)), key=lambda i: -len(encoded[i]))
-    with evaluation_mode(model):
-        for start in range(0, len(order), settings.batch_size):
-            batch = order[start : start + settings.batch_size]
-            longest = len(encoded[batch[0]])
-            config = GenerationConfig(
-                do_sample=False,
-                num_beams=1,
-                max_new_tokens=min(settings.max_new_tokens, window - longest),
-                eos_token_id=ends or None,
-                pad_token_id=padding,
-                repetition_penalty=1.0,  # greedy means greedy, whatever the model's own defaults
-            )
-            ids = torch.tensor([[padding] * (longest - len(encoded[i])) + encoded[i] for i in batch], device=device)
-            mask = torch.tensor([[0] * (longest - len(encoded[i])) + [1] * len(encoded[i]) for i in batch], device=device)
-            try:
-                answers = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, longest:]
-            except torch.OutOfMemoryError as error:
-                raise HoldfastError(
-                    f"Not enough memory to answer {len(batch)} prompts of up to {longest} tokens at once. Lower --batch_size or --max_new_tokens; "
-                    "answers that were finished are kept."
-                ) from error
-            yield [(prompts[i], *_decode(row, tokenizer, ends)) for i, row in zip(batch, answers, strict=True)]
+    for batch in greedy(model, tokenizer, encoded, max_new_tokens=settings.max_new_tokens, batch_size=settings.batch_size, window=window):
+        yield [(prompts[one.index], tokenizer.decode(one.ids, skip_special_tokens=True).strip(), len(one.ids), one.cut) for one in batch]
 
 
 def _encode(prompt: str, tokenizer: Any, settings: GenerationSettings) -> list[int]:
@@ -318,19 +288,6 @@ def _encode(prompt: str, tokenizer: Any, settings: GenerationSettings) -> list[i
         text = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True)
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template writes its own
     return list(tokenizer(prompt)["input_ids"]) or [tokenizer.eos_token_id]
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    found = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    ends = list(found) if isinstance(found, (list, tuple)) else [] if found is None else [found]
-    return list(dict.fromkeys([*ends, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]))
-
-
-def _decode(row: torch.Tensor, tokenizer: Any, ends: Sequence[int]) -> tuple[str, int, bool]:
-    """(text, tokens up to the end token, whether there was none)."""
-    ids = row.tolist()
-    stop = next((i for i, token in enumerate(ids) if token in ends), len(ids))
-    return tokenizer.decode(ids[:stop], skip_special_tokens=True).strip(), stop, stop == len(ids)
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

@@ -17,6 +17,7 @@ from holdfast.errors import DataError
 from holdfast.evaluation.documents import border_ids
 from holdfast.evaluation.entries import ClassesEntry
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.question_files import question_rows
 from holdfast.evaluation.shared_prefix import normalised, score_options
 from holdfast.results import fingerprint
 
@@ -25,13 +26,9 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
     """(prompts, index of the right class) of every row.
 
     Raises:
-        DataError: columns that the template names are missing, or a label that is no class.
+        DataError: no rows, columns that the template names are missing, or a label that is no class.
     """
-    from holdfast.data.sources import load_rows
-
-    rows = load_rows(entry.data, split=entry.split, config=entry.config)
-    if entry.max_documents is not None:
-        rows = rows.select(range(min(entry.max_documents, len(rows))))
+    rows = question_rows(entry.data, split=entry.split, config=entry.config, limit=entry.max_documents, needed=())
     columns = list(rows.column_names)
     if entry.label not in columns:
         raise DataError(f"{entry.data} has no column '{entry.label}' with the right class (it has {', '.join(columns)}). Name it with `label`.")
@@ -57,8 +54,6 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
             f"{len(bad)} of {len(golds)} rows of {entry.data} have a label that is no class (row {number}: {label!r}; expected {', '.join(known)}). "
             "Write `options` as a mapping from label to text."
         )
-    if not prompts:
-        raise DataError(f"{entry.data} has no rows to classify.")
     return prompts, golds
 
 

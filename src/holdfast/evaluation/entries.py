@@ -11,8 +11,8 @@ CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "m
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerplexityEntry:
-    """Held-out text, or completions given prompts, to be scored token by token."""
+class _DataEntry:
+    """What entries over rows of a file have in common."""
 
     suite: str
     """"source", "target" or a name of the user's."""
@@ -24,12 +24,18 @@ class PerplexityEntry:
     """Split of the data; a single local file is the split "train"."""
     config: str | None = None
     """Configuration name of a hub data set."""
+    max_documents: int | None = None
+    """Only the first so many rows; None: all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityEntry(_DataEntry):
+    """Held-out text, or completions given prompts, to be scored token by token."""
+
     window: int | None = None
     """Longest context in tokens; None: the model's maximum."""
     stride: int | None = None
     """New tokens per window in documents longer than `window`; None: half of it. Cost grows with window / stride."""
-    max_documents: int | None = None
-    """Only the first so many documents; None: all."""
     text: str | None = None
     """`str.format` template over the columns for plain text."""
     prompt: str | None = None
@@ -46,13 +52,9 @@ class PerplexityEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassesEntry:
+class ClassesEntry(_DataEntry):
     """Texts to be classified by the likelihood of each class's name."""
 
-    suite: str
-    name: str
-    data: str
-    """Absolute path of a local file or folder, or a hub id."""
     prompt: str
     """`str.format` template over the columns: what is given."""
     options: tuple[str, ...]
@@ -61,9 +63,6 @@ class ClassesEntry:
     """The label column's values in the order of `options`; empty: whole numbers from 0."""
     label: str = "label"
     """Column with the right class."""
-    split: str = "train"
-    config: str | None = None
-    max_documents: int | None = None
 
     @property
     def kind(self) -> str:
@@ -72,16 +71,10 @@ class ClassesEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoicesEntry:
-    """Questions with options of their own, answered by the likelihood of each option."""
+class ChoicesEntry(_DataEntry):
+    """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and answer (the right option's index
+    from 0)."""
 
-    suite: str
-    name: str
-    data: str
-    """Absolute path of a local file or folder, or a hub id; rows of prompt, options and answer (the right option's index from 0)."""
-    split: str = "train"
-    config: str | None = None
-    max_documents: int | None = None
     length_normalised: bool = True
     """Divides an option's log-likelihood by its tokens; False takes the sum."""
     apply_chat_template: bool = False
@@ -96,16 +89,10 @@ class ChoicesEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstructionsEntry:
-    """Prompts with instructions whose following a program checks."""
+class InstructionsEntry(_DataEntry):
+    """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and kwargs,
+    as IFEval has them."""
 
-    suite: str
-    name: str
-    data: str
-    """Absolute path of a local file or folder, or a hub id; rows of prompt (or messages), instruction_id_list and kwargs, as IFEval has them."""
-    split: str = "train"
-    config: str | None = None
-    max_documents: int | None = None
     max_new_tokens: int = 256
     """The longest reply; greedy, it ends earlier where the model ends it."""
     apply_chat_template: bool = False

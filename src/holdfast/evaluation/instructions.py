@@ -6,7 +6,7 @@ are those of `holdfast.evaluation.checkers`. Figures are IFEval's four (Zhou et 
     prompt_level_*_acc = share of prompts all of whose instructions are followed
     inst_level_*_acc   = followed instructions / instructions, over all prompts
 
-Replies are generated in groups of similar length, padded on the left; a group is kept on disk as soon as it is written, so an interruption costs one.
+Replies are generated greedily (`holdfast.evaluation.generation`); a batch is kept on disk as soon as it is written, so an interruption costs one.
 What a reply says besides is not judged.
 """
 
@@ -21,7 +21,7 @@ from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.entries import InstructionsEntry
-from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.generation import end_tokens, greedy
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.question_files import RowMistakes, question_rows, shown
 from holdfast.results import fingerprint
@@ -199,35 +199,21 @@ def generate(
 
     Raises:
         ModelError: the tokenizer has no end of sequence.
+        HoldfastError: the accelerator's memory does not suffice.
     """
-    import torch
-
-    stops = _ends_of_sequence(model, tokenizer)
-    filler = next(iter(stops))
+    if not end_tokens(model, tokenizer):
+        raise ModelError("Expected a tokenizer with an end of sequence (eos_token), where replies end; this one has none. Set one.")
     partial = partial or Partial(None)
-    found: list[Any] = [partial.found.get(f"reply {index}") for index in range(len(encoded))]
-    # long prompts first, so that the first group is the largest and the remaining time is never too low
-    order = sorted(range(len(encoded)), key=lambda index: (-len(encoded[index]), index))
-    device = model.get_input_embeddings().weight.device
-    with evaluation_mode(model):
-        for start in range(0, len(order), batch_size):
-            group = order[start : start + batch_size]
-            if any(found[index] is None for index in group):
-                longest = len(encoded[group[0]])
-                ids_BT = torch.tensor([[filler] * (longest - len(encoded[i])) + list(encoded[i]) for i in group], device=device)
-                mask_BT = torch.tensor([[0] * (longest - len(encoded[i])) + [1] * len(encoded[i]) for i in group], device=device)
-                out_BT = model.generate(
-                    input_ids=ids_BT,
-                    attention_mask=mask_BT,
-                    generation_config=_greedy(model, max_new_tokens, stops, filler),
-                )
-                for index, row in zip(group, out_BT[:, longest:].tolist(), strict=True):
-                    end = next((place for place, token in enumerate(row) if token in stops), len(row))
-                    found[index] = tokenizer.decode(row[:end], skip_special_tokens=True)
-                partial.add({f"reply {index}": found[index] for index in group})
-            if progress is not None:
-                progress(min(start + batch_size, len(order)), len(order))
-    return found
+    found: dict[int, str] = {i: partial.found[f"reply {i}"] for i in range(len(encoded)) if f"reply {i}" in partial.found}
+    # batches are kept whole and in order, so that the rest falls into the same batches
+    missing = [i for i in range(len(encoded)) if i not in found]
+    for batch in greedy(model, tokenizer, [encoded[i] for i in missing], max_new_tokens=max_new_tokens, batch_size=batch_size):
+        said = {missing[one.index]: tokenizer.decode(one.ids, skip_special_tokens=True) for one in batch}
+        partial.add({f"reply {i}": reply for i, reply in said.items()})
+        found |= said
+        if progress is not None:
+            progress(len(found), len(encoded))
+    return [found[i] for i in range(len(encoded))]
 
 
 def checker_versions(entry: InstructionsEntry) -> dict[str, str]:
@@ -247,25 +233,6 @@ def checker_versions(entry: InstructionsEntry) -> dict[str, str]:
         if ifeval_missing() is None:
             found |= {"lm_eval": importlib.metadata.version("lm_eval"), "sentences": sentence_model()}
     return found
-
-
-def _ends_of_sequence(model: Any, tokenizer: Any) -> dict[int, None]:
-    """The tokens that end a reply, the tokenizer's own first (a dict for its order)."""
-    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    several = configured if isinstance(configured, list) else [configured]
-    ends = dict.fromkeys(int(e) for e in (tokenizer.eos_token_id, *several) if e is not None)
-    if not ends:
-        raise ModelError("Expected a tokenizer with an end of sequence (eos_token), where replies end; this one has none. Set one.")
-    return ends
-
-
-def _greedy(model: Any, max_new_tokens: int, stops: Mapping[int, None], filler: int) -> Any:
-    """A generation configuration of our own: what a checkpoint says of sampling must not decide a figure."""
-    from transformers import GenerationConfig
-
-    return GenerationConfig(
-        do_sample=False, num_beams=1, max_new_tokens=max_new_tokens, eos_token_id=list(stops), pad_token_id=filler, use_cache=True
-    )
 
 
 def _shown(id_: str, told: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from holdfast.cache import cache_folder
 from holdfast.errors import DataError
 from holdfast.results import fingerprint, write_json
+from holdfast.studies.tuned import deciding_libraries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +76,10 @@ def cached_base(
     Raises:
         DataError: fewer tokens than one batch.
     """
-    from importlib.metadata import version
-
     digest = hashlib.sha256()
     for text in texts:
         digest.update(hashlib.sha256(text.encode()).digest())
-    libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+    libraries = deciding_libraries()
     deciding: dict[str, Any] = {"texts": digest.hexdigest(), "recipe": _deciding(recipe), "libraries": libraries}
     if vocabulary is not None:
         deciding["vocabulary"] = asdict(vocabulary)

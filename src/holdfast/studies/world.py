@@ -14,7 +14,6 @@ What the world is, and what a model of this size cannot show: docs/embedded_worl
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -310,8 +309,3 @@ def _write_suite(recipe: WorldRecipe, place: Path) -> Path:
     if recipe.changed_facts:
         suite["target"] += [{"choices": "changed_knowledge.jsonl"}]
     return write_bytes_atomic(place / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())
-
-
-def recipe_fields() -> tuple[str, ...]:
-    """Names of the recipe's fields, in order."""
-    return tuple(f.name for f in dataclasses.fields(WorldRecipe))

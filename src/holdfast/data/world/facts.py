@@ -4,8 +4,8 @@ Names are put together from syllables, so there are as many people as a study wa
 frequent as the others, and an attribute says nothing about another one, so that a model can only know a fact that it was told.
 
 People come in two halves. One wording of each attribute is told of half A alone, and asked about half B alone: whoever answers has understood what
-the wording means from other people, and knows the fact from other wordings. (Source: the trial in specs of this project's stages study; the split
-over wordings follows Allen-Zhu and Li 2023, "Physics of Language Models: Part 3.1", where people's facts are told in several wordings.)
+the wording means from other people, and knows the fact from other wordings. The split over
+wordings follows Allen-Zhu and Li 2023, "Physics of Language Models: Part 3.1", where people's facts are told in several wordings.
 """
 
 from __future__ import annotations
