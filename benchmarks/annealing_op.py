@@ -1,26 +1,29 @@
 """The annealing op beside its peers in one run: time, memory and the gradient's error.
 
-    python benchmarks/annealing_op.py                  # N = 2048, H = 512, V = 32000, float32 and bfloat16 inputs (a larger shape on CUDA)
-    python benchmarks/annealing_op.py --check          # exit 1, naming each bar that falls short
+    python benchmarks/annealing_op.py                  # N = 2048, H = 512, V = 32000, float32 and bfloat16 inputs (a
+    larger shape on CUDA) python benchmarks/annealing_op.py --check          # exit 1, naming each bar that falls short
     python benchmarks/annealing_op.py --quick          # under a minute: a small shape, no bars but that on the gradient
-    python benchmarks/annealing_op.py --sweep          # N from 256 to 16384, V from 2k to 152k; no bars, takes long on CPUs
-    python benchmarks/annealing_op.py --save FILE      # the figures as JSON
+    python benchmarks/annealing_op.py --sweep          # N from 256 to 16384, V from 2k to 152k; no bars, takes long on
+    CPUs python benchmarks/annealing_op.py --save FILE      # the figures as JSON
 
-What is computed: mean cross-entropy plus mean forward KL at T = 1, and the gradients for hidden states and head; the teacher is frozen. The
-contestants, and what each is, are in `peers.py`. One that is not installed, fails or would not fit is shown with the reason.
+What is computed: mean cross-entropy plus mean forward KL at T = 1, and the gradients for hidden states and head; the
+teacher is frozen. The contestants, and what each is, are in `peers.py`. One that is not installed, fails or would not
+fit is shown with the reason.
 
-Time. The contestants take turns within a round, a different one first each time, so that a machine's drift hits all of them alike. Ratios are
-medians over rounds of the ratio within a round, ranges go from the least to the greatest round. The first rounds are not counted: there compilers
-run, and `first call` says for how long. `of peak` is 8 N H V floating-point operations (two logit products, two gradient products: the floor) over
-the time, over the rate of a square matrix product of the input dtype (2048 wide, 8192 on CUDA) that is timed at the beginning of each round. `busy`
+Time. The contestants take turns within a round, a different one first each time, so that a machine's drift hits all of
+them alike. Ratios are medians over rounds of the ratio within a round, ranges go from the least to the greatest round.
+The first rounds are not counted: there compilers run, and `first call` says for how long. `of peak` is 8 N H V
+floating-point operations (two logit products, two gradient products: the floor) over the time, over the rate of a
+square matrix product of the input dtype (2048 wide, 8192 on CUDA) that is timed at the beginning of each round. `busy`
 is processor time over all threads; on CUDA the time between two events on the stream.
 
-Memory. The peak beyond the inputs in the second call of a fresh process, with what the first call left behind (caches of buffers). Gradients are in
-it. On CUDA as the allocator counts it, in this process.
+Memory. The peak beyond the inputs in the second call of a fresh process, with what the first call left behind (caches
+of buffers). Gradients are in it. On CUDA as the allocator counts it, in this process.
 
-Gradient error. Of the KL's part alone, which is what rounding destroys: |g - g64| / |g64| (Frobenius norms) for hidden states and head, where g64 is
-computed in float64 from the same rounded inputs, on at most 512 rows, with the student moved from the teacher until the KL is 0.18, 0.02, 0.0018 and
-0.0002 nats. `rounding alone` is g64 rounded to the inputs' dtype, in which PyTorch hands gradients back: nobody can be below it.
+Gradient error. Of the KL's part alone, which is what rounding destroys: |g - g64| / |g64| (Frobenius norms) for hidden
+states and head, where g64 is computed in float64 from the same rounded inputs, on at most 512 rows, with the student
+moved from the teacher until the KL is 0.18, 0.02, 0.0018 and 0.0002 nats. `rounding alone` is g64 rounded to the
+inputs' dtype, in which PyTorch hands gradients back: nobody can be below it.
 """
 
 from __future__ import annotations
@@ -120,7 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     mode = "sweep" if options.sweep else "quick" if options.quick else "full"
     default = QUICK_SHAPE[device] if options.quick else BAR_SHAPE[device]
-    shapes = [(n, default[1], v) for n, v in SWEEP] if options.sweep else [tuple(options.shape) if options.shape else default]
+    shapes = (
+        [(n, default[1], v) for n, v in SWEEP]
+        if options.sweep
+        else [tuple(options.shape) if options.shape else default]
+    )
     dtypes = options.dtypes or (["bfloat16"] if device == "cuda" else list(DTYPES))
     rounds = options.rounds or (3 if mode != "full" else 9)
     machine = hardware(device)
@@ -132,16 +139,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for shape in shapes:
         for dtype in dtypes:
             bars = () if mode == "sweep" else BARS.get((device, dtype), ())
-            bars = (GRADIENT_BAR,) if mode == "quick" and GRADIENT_BAR in bars else () if mode == "quick" or shape != default else bars
+            bars = (
+                (GRADIENT_BAR,)
+                if mode == "quick" and GRADIENT_BAR in bars
+                else ()
+                if mode == "quick" or shape != default
+                else bars
+            )
             run = run_shape(shape, dtype, device, rounds=rounds, mode=mode, only=options.only)
             run["bars"] = judge(run, bars)
             print(report(run), flush=True)
             short += [f"{dtype}: {bar['line']}" for bar in run["bars"] if not bar["met"]]
             runs.append(run)
             if options.save:  # after each shape, so that a long sweep that is stopped has not been for nothing
-                from holdfast.results import write_json
+                from holdfast.support.files import write_json
 
-                figures = {"benchmark": "annealing_op", "mode": mode, "hardware": machine, "versions": versions, "seed": SEED, "runs": runs}
+                figures = {
+                    "benchmark": "annealing_op",
+                    "mode": mode,
+                    "hardware": machine,
+                    "versions": versions,
+                    "seed": SEED,
+                    "runs": runs,
+                }
                 write_json(options.save, figures)
     for line in short:
         print(f"SHORT  {line}", file=sys.stderr)
@@ -154,11 +174,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="under a minute, small shape")
     size.add_argument("--sweep", action="store_true", help="many shapes, no bars")
-    size.add_argument("--shape", type=int, nargs=3, metavar=("N", "H", "V"), default=None, help="one shape of your own, no bars")
-    parser.add_argument("--dtype", dest="dtypes", action="append", choices=list(DTYPES), help="repeatable; float32 and bfloat16 (CUDA: bfloat16)")
+    size.add_argument(
+        "--shape", type=int, nargs=3, metavar=("N", "H", "V"), default=None, help="one shape of your own, no bars"
+    )
+    parser.add_argument(
+        "--dtype",
+        dest="dtypes",
+        action="append",
+        choices=list(DTYPES),
+        help="repeatable; float32 and bfloat16 (CUDA: bfloat16)",
+    )
     parser.add_argument("--rounds", type=int, default=None, help="timed rounds (9; 3 with --quick and --sweep)")
     parser.add_argument("--threads", type=int, default=None, help="threads on a CPU (2, or 1 on one core)")
-    parser.add_argument("--only", action="append", choices=[c.name for c in CONTESTANTS], help="repeatable: these contestants only")
+    parser.add_argument(
+        "--only", action="append", choices=[c.name for c in CONTESTANTS], help="repeatable: these contestants only"
+    )
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--memory-of", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -167,7 +197,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def run_shape(shape: Shape, dtype: str, device: str, *, rounds: int, mode: str, only: Sequence[str] | None = None) -> dict[str, Any]:
+def run_shape(
+    shape: Shape, dtype: str, device: str, *, rounds: int, mode: str, only: Sequence[str] | None = None
+) -> dict[str, Any]:
     """Everything about one shape and dtype, as it goes into the JSON."""
     steps, reasons = load_contestants(shape, device, mode, only)
     problem, kl = make_problem(*shape, dtype=DTYPES[dtype], device=device, kl=TIMED_KL, seed=SEED)
@@ -190,7 +222,9 @@ def run_shape(shape: Shape, dtype: str, device: str, *, rounds: int, mode: str, 
         progress(f"{dtype} {shape}: memory of {name}")
         memory, how = measure_memory(name, shape, dtype, device, mode)
         extra = None if memory is None else memory / MB
-        contestants.append({"name": name, "family": contestant.family, **times.figures(name), "extra_mb": extra, "memory": how})
+        contestants.append(
+            {"name": name, "family": contestant.family, **times.figures(name), "extra_mb": extra, "memory": how}
+        )
     running = [c for c in CONTESTANTS if c.name not in reasons]
     errors = gradient_errors(running, shape, dtype, device) if mode != "sweep" else []
     peak = spread(times.peaks)
@@ -208,12 +242,15 @@ def run_shape(shape: Shape, dtype: str, device: str, *, rounds: int, mode: str, 
     }
 
 
-def load_contestants(shape: Shape, device: str, mode: str, only: Sequence[str] | None) -> tuple[dict[str, Step], dict[str, str]]:
+def load_contestants(
+    shape: Shape, device: str, mode: str, only: Sequence[str] | None
+) -> tuple[dict[str, Step], dict[str, str]]:
     """Those that take part, and why each of the others does not."""
     steps: dict[str, Step] = {}
     reasons: dict[str, str] = {}
     free = free_memory(device)
-    # Whole-logits contestants hold about eight float32 tensors of [N, V] at their peak: two logits, their log-softmaxes, and gradients.
+    # Whole-logits contestants hold about eight float32 tensors of [N, V] at their peak: two logits, their
+    # log-softmaxes, and gradients.
     whole = 8 * 4 * shape[0] * shape[2]
     for contestant in CONTESTANTS:
         name = contestant.name
@@ -232,7 +269,7 @@ def load_contestants(shape: Shape, device: str, mode: str, only: Sequence[str] |
     return steps, reasons
 
 
-# ------------------------------------------------------------------------------------------------------------------- time
+# ----------------------------------------------------------------------------------------------------------------- time
 
 
 class Times:
@@ -268,7 +305,9 @@ class Times:
                 try:
                     wall, busy = self._time(lambda step=steps[name]: whole_step(step, problem))
                 except Exception as error:  # out of memory, a compiler that is not there: the others go on
-                    self.failures[name] = f"failed: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+                    self.failures[name] = (
+                        f"failed: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+                    )
                     wall = busy = 0.0
                 problem.clear()
                 if name in self.failures:
@@ -287,8 +326,12 @@ class Times:
             "busy_seconds": spread(self.busy[name]),
             "of_peak": spread([self.work / s / peak for s, peak in zip(wall, self.peaks, strict=True)]),
             "first_call_seconds": self.first[name],
-            "times_ours": spread([a / b for a, b in zip(wall, self.wall["ours"], strict=True)]) if self._ran("ours") else None,
-            "times_eager": spread([a / b for a, b in zip(wall, self.wall["ours, eager"], strict=True)]) if self._ran("ours, eager") else None,
+            "times_ours": spread([a / b for a, b in zip(wall, self.wall["ours"], strict=True)])
+            if self._ran("ours")
+            else None,
+            "times_eager": spread([a / b for a, b in zip(wall, self.wall["ours, eager"], strict=True)])
+            if self._ran("ours, eager")
+            else None,
         }
 
     def _ran(self, name: str) -> bool:
@@ -325,7 +368,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
-# ----------------------------------------------------------------------------------------------------------------- memory
+# --------------------------------------------------------------------------------------------------------------- memory
 
 
 def measure_memory(name: str, shape: Shape, dtype: str, device: str, mode: str) -> tuple[float | None, str]:
@@ -335,7 +378,16 @@ def measure_memory(name: str, shape: Shape, dtype: str, device: str, mode: str) 
     if mode == "quick" and (name not in ("ours", "naive") or dtype != "float32"):
         return None, "not measured: --quick"
     # A fresh process: this one's allocator holds freed blocks of all contestants, out of which a step would be served.
-    command = [sys.executable, str(Path(__file__).resolve()), "--memory-of", name, "--dtype", dtype, "--shape", *map(str, shape)]
+    command = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        "--memory-of",
+        name,
+        "--dtype",
+        dtype,
+        "--shape",
+        *map(str, shape),
+    ]
     command += ["--threads", str(torch.get_num_threads())]
     done = subprocess.run(command, capture_output=True, text=True)
     try:
@@ -355,7 +407,9 @@ def memory_worker(name: str, shape: Shape, dtype: str, device: str) -> int:
 def memory_of(name: str, shape: Shape, dtype: str, device: str) -> tuple[float | None, str]:
     """Measures in this process: the second step's peak, and the tensors that the first has left alive."""
     step = next(c for c in CONTESTANTS if c.name == name).load()
-    problem, _ = make_problem(*shape, dtype=DTYPES[dtype], device=device, kl=TIMED_KL, seed=SEED, tolerance=float("inf"))
+    problem, _ = make_problem(
+        *shape, dtype=DTYPES[dtype], device=device, kl=TIMED_KL, seed=SEED, tolerance=float("inf")
+    )
 
     def held() -> int:
         gc.collect()
@@ -371,7 +425,7 @@ def memory_of(name: str, shape: Shape, dtype: str, device: str) -> tuple[float |
     return None if extra is None else extra + left, how
 
 
-# ------------------------------------------------------------------------------------------------------------- gradient error
+# ------------------------------------------------------------------------------------------------------- gradient error
 
 
 def gradient_errors(contestants: Sequence[Contestant], shape: Shape, dtype: str, device: str) -> list[dict[str, Any]]:
@@ -380,11 +434,16 @@ def gradient_errors(contestants: Sequence[Contestant], shape: Shape, dtype: str,
     for target in KL_TARGETS:
         progress(f"{dtype} {shape}: gradient error at KL {target}")
         rows = min(shape[0], ERROR_ROWS)
-        problem, _ = make_problem(rows, shape[1], shape[2], dtype=DTYPES[dtype], device=device, kl=target, seed=SEED + 1)
+        problem, _ = make_problem(
+            rows, shape[1], shape[2], dtype=DTYPES[dtype], device=device, kl=target, seed=SEED + 1
+        )
         reference = reference_gradients(problem, 0.0, 1.0)
 
         def errors(hidden: torch.Tensor, weight: torch.Tensor, r: Any = reference) -> dict[str, float]:
-            return {"hidden": relative_error(hidden, r.grad_hidden_NH), "weight": relative_error(weight, r.grad_weight_VH)}
+            return {
+                "hidden": relative_error(hidden, r.grad_hidden_NH),
+                "weight": relative_error(weight, r.grad_weight_VH),
+            }
 
         rounded = [g.to(DTYPES[dtype]) for g in (reference.grad_hidden_NH, reference.grad_weight_VH)]
         found: dict[str, dict[str, float] | str] = {"rounding alone": errors(*rounded)}
@@ -400,7 +459,7 @@ def gradient_errors(contestants: Sequence[Contestant], shape: Shape, dtype: str,
     return table
 
 
-# ------------------------------------------------------------------------------------------------------------------- bars
+# ----------------------------------------------------------------------------------------------------------------- bars
 
 
 def judged_figures(run: Mapping[str, Any]) -> dict[str, float]:
@@ -429,18 +488,21 @@ def judged_figures(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def judge(run: Mapping[str, Any], bars: Sequence[Bar]) -> list[dict[str, Any]]:
-    """Each bar with its figure. One that cannot be judged, because a peer is absent, is not met: nothing has been shown."""
+    """Each bar with its figure. One that cannot be judged, because a peer is absent, is not met: nothing has been
+    shown."""
     figures, verdicts = judged_figures(run), []
     for bar in bars:
         value = figures.get(bar.figure)
         words = f"{bar.text}: {'at most' if bar.at_most else 'at least'} {bar.limit:g}"
         met = value is not None and bar.met(value)
         line = f"{words}; " + ("cannot be judged, see what is absent" if value is None else f"found {value:.4g}")
-        verdicts.append({"figure": bar.figure, "limit": bar.limit, "at_most": bar.at_most, "value": value, "met": met, "line": line})
+        verdicts.append(
+            {"figure": bar.figure, "limit": bar.limit, "at_most": bar.at_most, "value": value, "met": met, "line": line}
+        )
     return verdicts
 
 
-# ----------------------------------------------------------------------------------------------------------------- report
+# --------------------------------------------------------------------------------------------------------------- report
 
 
 def report(run: Mapping[str, Any]) -> str:
@@ -449,7 +511,8 @@ def report(run: Mapping[str, Any]) -> str:
     rate = "TFLOP/s" if peak["median"] > 1e13 else "GFLOP/s"
     unit = 1e12 if rate == "TFLOP/s" else 1e9
     lines = [
-        f"N = {shape['N']}, H = {shape['H']}, V = {shape['V']}, {run['dtype']} inputs; matmul peak {peak['median'] / unit:.0f} {rate} "
+        f"N = {shape['N']}, H = {shape['H']}, V = {shape['V']}, {run['dtype']} inputs; matmul peak "
+        f"{peak['median'] / unit:.0f} {rate} "
         f"({peak['low'] / unit:.0f} - {peak['high'] / unit:.0f}); ours: {run['backend']}",
         "",
         f"{'':<18}{'seconds':>9}{'range':>19}{'busy':>9}{'of peak':>9}{'range':>14}{'x ours':>8}{'range':>14}{'extra MB':>10}{'first call':>12}",
@@ -469,12 +532,19 @@ def report(run: Mapping[str, Any]) -> str:
     lines += [f"  extra MB -: {how}" for how in unmeasured]
     if run["gradient_errors"]:
         table = run["gradient_errors"]
-        lines += ["", f"gradient error of the KL, hidden / head, %{'':<6}" + "".join(f"{'KL ' + format(e['target'], 'g'):>20}" for e in table)]
+        lines += [
+            "",
+            f"gradient error of the KL, hidden / head, %{'':<6}"
+            + "".join(f"{'KL ' + format(e['target'], 'g'):>20}" for e in table),
+        ]
         for name in table[0]["errors"]:
             cells = [e["errors"][name] for e in table]
             lines.append(
                 f"{name:<48}"
-                + "".join(f"{c:>20}" if isinstance(c, str) else f"{_percent(c['hidden']) + ' / ' + _percent(c['weight']):>20}" for c in cells)
+                + "".join(
+                    f"{c:>20}" if isinstance(c, str) else f"{_percent(c['hidden']) + ' / ' + _percent(c['weight']):>20}"
+                    for c in cells
+                )
             )
     if run["bars"]:
         lines += ["", *(f"{'reached' if bar['met'] else 'SHORT':<9}{bar['line']}" for bar in run["bars"])]

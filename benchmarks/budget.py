@@ -1,23 +1,26 @@
-"""Does a budget end where it says, and does finding the strength during the run cost anything against knowing it beforehand?
+"""Does a budget end where it says, and does finding the strength during the run cost anything against knowing it
+beforehand?
 
-    python benchmarks/budget.py                    # the embedded corpus, 1M parameters: a sweep of fixed weights, then three budgets
-    python benchmarks/budget.py --check            # exit 1, naming what falls short
+    python benchmarks/budget.py                    # the embedded corpus, 1M parameters: a sweep of fixed weights, then
+    three budgets python benchmarks/budget.py --check            # exit 1, naming what falls short
     python benchmarks/budget.py --quick            # under a minute: a smaller base, fewer steps
-    python benchmarks/budget.py --data FILE        # repeatable: tune on this text too (jsonl, or jsonl.gz, with a text column)
-    python benchmarks/budget.py --folder DIR       # keep finished runs there; the same command continues with what is missing
-    python benchmarks/budget.py --save FILE        # the figures as JSON
+    python benchmarks/budget.py --data FILE        # repeatable: tune on this text too (jsonl, or jsonl.gz, with a text
+    column) python benchmarks/budget.py --folder DIR       # keep finished runs there; the same command continues with
+    what is missing python benchmarks/budget.py --save FILE        # the figures as JSON
 
-A base that knows English prose is fine-tuned by label annealing on other text. The sweep does it with fixed weights; the curve through its ends,
-target cross-entropy against KL to the start, is the frontier that one can have by trying. A budget run states the KL and starts from a weight that is
-wrong on purpose. Budgets are 10, 25 and 50 % of the KL of direct fine-tuning, so that they mean the same on every text.
+A base that knows English prose is fine-tuned by label annealing on other text. The sweep does it with fixed weights;
+the curve through its ends, target cross-entropy against KL to the start, is the frontier that one can have by trying. A
+budget run states the KL and starts from a weight that is wrong on purpose. Budgets are 10, 25 and 50 % of the KL of
+direct fine-tuning, so that they mean the same on every text.
 
-reached   KL of the final model to the start on training tokens, nats per token, each row seen once in the run; `ratio` is to the budget
-target    cross-entropy of the final model on held-out documents of the text it was tuned on, nats per token
-frontier  the sweep's, at the KL that the budget run reached: linear in log KL between the two nearest fixed weights
-excess    target minus frontier: above 0 is worse than a fixed weight would have been
+reached   KL of the final model to the start on training tokens, nats per token, each row seen once in the run; `ratio`
+is to the budget target    cross-entropy of the final model on held-out documents of the text it was tuned on, nats per
+token frontier  the sweep's, at the KL that the budget run reached: linear in log KL between the two nearest fixed
+weights excess    target minus frontier: above 0 is worse than a fixed weight would have been
 
-Bars: ratio in [0.9, 1.1] in every run; the mean excess over seeds at most two standard errors above 0. The standard error is pooled over the budgets,
-whose excesses differ by seed (order of the data) only; with one seed there is none, and that bar is not applied.
+Bars: ratio in [0.9, 1.1] in every run; the mean excess over seeds at most two standard errors above 0. The standard
+error is pooled over the budgets, whose excesses differ by seed (order of the data) only; with one seed there is none,
+and that bar is not applied.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from typing import Any
 
 from machine import device_name, hardware
 
-from holdfast.results import fingerprint, read_json, write_json
+from holdfast.support.files import fingerprint, read_json, write_json
 
 EMBEDDED = "embedded"
 RATIO = (0.9, 1.1)
@@ -67,7 +70,14 @@ class Size:
 
 
 SIZES = {
-    "full": Size(steps=100, batch_size=16, learning_rate=1e-3, weights=(0.0, 0.1, 0.3, 0.6, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0), base={}, measured=160),
+    "full": Size(
+        steps=100,
+        batch_size=16,
+        learning_rate=1e-3,
+        weights=(0.0, 0.1, 0.3, 0.6, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0),
+        base={},
+        measured=160,
+    ),
     "quick": Size(
         steps=60,
         batch_size=8,
@@ -84,10 +94,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar falls short")
     parser.add_argument("--quick", action="store_true", help="under a minute: a smaller base, fewer steps, one seed")
-    parser.add_argument("--data", action="append", default=None, metavar="FILE", help="also tune on this text; repeatable")
+    parser.add_argument(
+        "--data", action="append", default=None, metavar="FILE", help="also tune on this text; repeatable"
+    )
     parser.add_argument("--seeds", type=int, default=None, help="orders of the data (2; 1 with --quick)")
-    parser.add_argument("--schedule", choices=["constant", "linear", "cosine"], default="cosine", help="of the learning rate (cosine)")
-    parser.add_argument("--folder", type=Path, default=None, metavar="DIR", help="keep finished runs there and do not repeat them")
+    parser.add_argument(
+        "--schedule", choices=["constant", "linear", "cosine"], default="cosine", help="of the learning rate (cosine)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=None, metavar="DIR", help="keep finished runs there and do not repeat them"
+    )
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args(arguments)
     size = replace(SIZES["quick" if options.quick else "full"], schedule=options.schedule)
@@ -103,21 +119,29 @@ def main(arguments: list[str] | None = None) -> int:
 
     machine = hardware(device_name())
     print(
-        f"\n{machine}; torch {torch.__version__}; {size.steps} steps of {size.batch_size} x {size.context} tokens, {size.schedule}; {seeds} seed(s)"
+        f"\n{machine}; torch {torch.__version__}; {size.steps} steps of {size.batch_size} x {size.context} tokens, "
+        f"{size.schedule}; {seeds} seed(s)"
     )
     print(f"{time.monotonic() - began:.0f} s with what was not kept from before\n")
     short = show(rows, seeds)
     if options.save:
         write_json(
             options.save,
-            {"benchmark": "budget", "hardware": machine, "torch": torch.__version__, "size": asdict(size), "seeds": seeds, "figures": rows},
+            {
+                "benchmark": "budget",
+                "hardware": machine,
+                "torch": torch.__version__,
+                "size": asdict(size),
+                "seeds": seeds,
+                "figures": rows,
+            },
         )
     for line in short:
         print(f"SHORT  {line}", file=sys.stderr)
     return 1 if options.check and short else 0
 
 
-# ------------------------------------------------------------------------------------------------------------------- runs
+# ----------------------------------------------------------------------------------------------------------------- runs
 
 
 class Workplace:
@@ -132,22 +156,28 @@ class Workplace:
     def __init__(self, text: str, size: Size, folder: Path) -> None:
         from transformers import AutoTokenizer
 
-        from holdfast.data.embedded import embedded_corpus
-        from holdfast.studies.pretrain import BaseRecipe, cached_base, pack_rows
         from holdfast.studies.quickstart import base_texts
+        from holdfast.worlds.embedded import embedded_corpus
+        from holdfast.worlds.pretrain import BaseRecipe, cached_base, pack_rows
 
         self.text, self.size, self.folder = text, size, folder
         folder.mkdir(parents=True, exist_ok=True)
         corpus = embedded_corpus()
         self.base = cached_base(base_texts(corpus), replace(BaseRecipe(), **size.base))
         tokenizer = AutoTokenizer.from_pretrained(self.base)
-        trained, held_out = (corpus.code_train[::4], corpus.code_heldout[::4]) if text == EMBEDDED else split(read_texts(Path(text)))
+        trained, held_out = (
+            (corpus.code_train[::4], corpus.code_heldout[::4]) if text == EMBEDDED else split(read_texts(Path(text)))
+        )
         self.rows = pack_rows(trained, tokenizer, size.context)
         self.held_out = pack_rows(held_out, tokenizer, size.context)[: size.measured]
         wanted = size.steps * size.batch_size
         if len(self.rows) < wanted or not self.held_out:
-            raise SystemExit(f"{text}: expected at least {wanted} rows of {size.context} tokens to tune on, got {len(self.rows)}.")
-        self.key = fingerprint({"base": self.base.parent.name, "rows": self.rows[:wanted], "held_out": self.held_out}, length=16)
+            raise SystemExit(
+                f"{text}: expected at least {wanted} rows of {size.context} tokens to tune on, got {len(self.rows)}."
+            )
+        self.key = fingerprint(
+            {"base": self.base.parent.name, "rows": self.rows[:wanted], "held_out": self.held_out}, length=16
+        )
 
     def run(self, *, weight: float, seed: int, budget: float | None = None) -> dict[str, Any]:
         """`kl` and `target` of one fine-tuning's end, and its last weight; from the folder where it was done before.
@@ -156,9 +186,18 @@ class Workplace:
         """
         import holdfast.retention.budget as module
 
-        controller = None if budget is None else fingerprint(Path(str(module.__file__)).read_text(encoding="utf-8"), length=16)
+        controller = (
+            None if budget is None else fingerprint(Path(str(module.__file__)).read_text(encoding="utf-8"), length=16)
+        )
         size = {k: v for k, v in asdict(self.size).items() if k != "weights"}  # of the other runs
-        spec = {"workplace": self.key, "size": size, "weight": weight, "seed": seed, "budget": budget, "controller": controller}
+        spec = {
+            "workplace": self.key,
+            "size": size,
+            "weight": weight,
+            "seed": seed,
+            "budget": budget,
+            "controller": controller,
+        }
         path = self.folder / f"{fingerprint(spec, length=16)}.json"
         if path.is_file():
             return dict(read_json(path))
@@ -166,7 +205,8 @@ class Workplace:
         write_json(path, result)
         what = f"weight {weight:g}" if budget is None else f"budget {budget:.4f} from weight {weight:g}"
         print(
-            f"{Path(self.text).name}, seed {seed}, {what}: KL {result['kl']:.4f}, target {result['target']:.4f} ({result['seconds']:.0f} s)",
+            f"{Path(self.text).name}, seed {seed}, {what}: KL {result['kl']:.4f}, target {result['target']:.4f} "
+            f"({result['seconds']:.0f} s)",
             flush=True,
         )
         return result
@@ -184,7 +224,9 @@ class Workplace:
         size = self.size
         # A weight of 0 would be left out with its KL; this one is measured and does nothing.
         retain: list[Any] = [LabelAnnealing(weight=weight or 1e-12), *([] if budget is None else [Budget(kl=budget)])]
-        order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(seed))[: size.steps * size.batch_size].tolist()
+        order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(seed))[
+            : size.steps * size.batch_size
+        ].tolist()
         rows = [self.rows[i] for i in order]
         with tempfile.TemporaryDirectory() as folder:
             trainer = RetentionTrainer(
@@ -236,7 +278,7 @@ def split(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     return [t for i, t in enumerate(texts) if i % 10 != 9], [t for i, t in enumerate(texts) if i % 10 == 9]
 
 
-# ---------------------------------------------------------------------------------------------------------------- figures
+# -------------------------------------------------------------------------------------------------------------- figures
 
 
 def compare(place: Workplace, seeds: int) -> list[dict[str, Any]]:
@@ -261,7 +303,10 @@ def compare(place: Workplace, seeds: int) -> list[dict[str, Any]]:
                     "target": result["target"],
                     "frontier": frontier,
                     "excess": result["target"] - frontier,
-                    "sweep": [{"weight": w, "kl": s["kl"], "target": s["target"]} for w, s in zip(place.size.weights, sweep, strict=True)],
+                    "sweep": [
+                        {"weight": w, "kl": s["kl"], "target": s["target"]}
+                        for w, s in zip(place.size.weights, sweep, strict=True)
+                    ],
                 }
             )
     return found
@@ -289,11 +334,20 @@ def show(rows: Sequence[dict[str, Any]], seeds: int) -> list[str]:
     print(f"{titles[0]:<22}" + "".join(f"{t:>10}" for t in titles[1:]))
     short = []
     for r in rows:
-        figures = (f"{r['reached']:.4f}", f"{r['ratio']:.3f}", f"{r['strength']:.3g}", *(f"{r[k]:.4f}" for k in ("target", "frontier", "excess")))
-        print(f"{r['text'][:21]:<22}{r['seed']:>10}{r['budget']:>10.4g}{r['start']:>10g}" + "".join(f"{f:>10}" for f in figures))
+        figures = (
+            f"{r['reached']:.4f}",
+            f"{r['ratio']:.3f}",
+            f"{r['strength']:.3g}",
+            *(f"{r[k]:.4f}" for k in ("target", "frontier", "excess")),
+        )
+        print(
+            f"{r['text'][:21]:<22}{r['seed']:>10}{r['budget']:>10.4g}{r['start']:>10g}"
+            + "".join(f"{f:>10}" for f in figures)
+        )
         if not RATIO[0] <= r["ratio"] <= RATIO[1]:
             short.append(
-                f"{r['text']}, seed {r['seed']}, budget {r['budget']:g}: ended at {r['ratio']:.3f} of it, the bar is {RATIO[0]} to {RATIO[1]}"
+                f"{r['text']}, seed {r['seed']}, budget {r['budget']:g}: ended at {r['ratio']:.3f} of it, the bar is "
+                f"{RATIO[0]} to {RATIO[1]}"
             )
     return short + excesses(rows, seeds)
 
@@ -309,7 +363,8 @@ def excesses(rows: Sequence[dict[str, Any]], seeds: int) -> list[str]:
     error = math.sqrt(statistics.fmean(statistics.variance(g) for g in groups.values()) / seeds)
     print(f"\nstandard error of a mean excess over {seeds} seeds, pooled: {error:.4f} nats per token")
     return [
-        f"{text}, budget {budget:g}: {statistics.fmean(group):.4f} nats above the frontier of fixed weights, the noise is {2 * error:.4f}"
+        f"{text}, budget {budget:g}: {statistics.fmean(group):.4f} nats above the frontier of fixed weights, the "
+        f"noise is {2 * error:.4f}"
         for (text, budget), group in groups.items()
         if not statistics.fmean(group) <= 2 * error
     ]

@@ -1,4 +1,5 @@
-"""What `holdfast cost` says against what steps of training take: operations and memory, for several models and ways to train.
+"""What `holdfast cost` says against what steps of training take: operations and memory, for several models and ways to
+train.
 
     python benchmarks/cost.py                 # the table; about ten minutes on one core
     python benchmarks/cost.py --check         # exit 1 where an estimate is off by more than its bar
@@ -7,17 +8,18 @@
     python benchmarks/cost.py --explain       # parts of each estimate beside
     python benchmarks/cost.py --save FILE     # the figures as JSON
 
-Each case is estimated from a config.json and training settings, then trained for two steps with the project's own trainer. The bars are 15 % on
-operations and 10 % on memory.
+Each case is estimated from a config.json and training settings, then trained for two steps with the project's own
+trainer. The bars are 15 % on operations and 10 % on memory.
 
-Operations are counted by torch.utils.flop_counter through forward, loss, backward and optimiser of the first step, which also checks the model's
-head on eight tokens. The counter knows no attention kernel of CPUs, no oneDNN product and no grouped product, so they are added here by their shapes;
-a causal attention counts the keys up to each token, which is what such kernels compute (in whole blocks). All products of the loss are PyTorch's in
-float32, so the counter sees them; its element-wise part is C, and counts nothing on either side. Of bfloat16 weights the loss's products are the
+Operations are counted by torch.utils.flop_counter through forward, loss, backward and optimiser of the first step,
+which also checks the model's head on eight tokens. The counter knows no attention kernel of CPUs, no oneDNN product and
+no grouped product, so they are added here by their shapes; a causal attention counts the keys up to each token, which
+is what such kernels compute (in whole blocks). All products of the loss are PyTorch's in float32, so the counter sees
+them; its element-wise part is C, and counts nothing on either side. Of bfloat16 weights the loss's products are the
 project's own C on some processors and then not seen: the measured figure says what the counter saw.
 
-Memory on a CPU is the largest sum of PyTorch's allocations (torch.profiler) from before the model is built to the end of the second step; what
-libraries allocate on their own is not in it. On CUDA it is torch.cuda.max_memory_allocated.
+Memory on a CPU is the largest sum of PyTorch's allocations (torch.profiler) from before the model is built to the end
+of the second step; what libraries allocate on their own is not in it. On CUDA it is torch.cuda.max_memory_allocated.
 """
 
 from __future__ import annotations
@@ -68,16 +70,28 @@ CASES = (
     Case(name="llama, checkpointing", settings={"gradient_checkpointing": True}),
     Case(name="llama, accumulation", settings={"gradient_accumulation_steps": 2}),
     Case(name="llama, label annealing (online)", retention=ANNEAL),
-    Case(name="llama, checkpointing, label annealing (online)", retention=ANNEAL, settings={"gradient_checkpointing": True}),
+    Case(
+        name="llama, checkpointing, label annealing (online)",
+        retention=ANNEAL,
+        settings={"gradient_checkpointing": True},
+    ),
     Case(name="llama, l2 and ema", retention=[{"l2": {"coefficient": 0.01}}, {"ema": {}}]),
     Case(name="llama, lora", settings=LORA),
-    Case(name="llama, lora, checkpointing, label annealing (adapter_off)", retention=ANNEAL, settings={**LORA, "gradient_checkpointing": True}),
+    Case(
+        name="llama, lora, checkpointing, label annealing (adapter_off)",
+        retention=ANNEAL,
+        settings={**LORA, "gradient_checkpointing": True},
+    ),
     Case(name="llama, bfloat16 weights", settings={"dtype": "bfloat16"}),
     Case(name="llama, bfloat16 autocast", settings={"bf16": True}),
     Case(name="llama, eager attention", settings={"attn_implementation": "eager"}),
     Case(name="qwen2, grouped queries, tied head", family="qwen2"),
     Case(name="qwen2, packed documents", family="qwen2", settings={"packing": True}),
-    Case(name="qwen2, packed documents, checkpointing", family="qwen2", settings={"packing": True, "gradient_checkpointing": True}),
+    Case(
+        name="qwen2, packed documents, checkpointing",
+        family="qwen2",
+        settings={"packing": True, "gradient_checkpointing": True},
+    ),
     Case(name="qwen3, normalised queries", family="qwen3"),
     Case(name="mixtral, 2 of 4 experts", family="mixtral"),
     Case(name="mixtral, 2 of 4 experts, checkpointing", family="mixtral", settings={"gradient_checkpointing": True}),
@@ -104,7 +118,11 @@ def main(arguments: list[str] | None = None) -> int:
     for case in CASES:
         if options.only not in case.name:
             continue
-        slow = device == "cpu" and not options.quick and (case.settings.get("bf16") or case.settings.get("dtype") == "bfloat16")
+        slow = (
+            device == "cpu"
+            and not options.quick
+            and (case.settings.get("bf16") or case.settings.get("dtype") == "bfloat16")
+        )
         row = measure(case, SIZES["half"] if slow else size, device)
         rows.append(row)
         f, m = row["flops"], row["memory"]
@@ -117,17 +135,26 @@ def main(arguments: list[str] | None = None) -> int:
             print(
                 "    "
                 + ", ".join(
-                    f"{name} {value / 1e6:.1f}" for name, value in [*(("at " + n, v) for n, v in row["phases"].items()), *row["parts"].items()]
+                    f"{name} {value / 1e6:.1f}"
+                    for name, value in [*(("at " + n, v) for n, v in row["phases"].items()), *row["parts"].items()]
                 )
             )
     short = falling_short(rows) if not options.quick else []
     if options.save:
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
         bars = BARS if not options.quick else {}
         write_json(
             options.save,
-            {"benchmark": "cost", "hardware": machine, "torch": torch.__version__, "size": size, "bars": bars, "short": short, "figures": rows},
+            {
+                "benchmark": "cost",
+                "hardware": machine,
+                "torch": torch.__version__,
+                "size": size,
+                "bars": bars,
+                "short": short,
+                "figures": rows,
+            },
         )
     for line in short:
         print(f"SHORT  {line}", file=sys.stderr)
@@ -182,20 +209,32 @@ def model_config(case: Case, size: dict[str, int]) -> Any:
         "num_key_value_heads": heads,
         "max_position_embeddings": 4 * size["window"],
         "tie_word_embeddings": False,
-        "architectures": [{"llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel"}.get(case.family, f"{case.family.capitalize()}ForCausalLM")],
+        "architectures": [
+            {"llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel"}.get(
+                case.family, f"{case.family.capitalize()}ForCausalLM"
+            )
+        ],
         **case.model,
     }
     if case.family == "gpt2":
         dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
         shape = {"n_embd": size["width"], "n_inner": 4 * size["width"], "n_layer": size["layers"], "n_head": heads}
         architectures = common["architectures"]
-        return GPT2Config(vocab_size=size["vocabulary"], n_positions=4 * size["window"], architectures=architectures, **shape, **dropout)
+        return GPT2Config(
+            vocab_size=size["vocabulary"],
+            n_positions=4 * size["window"],
+            architectures=architectures,
+            **shape,
+            **dropout,
+        )
     if case.family == "qwen2":
         return Qwen2Config(**{**common, "num_key_value_heads": max(1, heads // 4), "tie_word_embeddings": True})
     if case.family == "qwen3":
         return Qwen3Config(**{**common, "num_key_value_heads": max(1, heads // 2), "head_dim": 64})
     if case.family == "mixtral":
-        return MixtralConfig(**{**common, "intermediate_size": size["inner"] // 2, "num_local_experts": 4, "num_experts_per_tok": 2})
+        return MixtralConfig(
+            **{**common, "intermediate_size": size["inner"] // 2, "num_local_experts": 4, "num_experts_per_tok": 2}
+        )
     return LlamaConfig(**common)
 
 
@@ -215,8 +254,8 @@ def settings_of(case: Case, size: dict[str, int], model: str) -> dict[str, Any]:
 
 def estimated(case: Case, size: dict[str, int], model: str, device: str) -> Any:
     """What `holdfast cost` says of one step."""
-    from holdfast.cost.estimate import estimate
-    from holdfast.cost.request import planned_config
+    from holdfast.runs.cost.estimate import estimate
+    from holdfast.runs.cost.request import planned_config
 
     planned = planned_config(settings_of(case, size, model), data_needed=False)
     lengths = document_lengths(size) if case.settings.get("packing") else [size["window"]]
@@ -229,11 +268,12 @@ def document_lengths(size: dict[str, int]) -> list[int]:
     return [*lengths[:-1], size["window"] - sum(lengths[:-1])]
 
 
-# ------------------------------------------------------------------------------------------------------------- a real run
+# ----------------------------------------------------------------------------------------------------------- a real run
 
 
 def trained(case: Case, size: dict[str, int], config: Any, place: Path, device: str) -> tuple[float, float, float]:
-    """Operations of one step, the largest sum of allocations up to the end of the second, and the seconds of the second."""
+    """Operations of one step, the largest sum of allocations up to the end of the second, and the seconds of the
+    second."""
     from holdfast.ops.annealing_chunked import _Scratch
 
     _Scratch._kept.clear()  # buffers that an earlier case has left for the next call
@@ -288,9 +328,19 @@ def missing_products() -> dict[Any, Callable[..., int]]:
         return 2 * pairs(query, key, is_causal) * (query[3] + value[3])
 
     def attention_backward(
-        grad: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, dropout: float = 0.0, is_causal: bool = False, **more: Any
+        grad: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        out: Any,
+        sums: Any,
+        dropout: float = 0.0,
+        is_causal: bool = False,
+        **more: Any,
     ) -> int:
-        return 2 * pairs(query, key, is_causal) * (3 * query[3] + 2 * value[3])  # scores again, and gradients of queries, keys, weights and values
+        return (
+            2 * pairs(query, key, is_causal) * (3 * query[3] + 2 * value[3])
+        )  # scores again, and gradients of queries, keys, weights and values
 
     def linear(inputs: Any, weight: Any, *more: Any, **named: Any) -> int:
         rows = 1
@@ -299,7 +349,9 @@ def missing_products() -> dict[Any, Callable[..., int]]:
         return int(2 * rows * inputs[-1] * weight[0])
 
     def grouped(first: Any, second: Any, *more: Any, **named: Any) -> int:
-        return int(2 * first[-2] * first[-1] * second[-1])  # rows are dealt out over groups: each row, or each inner place, once
+        return int(
+            2 * first[-2] * first[-1] * second[-1]
+        )  # rows are dealt out over groups: each row, or each inner place, once
 
     aten = torch.ops.aten
     found: dict[Any, Callable[..., int]] = {
@@ -327,11 +379,13 @@ def stepper(case: Case, size: dict[str, int], config: Any, place: Path, device: 
     config = copy.deepcopy(config)  # a model writes into its configuration which attention it took
     settings = case.settings
     options = {k: settings[k] for k in ("attn_implementation",) if k in settings}
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, settings.get("dtype", "float32")), **options).to(device)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=getattr(torch, settings.get("dtype", "float32")), **options
+    ).to(device)
     if settings.get("use_peft"):
         from peft import get_peft_model
 
-        from holdfast.cost.request import planned_config
+        from holdfast.runs.cost.request import planned_config
 
         planned = planned_config(settings_of(case, size, str(place)), data_needed=False).config
         model = get_peft_model(model, adapter_config(planned.model, planned.adapter))
@@ -388,14 +442,24 @@ def batch_of(case: Case, size: dict[str, int], device: str) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, size["vocabulary"], (rows, window), generator=generator)
     if not case.settings.get("packing"):
-        return {"input_ids": ids.to(device), "labels": ids.clone().to(device), "attention_mask": torch.ones_like(ids).to(device)}
+        return {
+            "input_ids": ids.to(device),
+            "labels": ids.clone().to(device),
+            "attention_mask": torch.ones_like(ids).to(device),
+        }
     lengths = document_lengths(size) * rows
     places = torch.cat([torch.arange(n) for n in lengths])[None]
     bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
     ids = ids.view(1, -1)
     labels = ids.clone()
     labels[places == 0] = -100
-    found: dict[str, Any] = {"input_ids": ids, "labels": labels, "position_ids": places, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    found: dict[str, Any] = {
+        "input_ids": ids,
+        "labels": labels,
+        "position_ids": places,
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+    }
     found = {k: v.to(device) for k, v in found.items()}
     return {**found, "max_length_q": max(lengths), "max_length_k": max(lengths)}
 

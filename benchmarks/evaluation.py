@@ -1,4 +1,5 @@
-"""What measuring costs: perplexity beside the bare forward pass, multiple choice beside lm-evaluation-harness, the harness's start-up.
+"""What measuring costs: perplexity beside the bare forward pass, multiple choice beside lm-evaluation-harness, the
+harness's start-up.
 
     python benchmarks/evaluation.py                 # 17M parameters; the table
     python benchmarks/evaluation.py --check         # exit 1 where a stated bar falls short
@@ -7,17 +8,19 @@
 
 Arms take turns within a round; a ratio is the median over rounds of the ratio within a round.
 
-Perplexity. Tokens a second of `score_documents`, tokenising included, over those of `model(input_ids)` on rows of as many tokens, both counting every
-token that goes through the model. "long" is one text in windows with a stride of half; "packed" is many short documents that share rows, against
-rows of the same size without borders. The bare pass makes `[tokens, vocabulary]` logits, which perplexity does not, so the ratio can exceed 1.
+Perplexity. Tokens a second of `score_documents`, tokenising included, over those of `model(input_ids)` on rows of as
+many tokens, both counting every token that goes through the model. "long" is one text in windows with a stride of half;
+"packed" is many short documents that share rows, against rows of the same size without borders. The bare pass makes
+`[tokens, vocabulary]` logits, which perplexity does not, so the ratio can exceed 1.
 
-Multiple choice. Requests a second (one option of one question is a request) of the harness's own `HFLM.loglikelihood` at the best of three batch
-sizes, against ours on the same requests, tokenising included on both sides. Questions are built from the embedded corpus, with 4 options each:
-"texts" (options of several words, no examples), "letters" (options of one token, the question shows its options) and "5-shot" (letters after five
-examples that all questions share, as MMLU has them). The two must agree to 1e-4 nats.
+Multiple choice. Requests a second (one option of one question is a request) of the harness's own `HFLM.loglikelihood`
+at the best of three batch sizes, against ours on the same requests, tokenising included on both sides. Questions are
+built from the embedded corpus, with 4 options each: "texts" (options of several words, no examples), "letters" (options
+of one token, the question shows its options) and "5-shot" (letters after five examples that all questions share, as
+MMLU has them). The two must agree to 1e-4 nats.
 
-Start-up. In a fresh process with the harness imported: from a task's name to its first scored question, for one task and for a group of 57, on local
-data, a tiny model; and what the harness's own index of tasks takes.
+Start-up. In a fresh process with the harness imported: from a task's name to its first scored question, for one task
+and for a group of 57, on local data, a tiny model; and what the harness's own index of tasks takes.
 """
 
 from __future__ import annotations
@@ -45,7 +48,13 @@ SIZES = {
 WINDOW = 512
 BATCHES = (1, 8, 16)
 LOGLIKELIHOOD_DIFFERENCE = 1e-4
-BARS = {"perplexity, long": 0.95, "perplexity, packed": 0.95, "choice, texts": 1.4, "choice, letters": None, "choice, 5-shot": 1.4}
+BARS = {
+    "perplexity, long": 0.95,
+    "perplexity, packed": 0.95,
+    "choice, texts": 1.4,
+    "choice, letters": None,
+    "choice, 5-shot": 1.4,
+}
 """Least allowed ratio to the peer. Letters without examples: the harness, too, asks once for all four."""
 STARTUP_SECONDS = 2.0
 
@@ -71,18 +80,26 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     started = startup()
     machine = hardware(device)
-    print(f"Llama-architecture model, {parameters / 1e6:.0f}M parameters, window {WINDOW}; {rounds} rounds\n{machine}; torch {torch.__version__}\n")
+    print(
+        f"Llama-architecture model, {parameters / 1e6:.0f}M parameters, window {WINDOW}; {rounds} rounds\n{machine}; "
+        f"torch {torch.__version__}\n"
+    )
     print(f"{'arm':<22}{'ours':>14}{'peer':>14}{'unit':>12}{'ratio':>9}{'range':>16}{'bar':>7}  notes")
     short = []
     for f in figures:
         bar = BARS[f["arm"]]
         bar_text = "" if bar is None else f"{bar:.2f}"
         spread = f"{f['low']:.2f} - {f['high']:.2f}"
-        print(f"{f['arm']:<22}{f['ours']:>14,.0f}{f['peer']:>14,.0f}{f['unit']:>12}{f['ratio']:>9.3f}{spread:>16}{bar_text:>7}  {f['note']}")
+        print(
+            f"{f['arm']:<22}{f['ours']:>14,.0f}{f['peer']:>14,.0f}{f['unit']:>12}{f['ratio']:>9.3f}{spread:>16}{bar_text:>7}  {f['note']}"
+        )
         if bar is not None and f["ratio"] < bar and size_name == "default":
             short.append(f"{f['arm']}: {f['ratio']:.3f} of the peer's rate, the bar is {bar}")
         if f.get("difference", 0.0) > LOGLIKELIHOOD_DIFFERENCE:
-            short.append(f"{f['arm']}: log-likelihoods differ by {f['difference']:.2g} nats, the bar is {LOGLIKELIHOOD_DIFFERENCE}")
+            short.append(
+                f"{f['arm']}: log-likelihoods differ by {f['difference']:.2g} nats, the bar is "
+                f"{LOGLIKELIHOOD_DIFFERENCE}"
+            )
     print(f"\n{'start-up, seconds':<34}{'ours':>8}{'bar':>8}")
     for name, seconds in started.items():
         bar_text = f"{STARTUP_SECONDS:.1f}" if name.startswith("ours") else ""
@@ -90,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
         if name.startswith("ours") and seconds > STARTUP_SECONDS:
             short.append(f"start-up, {name}: {seconds:.2f} s, the bar is {STARTUP_SECONDS}")
     if options.save:
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
         record = {
             "benchmark": "evaluation",
@@ -111,7 +128,7 @@ def make_model(size: dict[str, int], device: str) -> tuple[Any, Any]:
     """A random Llama and a tokenizer trained on the embedded corpus."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from holdfast.data.embedded import embedded_corpus, train_tokenizer
+    from holdfast.worlds.embedded import embedded_corpus, train_tokenizer
 
     corpus = embedded_corpus()
     tokenizer = train_tokenizer([*corpus.prose_train, *corpus.code_train], vocab_size=size["vocabulary"])
@@ -131,7 +148,8 @@ def make_model(size: dict[str, int], device: str) -> tuple[Any, Any]:
 
 
 def take_turns(ours: Callable[[], Any], peer: Callable[[], Any], rounds: int, device: str) -> list[tuple[float, float]]:
-    """(seconds of ours, seconds of the peer) a round, the order changing from round to round; one round before counts not."""
+    """(seconds of ours, seconds of the peer) a round, the order changing from round to round; one round before counts
+    not."""
     found = []
     for number in range(rounds + 1):
         seconds = {}
@@ -146,7 +164,9 @@ def take_turns(ours: Callable[[], Any], peer: Callable[[], Any], rounds: int, de
     return found[1:]
 
 
-def summary(arm: str, unit: str, seconds: list[tuple[float, float]], ours: float, peer: float, note: str, **more: Any) -> dict[str, Any]:
+def summary(
+    arm: str, unit: str, seconds: list[tuple[float, float]], ours: float, peer: float, note: str, **more: Any
+) -> dict[str, Any]:
     """Rates from seconds; `ours` and `peer` are how many units each did a round."""
     ratios = [(ours / a) / (peer / b) for a, b in seconds]
     middle = [statistics.median(column) for column in zip(*seconds, strict=True)]
@@ -167,9 +187,9 @@ def summary(arm: str, unit: str, seconds: list[tuple[float, float]], ours: float
 
 
 def perplexity(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, device: str) -> list[dict[str, Any]]:
-    from holdfast.data.embedded import embedded_corpus
-    from holdfast.evaluation.documents import encode_document
-    from holdfast.evaluation.perplexity import cut, score_documents
+    from holdfast.evaluation.text.documents import encode_document
+    from holdfast.evaluation.text.perplexity import cut, score_documents
+    from holdfast.worlds.embedded import embedded_corpus
 
     everything = "\n\n".join(embedded_corpus().prose_train)
     prose = everything[: size["characters"]]
@@ -191,7 +211,16 @@ def perplexity(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, de
                     model(input_ids=ids, use_cache=False)
 
         note = f"{len(documents)} document(s), {tokens:,} tokens, stride {stride}"
-        figures.append(summary(f"perplexity, {arm}", "tokens/s", take_turns(ours, bare, rounds, device), tokens, rows * ids.shape[1], note))
+        figures.append(
+            summary(
+                f"perplexity, {arm}",
+                "tokens/s",
+                take_turns(ours, bare, rounds, device),
+                tokens,
+                rows * ids.shape[1],
+                note,
+            )
+        )
     return figures
 
 
@@ -200,10 +229,15 @@ def perplexity(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, de
 
 def questions(kind: str, count: int, seed: int = 0) -> list[tuple[str, list[str]]]:
     """(context, options) from the embedded corpus: what comes next, the real line or one of three others?"""
-    from holdfast.data.embedded import embedded_corpus
+    from holdfast.worlds.embedded import embedded_corpus
 
     rng = random.Random(seed)
-    lines = [line.strip() for text in embedded_corpus().prose_train for line in text.split("\n") if 40 < len(line.strip()) < 90]
+    lines = [
+        line.strip()
+        for text in embedded_corpus().prose_train
+        for line in text.split("\n")
+        if 40 < len(line.strip()) < 90
+    ]
     found = []
     for _ in range(count + 5):
         place = rng.randrange(3, len(lines) - 1)
@@ -223,16 +257,23 @@ def questions(kind: str, count: int, seed: int = 0) -> list[tuple[str, list[str]
 def multiple_choice(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, device: str) -> list[dict[str, Any]]:
     from lm_eval.models.huggingface import HFLM
 
-    from holdfast.evaluation.harness import without_traces
-    from holdfast.evaluation.harness_model import SharedPrefixLM
     from holdfast.evaluation.modes import evaluation_mode
+    from holdfast.evaluation.tasks.harness import without_traces
+    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
     figures = []
     with without_traces(model, tokenizer, seed=0), evaluation_mode(model):
         for kind in ("texts", "letters", "5-shot"):
             count = size["questions"] if kind != "5-shot" else max(8, size["questions"] // 2)
-            requests = [SimpleNamespace(args=(context, option)) for context, options in questions(kind, count) for option in options]
-            peers = {b: HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=b, max_length=2048) for b in BATCHES}
+            requests = [
+                SimpleNamespace(args=(context, option))
+                for context, options in questions(kind, count)
+                for option in options
+            ]
+            peers = {
+                b: HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=b, max_length=2048)
+                for b in BATCHES
+            }
             once = {}
             for batch, peer in peers.items():
                 began = time.perf_counter()
@@ -251,7 +292,16 @@ def multiple_choice(model: Any, tokenizer: Any, size: dict[str, int], rounds: in
             )
             note = f"{len(requests)} requests, HFLM with batch size {best}, difference {difference:.1e} nats"
             figures.append(
-                summary(f"choice, {kind}", "requests/s", seconds, len(requests), len(requests), note, difference=difference, shared=shared.shared)
+                summary(
+                    f"choice, {kind}",
+                    "requests/s",
+                    seconds,
+                    len(requests),
+                    len(requests),
+                    note,
+                    difference=difference,
+                    shared=shared.shared,
+                )
             )
     return figures
 
@@ -283,7 +333,7 @@ def startup() -> dict[str, float]:
     from tokenizers import ByteLevelBPETokenizer
 
     from holdfast.evaluation.entries import TaskEntry
-    from holdfast.evaluation.tasks import _find_configs
+    from holdfast.evaluation.tasks.tasks import _find_configs
 
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -292,13 +342,24 @@ def startup() -> dict[str, float]:
         bpe.save(folder + "/tokenizer.json")
         subjects = [c["dataset_name"] for c in _find_configs(TaskEntry(suite="s", name="m", task="mmlu"))]
         rows = {
-            "arc_easy": [{"question": "Which?", "choices": {"text": ["this", "that"], "label": ["A", "B"]}, "answerKey": "A"}] * 4,
-            "mmlu": [{"question": "Which?", "subject": s, "choices": ["a", "b", "c", "d"], "answer": 1} for s in subjects],
+            "arc_easy": [
+                {"question": "Which?", "choices": {"text": ["this", "that"], "label": ["A", "B"]}, "answerKey": "A"}
+            ]
+            * 4,
+            "mmlu": [
+                {"question": "Which?", "subject": s, "choices": ["a", "b", "c", "d"], "answer": 1} for s in subjects
+            ],
         }
-        for task, name in (("arc_easy", "ours, one task"), ("mmlu", "ours, a group of 57"), ("TaskManager", "the harness's own index")):
+        for task, name in (
+            ("arc_easy", "ours, one task"),
+            ("mmlu", "ours, a group of 57"),
+            ("TaskManager", "the harness's own index"),
+        ):
             data = Path(folder) / f"{task}.jsonl"
             data.write_text("".join(json.dumps(row) + "\n" for row in rows.get(task, [])))
-            done = subprocess.run([sys.executable, "-c", STARTUP, task, str(data), folder], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [sys.executable, "-c", STARTUP, task, str(data), folder], capture_output=True, text=True, check=False
+            )
             if done.returncode != 0:
                 raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")
             found[name] = float(done.stdout.strip().splitlines()[-1])

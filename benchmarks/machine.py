@@ -1,9 +1,9 @@
 """What the benchmarks say of the machine they ran on, and how they measure its memory.
 
-Peak extra memory is what one call needs beyond what was there before it. On CUDA the allocator knows. On a CPU nobody counts, so the operating
-system does: Linux keeps the largest resident size a process has had (`VmHWM`), and writing 5 to `/proc/self/clear_refs` sets it back to the present
-size. Where that file cannot be written a thread reads the resident size every half millisecond, which may miss a short peak. Elsewhere the
-figure is None.
+Peak extra memory is what one call needs beyond what was there before it. On CUDA the allocator knows. On a CPU nobody
+counts, so the operating system does: Linux keeps the largest resident size a process has had (`VmHWM`), and writing 5
+to `/proc/self/clear_refs` sets it back to the present size. Where that file cannot be written a thread reads the
+resident size every half millisecond, which may miss a short peak. Elsewhere the figure is None.
 """
 
 from __future__ import annotations

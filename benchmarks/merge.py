@@ -1,32 +1,35 @@
 """The checkpoint engine beside `cp` and mergekit in one run: time, memory, and whether the numbers agree.
 
-    python benchmarks/merge.py                    # three bf16 checkpoints of 1.3 GB, 3 shards each; half an hour or so, much of it mergekit
-    python benchmarks/merge.py --check            # exit 1, naming each bar that falls short
-    python benchmarks/merge.py --quick            # under a minute: small checkpoints, one round, nobody waits for the disk; no bars on speed
-    python benchmarks/merge.py --folder DIR       # work there; keeps the checkpoints, and an interrupted one continues; default: a temporary one
-    python benchmarks/merge.py --only linear      # repeatable: these operations only
-    python benchmarks/merge.py --save FILE        # the figures as JSON
+    python benchmarks/merge.py                    # three bf16 checkpoints of 1.3 GB, 3 shards each; half an hour or so,
+    much of it mergekit python benchmarks/merge.py --check            # exit 1, naming each bar that falls short
+    python benchmarks/merge.py --quick            # under a minute: small checkpoints, one round, nobody waits for the
+    disk; no bars on speed python benchmarks/merge.py --folder DIR       # work there; keeps the checkpoints, and an
+    interrupted one continues; default: a temporary one python benchmarks/merge.py --only linear      # repeatable:
+    these operations only python benchmarks/merge.py --save FILE        # the figures as JSON
 
-Each contestant is a whole process: starting, importing, planning, merging, closing. mergekit is `mergekit-yaml` with the options that were
-fastest for it: asynchronous writing, shards of the inputs' size, neither tokenizer nor model card. It computes in the storage dtype (as its examples
-do) and in float32 (as ours does); bars take the faster of the two. One that is not installed or fails is shown with the reason. `NumPy` is
-ours without C kernels, without waiting for the disk.
+Each contestant is a whole process: starting, importing, planning, merging, closing. mergekit is `mergekit-yaml` with
+the options that were fastest for it: asynchronous writing, shards of the inputs' size, neither tokenizer nor model
+card. It computes in the storage dtype (as its examples do) and in float32 (as ours does); bars take the faster of the
+two. One that is not installed or fails is shown with the reason. `NumPy` is ours without C kernels, without waiting for
+the disk.
 
-Time. The contestants take turns within a round, in an order drawn anew each time, so that a machine's drift hits all of them alike; figures are
-medians over rounds with their ranges, ratios are taken within a round. A round before is not counted: there the page cache fills and C is compiled.
-The inputs come from the page cache from then on, so no disk's reading is in the figures. Outputs are deleted and the disk brought to rest between
-the runs, untimed. Neither `cp` nor mergekit waits until its output is on the disk, ours does unless told otherwise (--no_sync). Both are measured:
-without the wait beside `cp`, with it beside `cp` followed by `sync`; beside mergekit ours waits and mergekit does not.
+Time. The contestants take turns within a round, in an order drawn anew each time, so that a machine's drift hits all of
+them alike; figures are medians over rounds with their ranges, ratios are taken within a round. A round before is not
+counted: there the page cache fills and C is compiled. The inputs come from the page cache from then on, so no disk's
+reading is in the figures. Outputs are deleted and the disk brought to rest between the runs, untimed. Neither `cp` nor
+mergekit waits until its output is on the disk, ours does unless told otherwise (--no_sync). Both are measured: without
+the wait beside `cp`, with it beside `cp` followed by `sync`; beside mergekit ours waits and mergekit does not.
 
-`measure`, `merge` and `close` are phases of ours, as `--json` tells them: passes for statistics; reading, computing and writing; waiting for the
-disk and renaming. The merge is what is compared with `cp`, since `cp` starts in a millisecond. A residual in float32 is twice the size of its
-parents; it is compared with `cp` of a residual.
+`measure`, `merge` and `close` are phases of ours, as `--json` tells them: passes for statistics; reading, computing and
+writing; waiting for the disk and renaming. The merge is what is compared with `cp`, since `cp` starts in a millisecond.
+A residual in float32 is twice the size of its parents; it is compared with `cp` of a residual.
 
-Memory. Largest resident size of the process as the system counts it (`wait4`), interpreter and libraries included. Whether it grows with the model is
-seen with one of four times the bytes and layers, merged from two folders (the tuned one twice), where the disk has room for it.
+Memory. Largest resident size of the process as the system counts it (`wait4`), interpreter and libraries included.
+Whether it grows with the model is seen with one of four times the bytes and layers, merged from two folders (the tuned
+one twice), where the disk has room for it.
 
-Numbers. Elements of ours and mergekit's output: the share that is equal, and the largest difference in units of the last place. In the storage dtype
-mergekit rounds every intermediate result to bfloat16, so it differs there.
+Numbers. Elements of ours and mergekit's output: the share that is equal, and the largest difference in units of the
+last place. In the storage dtype mergekit rounds every intermediate result to bfloat16, so it differs there.
 """
 
 from __future__ import annotations
@@ -76,7 +79,7 @@ RUNS = "runs.jsonl"
 LARGER = 4
 """Times the bytes, where memory is looked at."""
 
-# ------------------------------------------------------------------------------------------------------------------- a run
+# ---------------------------------------------------------------------------------------------------------------- a run
 
 
 class Failed(Exception):
@@ -105,8 +108,8 @@ _, status, usage = os.wait4(os.posix_spawnp(command[0], command, os.environ, fil
 seconds = time.perf_counter() - began
 print(json.dumps([os.waitstatus_to_exitcode(status), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss]))
 """
-"""Starts a command and waits for it. It is a small process of its own, because a child inherits the largest resident size of the process that
-starts it, and this one is large."""
+"""Starts a command and waits for it. It is a small process of its own, because a child inherits the largest resident
+size of the process that starts it, and this one is large."""
 
 
 class Workplace:
@@ -128,7 +131,11 @@ class Workplace:
             Failed: it ended with an error, or wrote less than it should have.
         """
         target, said, log = self.folder / out, self.folder / "stdout.txt", self.folder / "stderr.txt"
-        places = {**{name: str(path) for name, path in self.inputs.items()}, "out": str(target), "recipe": str(self.folder / "recipe.yml")}
+        places = {
+            **{name: str(path) for name, path in self.inputs.items()},
+            "out": str(target),
+            "recipe": str(self.folder / "recipe.yml"),
+        }
         if contestant.recipe:
             # JSON is YAML
             Path(places["recipe"]).write_text(json.dumps(filled(contestant.recipe, places)))
@@ -136,8 +143,12 @@ class Workplace:
         command = filled(list(contestant.words), places)
         started = subprocess.run(
             [sys.executable, "-I", "-S", "-c", LAUNCHER, str(said), str(log), *command],
-            env=environment(contestant.environment), cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        )  # fmt: skip
+            env=environment(contestant.environment),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
         if started.returncode:
             raise Failed((started.stderr.strip().splitlines() or ["it could not be started"])[-1][:200])
         code, seconds, processor, peak = json.loads(started.stdout)
@@ -145,11 +156,18 @@ class Workplace:
             lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
             told = next((line for line in reversed(lines) if "rror" in line), (lines or ["no message"])[-1])
             raise Failed(f"ended with {code}: {told.strip()[:200]}")
-        if contestant.copy and stored_bytes(target) < 0.98 * stored_bytes(self.inputs["residual" if "float32" in contestant.copy else "base"]):
+        if contestant.copy and stored_bytes(target) < 0.98 * stored_bytes(
+            self.inputs["residual" if "float32" in contestant.copy else "base"]
+        ):
             raise Failed("wrote less than it should have")
         phases = json.loads(said.read_text())["seconds"] if "--json" in contestant.words and contestant.copy else {}
         # kilobytes, except on macOS
-        return Run(seconds=seconds, processor_seconds=processor, peak=peak * (1 if sys.platform == "darwin" else 1024), phases=phases)
+        return Run(
+            seconds=seconds,
+            processor_seconds=processor,
+            peak=peak * (1 if sys.platform == "darwin" else 1024),
+            phases=phases,
+        )
 
     def clear(self, *names: str) -> None:
         """Deletes outputs and waits until the disk is at rest."""
@@ -168,12 +186,17 @@ def filled(value: Any, places: Mapping[str, str]) -> Any:
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """This one's without what decides on threads and kernels, and without the hub: a figure must not depend on the shell it was taken in."""
+    """This one's without what decides on threads and kernels, and without the hub: a figure must not depend on the
+    shell it was taken in."""
     left_out = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "HOLDFAST_NATIVE")
-    return {k: v for k, v in os.environ.items() if k not in left_out} | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | dict(changes)
+    return (
+        {k: v for k, v in os.environ.items() if k not in left_out}
+        | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        | dict(changes)
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------------ rounds
+# --------------------------------------------------------------------------------------------------------------- rounds
 
 
 class Rounds:
@@ -192,7 +215,8 @@ class Rounds:
         Args:
             rounds: timed ones.
             warm_up: rounds before them.
-            about: what the figures hold for. Runs that an interrupted benchmark of the same has left in the folder are taken over.
+            about: what the figures hold for. Runs that an interrupted benchmark of the same has left in the folder are
+                taken over.
         """
         names = list(self.running)
         done = self._continued(dict(about or {}))
@@ -200,7 +224,11 @@ class Rounds:
             random.Random(number).shuffle(names)
             for name in names:
                 contestant = self.running[name]
-                if name in self.failures or (contestant.rounds is not None and not 0 <= number < contestant.rounds) or (number, name) in done:
+                if (
+                    name in self.failures
+                    or (contestant.rounds is not None and not 0 <= number < contestant.rounds)
+                    or (number, name) in done
+                ):
                     continue
                 progress(f"round {number + 1} of {rounds}: {name}")
                 try:
@@ -214,7 +242,11 @@ class Rounds:
                     self.failures[name] = str(error)
                 self.workplace.clear("out", "other")
         for contestant in self.running.values():  # an interruption may have come between a run and its comparison
-            if contestant.name not in self.failures and contestant.compared and not any(n["mergekit"] == contestant.name for n in self.numbers):
+            if (
+                contestant.name not in self.failures
+                and contestant.compared
+                and not any(n["mergekit"] == contestant.name for n in self.numbers)
+            ):
                 try:
                     self.workplace.run(contestant)
                     self.compare(contestant)
@@ -235,7 +267,8 @@ class Rounds:
             self._note({"numbers": self.numbers[-1]})
 
     def _continued(self, about: dict[str, Any]) -> set[tuple[int, str]]:
-        """Takes over what is in the folder if it is of the same benchmark, and says what that is; else begins a new file."""
+        """Takes over what is in the folder if it is of the same benchmark, and says what that is; else begins a new
+        file."""
         path = self.workplace.folder / RUNS
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
         if not lines or lines[0] != {"about": about}:
@@ -266,7 +299,11 @@ class Rounds:
         taken = self.taken[contestant.name]
         copied = self.taken.get(contestant.copy or "", {})
         runs = list(taken.values())
-        phases = {phase: spread([r.phases[phase] for r in runs]) for phase in (runs[0].phases if runs else ()) if phase != "total"}
+        phases = {
+            phase: spread([r.phases[phase] for r in runs])
+            for phase in (runs[0].phases if runs else ())
+            if phase != "total"
+        }
         faster = {}
         for peer in contestant.peers:
             theirs = self.taken.get(peer, {})
@@ -274,7 +311,10 @@ class Rounds:
                 faster[peer] = spread(both)
         # like with like: where the copy waits for the disk, so does what is compared with it
         waits = (contestant.copy or "").endswith(", synced")
-        writing = {n: r.phases["merge"] + waits * r.phases["close"] if "merge" in r.phases else r.seconds for n, r in taken.items()}
+        writing = {
+            n: r.phases["merge"] + waits * r.phases["close"] if "merge" in r.phases else r.seconds
+            for n, r in taken.items()
+        }
         compared = [(writing[n], copied[n].seconds) for n in taken if n in copied]
         return {
             "name": contestant.name,
@@ -307,7 +347,7 @@ def shown(contestant: Contestant) -> str:
     return " ".join([*(f"{k}={v}" for k, v in contestant.environment.items()), words])
 
 
-# ------------------------------------------------------------------------------------------------------------------ memory
+# --------------------------------------------------------------------------------------------------------------- memory
 
 FLAT = ("task_arithmetic", "residual in one pass", "ties (original)", "ties (mergekit)")
 """Whose memory is looked at with a larger model."""
@@ -317,7 +357,11 @@ def memory(folder: Path, small: Size, running: Sequence[Contestant], repeats: in
     """Peak memory with a model and one that is `LARGER` times as large, in turns."""
     large = small.times(LARGER)
     wanted = [c for c in running if c.name in {name + NO_SYNC for name in FLAT}]
-    lacking = sum(large.bytes for seed, role in enumerate(ROLES[:2]) if not is_made(folder / f"{role}-{large.layers}", large, seed))
+    lacking = sum(
+        large.bytes
+        for seed, role in enumerate(ROLES[:2])
+        if not is_made(folder / f"{role}-{large.layers}", large, seed)
+    )
     needed, free = lacking + large.bytes, shutil.disk_usage(folder).free
     if free < 1.1 * needed:
         why = f"needs {needed / 1e9:.1f} GB on the disk, {free / 1e9:.1f} GB are free"
@@ -340,11 +384,13 @@ def memory(folder: Path, small: Size, running: Sequence[Contestant], repeats: in
             rows.append({"name": name, "absent": f"failed: {error}"})
             continue
         first, last = (spread(found) for found in peaks.values())
-        rows.append({"name": name, "bytes": list(peaks), "peak_mb": [first, last], "ratio": last["median"] / first["median"]})
+        rows.append(
+            {"name": name, "bytes": list(peaks), "peak_mb": [first, last], "ratio": last["median"] / first["median"]}
+        )
     return rows
 
 
-# -------------------------------------------------------------------------------------------------------------------- bars
+# ----------------------------------------------------------------------------------------------------------------- bars
 
 
 @dataclass(frozen=True)
@@ -366,16 +412,40 @@ class Bar:
 
 BARS = (
     *(
-        Bar(f"times cp: {name}{form}", 2.0, f"{name}{form}: merging phase over cp of the same output, {copy}", at_most=True)
+        Bar(
+            f"times cp: {name}{form}",
+            2.0,
+            f"{name}{form}: merging phase over cp of the same output, {copy}",
+            at_most=True,
+        )
         for form, copy in ((NO_SYNC, "neither waits for the disk"), ("", "both wait for the disk"))
         for name in ("task_arithmetic", "residual extract", "residual apply", "residual in one pass")
     ),
-    *(Bar(f"mergekit: {name}", 4.0, f"{name}: times as fast as mergekit, whole processes") for name in ("task_arithmetic", "residual in one pass")),
-    *(Bar(f"mergekit: {name}", 15.0, f"{name}: times as fast as mergekit, whole processes") for name in ("ties (original)", "ties (mergekit)")),
-    Bar("peak MB", 350.0, "largest peak of ours, MB", at_most=True),
-    *(Bar(f"growth: {name}", 1.10, f"{name}: peak memory with a model {LARGER} times as large over that with one", at_most=True) for name in FLAT),
     *(
-        Bar(f"equal: {name}", 0.999, f"share of elements that are the same in ours and {name}", quick=name in LINEAR + TASK_ARITHMETIC)
+        Bar(f"mergekit: {name}", 4.0, f"{name}: times as fast as mergekit, whole processes")
+        for name in ("task_arithmetic", "residual in one pass")
+    ),
+    *(
+        Bar(f"mergekit: {name}", 15.0, f"{name}: times as fast as mergekit, whole processes")
+        for name in ("ties (original)", "ties (mergekit)")
+    ),
+    Bar("peak MB", 350.0, "largest peak of ours, MB", at_most=True),
+    *(
+        Bar(
+            f"growth: {name}",
+            1.10,
+            f"{name}: peak memory with a model {LARGER} times as large over that with one",
+            at_most=True,
+        )
+        for name in FLAT
+    ),
+    *(
+        Bar(
+            f"equal: {name}",
+            0.999,
+            f"share of elements that are the same in ours and {name}",
+            quick=name in LINEAR + TASK_ARITHMETIC,
+        )
         for name in (*LINEAR, *RESIDUAL, TASK_ARITHMETIC[1])
     ),
 )
@@ -395,22 +465,27 @@ def judged_figures(run: Mapping[str, Any]) -> dict[str, float]:
     if peaks:
         figures["peak MB"] = max(peaks)
     figures |= {f"growth: {row['name']}": row["ratio"] for row in run["memory"] if "absent" not in row}
-    return figures | {f"equal: {row['mergekit']}": 0.0 if row["only_in_one"] else row["equal"] for row in run["numbers"]}
+    return figures | {
+        f"equal: {row['mergekit']}": 0.0 if row["only_in_one"] else row["equal"] for row in run["numbers"]
+    }
 
 
 def judge(run: Mapping[str, Any], bars: Sequence[Bar]) -> list[dict[str, Any]]:
-    """Each bar with its figure. One that cannot be judged, because a contestant is absent, is not met: nothing has been shown."""
+    """Each bar with its figure. One that cannot be judged, because a contestant is absent, is not met: nothing has been
+    shown."""
     figures, verdicts = judged_figures(run), []
     for bar in bars:
         value = figures.get(bar.figure)
         words = f"{bar.text}: {'at most' if bar.at_most else 'at least'} {bar.limit:g}"
         met = value is not None and bar.met(value)
         line = f"{words}; " + ("cannot be judged, see what is absent" if value is None else f"found {value:.4g}")
-        verdicts.append({"figure": bar.figure, "limit": bar.limit, "at_most": bar.at_most, "value": value, "met": met, "line": line})
+        verdicts.append(
+            {"figure": bar.figure, "limit": bar.limit, "at_most": bar.at_most, "value": value, "met": met, "line": line}
+        )
     return verdicts
 
 
-# ------------------------------------------------------------------------------------------------------------------ report
+# --------------------------------------------------------------------------------------------------------------- report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -419,18 +494,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     size, rounds = SIZES[mode], options.rounds or (1 if options.quick else 5)
     # not the threads of this process: it computes nothing
     machine = f"{hardware('cpu').rpartition(', ')[0]}, {os.cpu_count()} core(s)"
-    versions = {name: version_of(name) for name in ("holdfast", "mergekit", "numpy", "torch", "transformers", "safetensors")}
+    versions = {
+        name: version_of(name) for name in ("holdfast", "mergekit", "numpy", "torch", "transformers", "safetensors")
+    }
     print(f"{machine}; " + ", ".join(f"{name} {version}" for name, version in versions.items()))
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="merge-benchmark-")))
         folder.mkdir(parents=True, exist_ok=True)
-        about = {"hardware": machine, "file_system": file_system(folder), "versions": versions, "kernels": kernels_in_use()}
-        run = measure(folder.absolute(), size, rounds, mode=mode, only=options.only, about={**about, "mode": mode, "code": code_hash()})
+        about = {
+            "hardware": machine,
+            "file_system": file_system(folder),
+            "versions": versions,
+            "kernels": kernels_in_use(),
+        }
+        run = measure(
+            folder.absolute(),
+            size,
+            rounds,
+            mode=mode,
+            only=options.only,
+            about={**about, "mode": mode, "code": code_hash()},
+        )
     run = {"benchmark": "merge", "mode": mode, **about, "rounds": rounds, **run}
     run["bars"] = judge(run, [bar for bar in BARS if bar.quick or mode == "full"])
     print(report(run))
     if options.save:
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
         write_json(options.save, run)
     short = [bar["line"] for bar in run["bars"] if not bar["met"]]
@@ -445,8 +534,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar falls short or cannot be judged")
     parser.add_argument("--quick", action="store_true", help="under a minute, small checkpoints")
     parser.add_argument("--rounds", type=int, default=None, help="timed rounds (5; 1 with --quick)")
-    parser.add_argument("--folder", type=Path, default=None, help="work here and keep the checkpoints (a temporary folder)")
-    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help="repeatable: these contestants and cp only")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="work here and keep the checkpoints (a temporary folder)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=names, metavar="NAME", help="repeatable: these contestants and cp only"
+    )
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 1:
@@ -455,15 +548,26 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(
-    folder: Path, size: Size, rounds: int, *, mode: str, only: Sequence[str] | None = None, about: Mapping[str, Any] | None = None
+    folder: Path,
+    size: Size,
+    rounds: int,
+    *,
+    mode: str,
+    only: Sequence[str] | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is measured, as it goes into the JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < 8 * size.bytes:
-        sys.exit(f"{folder} needs {8 * size.bytes / 1e9:.0f} GB, {free / 1e9:.0f} GB are free. Choose another one with --folder.")
+        sys.exit(
+            f"{folder} needs {8 * size.bytes / 1e9:.0f} GB, {free / 1e9:.0f} GB are free. Choose another one with "
+            f"--folder."
+        )
     workplace = Workplace(folder, {**prepared(folder, size, ROLES), "residual": folder / "residual"})
-    everyone = [c for c in contestants(size) if only is None or c.family == "cp" or c.name.removesuffix(NO_SYNC) in only]
+    everyone = [
+        c for c in contestants(size) if only is None or c.family == "cp" or c.name.removesuffix(NO_SYNC) in only
+    ]
     left_out = {c.name: why for c in everyone if (why := missing(c))}
     if mode == "quick":
         left_out |= {c.name: "left out by --quick" for c in everyone if not c.quick and c.name not in left_out}
@@ -524,7 +628,8 @@ def file_system(folder: Path) -> str:
 def report(run: Mapping[str, Any]) -> str:
     """The run's tables as text."""
     lines = [
-        f"three checkpoints of {run['model']['bytes'] / 1e9:.2f} GB, bfloat16, {run['model']['shards']} shards; {run['rounds']} rounds; "
+        f"three checkpoints of {run['model']['bytes'] / 1e9:.2f} GB, bfloat16, {run['model']['shards']} shards; "
+        f"{run['rounds']} rounds; "
         f"on {run['file_system']}; ours: {run['kernels']}",
         "",
         f"{'':<34}{'seconds':>8}{'range':>15}{'measure':>9}{'merge':>7}{'close':>7}{'x cp':>7}{'range':>15}{'peak MB':>9}   faster than mergekit",
@@ -532,17 +637,31 @@ def report(run: Mapping[str, Any]) -> str:
     for c in run["contestants"]:
         if "absent" in c:
             continue
-        phases = "".join(f"{c['phases'][p]['median']:>{w}.2f}" if c["phases"] else " " * w for p, w in (("measure", 9), ("merge", 7), ("close", 7)))
+        phases = "".join(
+            f"{c['phases'][p]['median']:>{w}.2f}" if c["phases"] else " " * w
+            for p, w in (("measure", 9), ("merge", 7), ("close", 7))
+        )
         ratio = f"{c['times_copy']['median']:>7.2f}{_range(c['times_copy'], 2):>15}" if c["times_copy"] else " " * 22
         faster = ", ".join(f"{r['median']:.1f} ({_range(r, 1)})" for r in c["times_faster"].values())
         s = c["seconds"]
-        lines.append(f"{c['name']:<34}{s['median']:>8.2f}{_range(s, 2):>15}{phases}{ratio}{c['peak_mb']['median']:>9.0f}   {faster}".rstrip())
-    reasons = {c["absent"]: [o["name"] for o in run["contestants"] if o.get("absent") == c["absent"]] for c in run["contestants"] if "absent" in c}
+        lines.append(
+            f"{c['name']:<34}{s['median']:>8.2f}{_range(s, 2):>15}{phases}{ratio}{c['peak_mb']['median']:>9.0f}   "
+            f"{faster}".rstrip()
+        )
+    reasons = {
+        c["absent"]: [o["name"] for o in run["contestants"] if o.get("absent") == c["absent"]]
+        for c in run["contestants"]
+        if "absent" in c
+    }
     lines += [f"{why}: {'; '.join(names)}" for why, names in reasons.items()]
     if run["memory"]:
         lines += ["", f"{'peak memory, MB':<34}{'one':>8}{f'{LARGER} times':>10}{'ratio':>8}"]
         for row in run["memory"]:
-            figures = "" if "absent" in row else f"{row['peak_mb'][0]['median']:>8.1f}{row['peak_mb'][1]['median']:>10.1f}{row['ratio']:>8.3f}"
+            figures = (
+                ""
+                if "absent" in row
+                else f"{row['peak_mb'][0]['median']:>8.1f}{row['peak_mb'][1]['median']:>10.1f}{row['ratio']:>8.3f}"
+            )
             lines.append(f"{row['name']:<34}{figures or '    ' + row['absent']}")
     if run["numbers"]:
         lines += ["", f"{'ours and':<34}{'equal':>12}{'within 1':>12}{'largest, ulps':>15}{'largest':>12}"]

@@ -1,9 +1,12 @@
-"""What `merge.py` works on and with: checkpoints that are made, the contestants' commands, and the comparison of what they write.
+"""What `merge.py` works on and with: checkpoints that are made, the contestants' commands, and the comparison of what
+they write.
 
-A checkpoint has the Llama architecture and normally distributed weights; the tuned ones are the base with noise of their own, so that what a method
-does to changes has changes to work on. Same size and seed, same bytes. They are written here and not by the engine that is measured.
+A checkpoint has the Llama architecture and normally distributed weights; the tuned ones are the base with noise of
+their own, so that what a method does to changes has changes to work on. Same size and seed, same bytes. They are
+written here and not by the engine that is measured.
 
-Contestants are commands, given as words with `{base}`, `{a}`, `{b}` and `{residual}` for the inputs and `{out}` for what is written.
+Contestants are commands, given as words with `{base}`, `{a}`, `{b}` and `{residual}` for the inputs and `{out}` for
+what is written.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-# -------------------------------------------------------------------------------------------------------------- checkpoints
+# ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +46,15 @@ class Size:
         layer |= {"mlp.gate_proj.weight": up, "mlp.up_proj.weight": up, "mlp.down_proj.weight": up[::-1]}
         layer |= {"input_layernorm.weight": (self.width,), "post_attention_layernorm.weight": (self.width,)}
         table = (self.vocabulary, self.width)
-        layers = [(f"model.layers.{number}.{name}", shape) for number in range(self.layers) for name, shape in layer.items()]
-        return [("model.embed_tokens.weight", table), *layers, ("model.norm.weight", (self.width,)), ("lm_head.weight", table)]
+        layers = [
+            (f"model.layers.{number}.{name}", shape) for number in range(self.layers) for name, shape in layer.items()
+        ]
+        return [
+            ("model.embed_tokens.weight", table),
+            *layers,
+            ("model.norm.weight", (self.width,)),
+            ("lm_head.weight", table),
+        ]
 
     @property
     def bytes(self) -> int:
@@ -66,7 +76,8 @@ STAMP = "made_by_benchmark.json"
 
 
 def checkpoint(folder: Path, size: Size, seed: int) -> Path:
-    """Writes a checkpoint unless it is there already: seed 0 is the base, others are the base with noise of their own."""
+    """Writes a checkpoint unless it is there already: seed 0 is the base, others are the base with noise of their
+    own."""
     if is_made(folder, size, seed):
         return folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -109,7 +120,10 @@ def write_shard(path: Path, tensors: Sequence[tuple[str, tuple[int, ...]]], seed
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, shape in tensors:
-            drawn = [np.random.Generator(np.random.SFC64([s, zlib.crc32(name.encode())])) for s in ((0, seed) if seed else (0,))]
+            drawn = [
+                np.random.Generator(np.random.SFC64([s, zlib.crc32(name.encode())]))
+                for s in ((0, seed) if seed else (0,))
+            ]
             left = int(np.prod(shape))
             while left:
                 count = min(left, PIECE)
@@ -129,10 +143,20 @@ def bfloat16(values: np.ndarray) -> np.ndarray:
 def config_of(size: Size) -> dict[str, Any]:
     heads = max(1, size.width // 128)
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": size.width, "intermediate_size": size.inner,
-        "num_hidden_layers": size.layers, "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": size.vocabulary,
-        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": size.width,
+        "intermediate_size": size.inner,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "vocab_size": size.vocabulary,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
 
 
 def write(path: Path, value: Any) -> None:
@@ -159,7 +183,7 @@ def stored_bf16(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-# -------------------------------------------------------------------------------------------------------------- contestants
+# ---------------------------------------------------------------------------------------------------------- contestants
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
 MERGEKIT = (sys.executable, "-m", "mergekit.scripts.run_yaml")
@@ -207,7 +231,11 @@ def contestants(size: Size) -> list[Contestant]:
         *ours("linear", ("merge", "{a}", "{b}", "--method", "linear"), peers=LINEAR),
         *ours("slerp", ("merge", "{a}", "{b}", "--method", "slerp")),
         *ours("ties (original)", ("merge", *two, "--method", "ties", "--density", "0.5"), peers=TIES),
-        *ours("ties (mergekit)", ("merge", *two, "--method", "ties", "--density", "0.5", "--semantics", "mergekit"), peers=TIES),
+        *ours(
+            "ties (mergekit)",
+            ("merge", *two, "--method", "ties", "--density", "0.5", "--semantics", "mergekit"),
+            peers=TIES,
+        ),
         *ours("dare_ties", ("merge", *two, "--method", "dare_ties", "--density", "0.5")),
         *ours("perturb", ("perturb", "{a}", "--scale", "0.01", "--seed", "0", "--std", "tensor")),
         Contestant(name="distance", family="ours", words=(*HOLDFAST, "distance", "{base}", "{a}", "--json", "-")),
@@ -220,7 +248,9 @@ def copies(name: str, source: str) -> Iterator[Contestant]:
     """`cp -r`, and the same with everything on the disk when it ends."""
     yield Contestant(name=name, family="cp", words=("cp", "-r", source, "{out}"), copy=name)
     script = 'cp -r "$1" "$2" && sync "$2" "$2"/*'
-    yield Contestant(name=f"{name}, synced", family="cp", words=("sh", "-c", script, "sh", source, "{out}"), copy=name, quick=False)
+    yield Contestant(
+        name=f"{name}, synced", family="cp", words=("sh", "-c", script, "sh", source, "{out}"), copy=name, quick=False
+    )
 
 
 def ours(name: str, words: Sequence[str], *, copy: str = "cp", peers: tuple[str, ...] = ()) -> Iterator[Contestant]:
@@ -245,11 +275,30 @@ def mergekits(size: Size) -> Iterator[Contestant]:
     """mergekit's. It has no residual; three models with weights 1, 1 and -1 are the same."""
 
     def recipe(method: str, models: Mapping[str, Mapping[str, float]], **more: Any) -> dict[str, Any]:
-        return {"merge_method": method, "models": [{"model": m, "parameters": dict(p)} for m, p in models.items()], "dtype": "bfloat16", **more}
+        return {
+            "merge_method": method,
+            "models": [{"model": m, "parameters": dict(p)} for m, p in models.items()],
+            "dtype": "bfloat16",
+            **more,
+        }
 
     def add(name: str, compared: str, recipe: dict[str, Any], **more: Any) -> Contestant:
-        options = ("--quiet", "--no-copy-tokenizer", "--no-write-model-card", "--async-write", "--out-shard-size", str(size.bytes // size.shards))
-        return Contestant(name=name, family="mergekit", words=(*MERGEKIT, "{recipe}", "{out}", *options), compared=compared, recipe=recipe, **more)
+        options = (
+            "--quiet",
+            "--no-copy-tokenizer",
+            "--no-write-model-card",
+            "--async-write",
+            "--out-shard-size",
+            str(size.bytes // size.shards),
+        )
+        return Contestant(
+            name=name,
+            family="mergekit",
+            words=(*MERGEKIT, "{recipe}", "{out}", *options),
+            compared=compared,
+            recipe=recipe,
+            **more,
+        )
 
     halves = {"{a}": {"weight": 0.5}, "{b}": {"weight": 0.5}}
     moved = {"{b}": {"weight": 1.0}, "{a}": {"weight": 1.0}, "{base}": {"weight": -1.0}}
@@ -257,7 +306,9 @@ def mergekits(size: Size) -> Iterator[Contestant]:
     ties = recipe("ties", {model: {"weight": 1.0, "density": 0.5} for model in halves}, base_model="{base}")
     inside = {"dtype": "float32", "out_dtype": "bfloat16"}
     yield add(LINEAR[0], "linear", recipe("linear", halves))
-    yield add(RESIDUAL[0], "residual in one pass", recipe("linear", moved, parameters={"normalize": False}), quick=False)
+    yield add(
+        RESIDUAL[0], "residual in one pass", recipe("linear", moved, parameters={"normalize": False}), quick=False
+    )
     yield add(TASK_ARITHMETIC[0], "task_arithmetic", arithmetic, quick=False)
     yield add(TASK_ARITHMETIC[1], "task_arithmetic", arithmetic | inside)
     yield add(TIES[0], "ties (mergekit)", ties, rounds=3, quick=False)
@@ -271,11 +322,12 @@ def missing(contestant: Contestant) -> str | None:
     return None
 
 
-# --------------------------------------------------------------------------------------------------------------- comparing
+# ------------------------------------------------------------------------------------------------------------ comparing
 
 
 def compare(ours: Path, theirs: Path, piece: int = 1 << 24) -> dict[str, Any]:
-    """How two folders of bfloat16 tensors differ: shares of elements, distances in units of the last place (zeros are one place, no sign)."""
+    """How two folders of bfloat16 tensors differ: shares of elements, distances in units of the last place (zeros are
+    one place, no sign)."""
     mine, other = stored_bf16(ours), stored_bf16(theirs)
     elements = equal = near = largest = 0
     difference = 0.0

@@ -1,4 +1,5 @@
-"""What every retention method costs: time of an optimiser step and resident memory, as a ratio to direct fine-tuning in the same run.
+"""What every retention method costs: time of an optimiser step and resident memory, as a ratio to direct fine-tuning in
+the same run.
 
     python benchmarks/methods.py                  # 120M parameters; the table
     python benchmarks/methods.py --check          # exit 1 where a stated bar falls short
@@ -6,21 +7,24 @@
     python benchmarks/methods.py --only l2 sfa    # methods whose name begins so, with direct
     python benchmarks/methods.py --save FILE      # the figures as JSON
 
-Time. A step is what training does: forward, loss, backward, added gradients, clipping, AdamW, the methods' work after it. All arms take turns on
-ONE model and one optimiser, one step each a round in random order, so that a machine's drift, its caches and the layout of memory are the same
-for all; the ratio is the median over rounds of the ratio within a round. `direct, again` is direct fine-tuning under another name: what its row
-shows is the noise, and a bar falls short only where the whole 95 % interval of the median (bootstrap over rounds) lies above it. `own work` is
-the time inside the methods' own hooks in those same steps, which noise of the step does not touch, as a share of direct's step; 1 and it have to be
-within the bar as they are. Work that a method does at a few steps only (SFA's averages, the last step of WiSE-FT and EMA) is timed on its own and
-spread over a run of RUN steps. What happens once, before the first step (mixing data, estimating a Fisher matrix), is not in it; it is in the
-`before` column. Ctrl-C ends the rounds and sums up those that are complete.
+Time. A step is what training does: forward, loss, backward, added gradients, clipping, AdamW, the methods' work after
+it. All arms take turns on ONE model and one optimiser, one step each a round in random order, so that a machine's
+drift, its caches and the layout of memory are the same for all; the ratio is the median over rounds of the ratio within
+a round. `direct, again` is direct fine-tuning under another name: what its row shows is the noise, and a bar falls
+short only where the whole 95 % interval of the median (bootstrap over rounds) lies above it. `own work` is the time
+inside the methods' own hooks in those same steps, which noise of the step does not touch, as a share of direct's step;
+1 and it have to be within the bar as they are. Work that a method does at a few steps only (SFA's averages, the last
+step of WiSE-FT and EMA) is timed on its own and spread over a run of RUN steps. What happens once, before the first
+step (mixing data, estimating a Fisher matrix), is not in it; it is in the `before` column. Ctrl-C ends the rounds and
+sums up those that are complete.
 
-The model's width makes matrix products the bulk of a step, as in models that people train; a step has 1024 tokens, fewer than real ones, which
-is against the methods: their work is per step, not per token. Data methods change what is trained on, not how; their step is one on the mixed rows.
+The model's width makes matrix products the bulk of a step, as in models that people train; a step has 1024 tokens,
+fewer than real ones, which is against the methods: their work is per step, not per token. Data methods change what is
+trained on, not how; their step is one on the mixed rows.
 
-Memory. Each arm trains in a process of its own, on rows so short that the weights are nearly all there is; the figure is the process's largest
-resident size (on CUDA the largest allocation) less direct's, in the size of the weights. Files that are streamed lie in the system's page
-cache, which it gives to others when they need it, and count for nothing.
+Memory. Each arm trains in a process of its own, on rows so short that the weights are nearly all there is; the figure
+is the process's largest resident size (on CUDA the largest allocation) less direct's, in the size of the weights. Files
+that are streamed lie in the system's page cache, which it gives to others when they need it, and count for nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +71,8 @@ TIME_BARS = {
     "ewc, disk": 1.05,
     "replay": 1.01,
 }
-"""Largest allowed ratio to direct; the quick size has no bars. Replay's is 1.0 a token; the hundredth is this benchmark's noise."""
+"""Largest allowed ratio to direct; the quick size has no bars. Replay's is 1.0 a token; the hundredth is this
+benchmark's noise."""
 MEMORY_BARS = {"sfa, disk": 0.02, "sfa, folder": 0.02}
 """Largest allowed memory beyond direct's, in the size of the weights: none but buffers and the allocator's noise."""
 QUICK_MEMORY = ("direct", "sfa, device", "sfa, disk")
@@ -114,7 +119,9 @@ class Absent(Exception):
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar falls short")
-    parser.add_argument("--quick", action="store_true", help="under a minute: a small model, 3 rounds, memory of three arms")
+    parser.add_argument(
+        "--quick", action="store_true", help="under a minute: a small model, 3 rounds, memory of three arms"
+    )
     parser.add_argument("--size", choices=list(SIZES), default=None, help="model (default; quick with --quick)")
     parser.add_argument("--only", nargs="+", default=None, metavar="NAME", help="arms whose name begins so")
     parser.add_argument("--rounds", type=int, default=None, help="timed rounds (15; 3 with --quick)")
@@ -137,15 +144,22 @@ def main(arguments: list[str] | None = None) -> int:
     absent = {arm.name: reason for arm in chosen if (reason := not_here(arm))}
     chosen = [arm for arm in chosen if arm.name not in absent]
     machine = hardware(device)
-    print(f"Llama-architecture model, {size}, about {parameters(size) / 1e6:.0f}M parameters; {BATCH} x {LENGTH} tokens a step; {rounds} rounds")
+    print(
+        f"Llama-architecture model, {size}, about {parameters(size) / 1e6:.0f}M parameters; {BATCH} x {LENGTH} tokens "
+        f"a step; {rounds} rounds"
+    )
     print(f"{machine}; torch {torch.__version__}\n", flush=True)
     timed = {} if options.skip_time else time_arms(chosen, size, rounds, device)
-    weighed = [] if options.skip_memory else [arm for arm in chosen if arm.name != AGAIN and (not options.quick or arm.name in QUICK_MEMORY)]
+    weighed = (
+        []
+        if options.skip_memory
+        else [arm for arm in chosen if arm.name != AGAIN and (not options.quick or arm.name in QUICK_MEMORY)]
+    )
     peaks = {arm.name: memory_of(arm, size_name, options.threads) for arm in weighed}
     figures = summarise(chosen, timed, peaks, size, bars=size_name != "quick")
     show(figures, absent)
     if options.save:
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
         write_json(
             options.save,
@@ -212,8 +226,13 @@ class Contestant:
     def __init__(self, bench: Bench, arm: Arm) -> None:
         from holdfast.retention.registry import retention
 
-        spec = [{name: {k: _filled(v, bench.files) for k, v in given.items()} for name, given in entry.items()} for entry in arm.retention]
-        if any(value == bench.files["folder"] for entry in spec for given in entry.values() for value in given.values()):
+        spec = [
+            {name: {k: _filled(v, bench.files) for k, v in given.items()} for name, given in entry.items()}
+            for entry in arm.retention
+        ]
+        if any(
+            value == bench.files["folder"] for entry in spec for given in entry.values() for value in given.values()
+        ):
             bench.start_folder()
         methods = retention(spec)
         began = time.perf_counter()
@@ -224,7 +243,11 @@ class Contestant:
             methods = []
         self.device = bench.device
         ids = torch.tensor(data[: max(BATCH * (len(data) // BATCH), BATCH)]["input_ids"])
-        self.batches = [{"input_ids": b, "labels": b.clone(), "attention_mask": torch.ones_like(b)} for b in ids.split(BATCH) if len(b) == BATCH]
+        self.batches = [
+            {"input_ids": b, "labels": b.clone(), "attention_mask": torch.ones_like(b)}
+            for b in ids.split(BATCH)
+            if len(b) == BATCH
+        ]
         self.trainer = make_trainer(bench, methods)
         self.before = time.perf_counter() - began
         self.items = torch.tensor(BATCH * (bench.length - 1), device=self.trainer.args.device)
@@ -388,23 +411,43 @@ def peak_of(arm: Arm, size: dict[str, int]) -> int | None:
     return _kilobytes("/proc/self/status", "VmHWM")
 
 
-# --------------------------------------------------------------------------------------------------------------- results
+# -------------------------------------------------------------------------------------------------------------- results
 
 
-def summarise(arms: list[Arm], timed: dict[str, Times], peaks: dict[str, int | None], size: dict[str, int], *, bars: bool) -> list[dict[str, Any]]:
+def summarise(
+    arms: list[Arm], timed: dict[str, Times], peaks: dict[str, int | None], size: dict[str, int], *, bars: bool
+) -> list[dict[str, Any]]:
     """One row an arm; figures that were not measured are None."""
     weights = 4 * (parameters(size) + size["vocabulary"] * size["width"])  # float32, with the embedding
     rows = []
     for arm in arms:
         row: dict[str, Any] = {"arm": arm.name, "retention": arm.retention, "rare_steps": arm.rare}
-        row |= dict.fromkeys(("seconds", "ratio", "low", "high", "own", "rare_seconds", "before_seconds", "peak_mb", "extra_mb", "extra_of_weights"))
+        row |= dict.fromkeys(
+            (
+                "seconds",
+                "ratio",
+                "low",
+                "high",
+                "own",
+                "rare_seconds",
+                "before_seconds",
+                "peak_mb",
+                "extra_mb",
+                "extra_of_weights",
+            )
+        )
         if arm.name in timed:
             times, base = timed[arm.name], timed["direct"]
             rare = statistics.median(times.rare) if times.rare else 0.0
             spread = arm.rare * rare / RUN
             ratios = [(a + spread) / b for a, b in zip(times.steps, base.steps, strict=True)]
             low, high = interval(ratios)
-            row |= {"seconds": statistics.median(times.steps) + spread, "ratio": statistics.median(ratios), "low": low, "high": high}
+            row |= {
+                "seconds": statistics.median(times.steps) + spread,
+                "ratio": statistics.median(ratios),
+                "low": low,
+                "high": high,
+            }
             row["own"] = (statistics.median(times.own) + spread) / statistics.median(base.steps)
             row |= {"rare_seconds": rare if times.rare else None, "before_seconds": times.before}
         peak, direct = peaks.get(arm.name), peaks.get("direct")
@@ -430,11 +473,23 @@ def falling_short(figures: list[dict[str, Any]]) -> list[str]:
     found = []
     for f in figures:
         if f["time_bar"] is not None and f["low"] is not None and f["low"] > f["time_bar"]:
-            found.append(f"{f['arm']}: {f['ratio']:.3f} ({f['low']:.3f} to {f['high']:.3f}) of direct's time, the bar is {f['time_bar']}")
+            found.append(
+                f"{f['arm']}: {f['ratio']:.3f} ({f['low']:.3f} to {f['high']:.3f}) of direct's time, the bar is "
+                f"{f['time_bar']}"
+            )
         if f["time_bar"] is not None and f["own"] is not None and 1 + f["own"] > f["time_bar"]:
-            found.append(f"{f['arm']}: its own work takes {f['own']:.3f} of direct's step, the bar is {f['time_bar'] - 1:.2f}")
-        if f["memory_bar"] is not None and f["extra_of_weights"] is not None and f["extra_of_weights"] > f["memory_bar"]:
-            found.append(f"{f['arm']}: {f['extra_of_weights']:.3f} of the weights beyond direct's memory, the bar is {f['memory_bar']}")
+            found.append(
+                f"{f['arm']}: its own work takes {f['own']:.3f} of direct's step, the bar is {f['time_bar'] - 1:.2f}"
+            )
+        if (
+            f["memory_bar"] is not None
+            and f["extra_of_weights"] is not None
+            and f["extra_of_weights"] > f["memory_bar"]
+        ):
+            found.append(
+                f"{f['arm']}: {f['extra_of_weights']:.3f} of the weights beyond direct's memory, the bar is "
+                f"{f['memory_bar']}"
+            )
     return found
 
 

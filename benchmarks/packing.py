@@ -1,19 +1,21 @@
-"""Packed continual pre-training with documents kept apart: token rate against packing that ignores borders, and what the windows waste.
+"""Packed continual pre-training with documents kept apart: token rate against packing that ignores borders, and what
+the windows waste.
 
     python benchmarks/packing.py              # windows of 4096 tokens; the table
     python benchmarks/packing.py --check      # exit 1 where a bar falls short
     python benchmarks/packing.py --quick      # under a minute: windows of 1024
     python benchmarks/packing.py --save FILE  # the figures as JSON
 
-Documents have the residual paper's lengths (004, section 3.1.1: 156 to 6981 tokens, 650 on average). A step is forward, loss, backward, clipping and
-AdamW through the project's trainer; the arms take turns, one step each a round, and ratios are medians over rounds of the ratio within a round.
+Documents have the residual paper's lengths (004, section 3.1.1: 156 to 6981 tokens, 650 on average). A step is forward,
+loss, backward, clipping and AdamW through the project's trainer; the arms take turns, one step each a round, and ratios
+are medians over rounds of the ratio within a round.
 
-unmasked    windows cut from the stream of all documents, every token sees the whole window before it: the rate to hold against
-documents   whole documents packed, attention and positions confined to each (ours); bar: 0.97 of the unmasked rate
-mask        the same windows with transformers' own dense mask, which is what `sdpa` gets without ours: the peer
+unmasked    windows cut from the stream of all documents, every token sees the whole window before it: the rate to hold
+against documents   whole documents packed, attention and positions confined to each (ours); bar: 0.97 of the unmasked
+rate mask        the same windows with transformers' own dense mask, which is what `sdpa` gets without ours: the peer
 
-Waste is the share of the windows without a token, ours and TRL's packing (a thousand documents at a time) on the same lengths; bar: 1 %. The rate
-counts tokens that are there, so waste is in it.
+Waste is the share of the windows without a token, ours and TRL's packing (a thousand documents at a time) on the same
+lengths; bar: 1 %. The rate counts tokens that are there, so waste is in it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def lengths_of_news(count: int, seed: int = 0) -> np.ndarray:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar falls short")
-    parser.add_argument("--quick", action="store_true", help="under a minute: windows of 1024 tokens, a smaller model, 3 rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="under a minute: windows of 1024 tokens, a smaller model, 3 rounds"
+    )
     parser.add_argument("--rounds", type=int, default=None, help="timed rounds (7; 3 with --quick)")
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args(arguments)
@@ -55,19 +59,39 @@ def main(arguments: list[str] | None = None) -> int:
     rates = token_rates(size, window, rounds, device)
     waste = wasted(window)
     machine = hardware(device)
-    print(f"Llama-architecture model {size}, windows of {window} tokens, {rounds} rounds\n{machine}; torch {torch.__version__}\n")
+    print(
+        f"Llama-architecture model {size}, windows of {window} tokens, {rounds} rounds\n{machine}; torch "
+        f"{torch.__version__}\n"
+    )
     print(f"{'arm':<12}{'tokens / s':>12}{'of unmasked':>14}{'range':>18}{'bar':>8}")
     for row in rates:
         bar = f"{row['bar']:.2f}" if row["bar"] else ""
-        print(f"{row['arm']:<12}{row['tokens_per_second']:>12,.0f}{row['ratio']:>14.3f}{row['low']:>11.2f} - {row['high']:.2f}{bar:>8}")
-    print(f"\nempty places of {waste['documents']:,} documents' windows: ours {waste['ours']:.3%}, TRL's {waste['trl']:.3%} (bar {WASTE:.0%})")
-    short = [f"{row['arm']}: {row['ratio']:.3f} of the unmasked rate; bar {row['bar']}" for row in rates if row["bar"] and row["ratio"] < row["bar"]]
+        print(
+            f"{row['arm']:<12}{row['tokens_per_second']:>12,.0f}{row['ratio']:>14.3f}{row['low']:>11.2f} - "
+            f"{row['high']:.2f}{bar:>8}"
+        )
+    print(
+        f"\nempty places of {waste['documents']:,} documents' windows: ours {waste['ours']:.3%}, TRL's "
+        f"{waste['trl']:.3%} (bar {WASTE:.0%})"
+    )
+    short = [
+        f"{row['arm']}: {row['ratio']:.3f} of the unmasked rate; bar {row['bar']}"
+        for row in rates
+        if row["bar"] and row["ratio"] < row["bar"]
+    ]
     if waste["ours"] > WASTE:
         short.append(f"packing leaves {waste['ours']:.2%} empty; bar {WASTE:.0%}")
     if options.save:
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
-        found = {"benchmark": "packing", "hardware": machine, "torch": torch.__version__, "size": size, "window": window, "rounds": rounds}
+        found = {
+            "benchmark": "packing",
+            "hardware": machine,
+            "torch": torch.__version__,
+            "size": size,
+            "window": window,
+            "rounds": rounds,
+        }
         write_json(options.save, {**found, "rates": rates, "waste": waste})
     for line in short:
         print(f"falls short: {line}")
@@ -111,7 +135,9 @@ def make_batches(window: int, vocabulary: int) -> dict[str, dict[str, torch.Tens
     """One window each; the packed ones as TRL's collator hands them to a model."""
     from holdfast.data.packing import pack
 
-    packing = pack(lengths_of_news(2000) if window >= 4096 else np.minimum(lengths_of_news(2000), window), window, seed=0)
+    packing = pack(
+        lengths_of_news(2000) if window >= 4096 else np.minimum(lengths_of_news(2000), window), window, seed=0
+    )
     sizes = np.add.reduceat(packing.length, packing.bounds[:-1])
     at = int(np.argsort(sizes)[len(sizes) // 2])  # a window of the middle kind
     lengths = packing.length[packing.bounds[at] : packing.bounds[at + 1]]
@@ -124,7 +150,13 @@ def make_batches(window: int, vocabulary: int) -> dict[str, dict[str, torch.Tens
     longest = int(lengths.max())
     return {
         "unmasked": {"input_ids": ids[None], "labels": ids[None].clone()},
-        "documents": {**packed, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest},
+        "documents": {
+            **packed,
+            "cu_seq_lens_q": bounds,
+            "cu_seq_lens_k": bounds,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        },
         "mask": packed,
     }
 
@@ -145,9 +177,14 @@ def make_step(folder: Path, name: str, size: dict[str, int], batch: dict[str, An
     if name == "documents" and not use_document_attention(model):
         raise SystemExit("attention within documents was refused for this model")
     arguments = TrainingArguments(
-        output_dir=str(folder), report_to="none", save_strategy="no", max_steps=1000, dataloader_pin_memory=False, disable_tqdm=True,
+        output_dir=str(folder),
+        report_to="none",
+        save_strategy="no",
+        max_steps=1000,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
         bf16=device == "cuda",
-    )  # fmt: skip
+    )
     rows = [{"input_ids": batch["input_ids"][0].tolist(), "labels": batch["labels"][0].tolist()}]
     trainer = BenchTrainer(model=model, args=arguments, train_dataset=rows)
     trainer.create_optimizer_and_scheduler(1000)

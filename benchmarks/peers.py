@@ -1,25 +1,28 @@
-"""The annealing op and its peers behind one signature: mean cross-entropy plus mean forward KL at T = 1, from hidden states.
+"""The annealing op and its peers behind one signature: mean cross-entropy plus mean forward KL at T = 1, from hidden
+states.
 
     loss = ce_weight * mean_n CE_n + kl_weight * mean_n KL(softmax(w_n) || softmax(z_n))        z = h W^T, w = h_t W_t^T
 
-Every contestant takes a `Problem` and the two weights and returns the loss, ready for `backward()`, which leaves gradients at the student's hidden
-states and head. The teacher is frozen. A peer is used as its authors use it, in its cheapest form that does the job; what a library lacks (a
-cross-entropy in the same pass, say) is added in the way its own trainer does it.
+Every contestant takes a `Problem` and the two weights and returns the loss, ready for `backward()`, which leaves
+gradients at the student's hidden states and head. The teacher is frozen. A peer is used as its authors use it, in its
+cheapest form that does the job; what a library lacks (a cross-entropy in the same pass, say) is added in the way its
+own trainer does it.
 
 | contestant | what it is |
 |---|---|
 | `ours` | `holdfast.ops.annealing.annealed_loss`, everything left to it |
 | `ours, eager` | the same with its element-wise part in plain PyTorch: no C compiler, no Triton, no `torch.compile` |
 | `ours, compiled` | the same with its element-wise part through `torch.compile` |
-| `naive` | whole logits and autograd. Half-precision inputs are multiplied in half precision and the product made float32, as models do |
+| `naive` | whole logits and autograd. Half-precision inputs are multiplied in half precision and the product made
+float32, as models do |
 | `Liger` | `LigerFusedLinearJSDLoss`, PyTorch, in chunks of 256 rows, not compiled |
 | `Liger, compiled` | the same with its own `compiled=True` |
 | `TRL` | `ChunkedDivergenceFunction`, and `ChunkedLogProbFunction`, which its SFT trainer takes for the cross-entropy |
 | `TRL + torch CE` | the same divergence with PyTorch's own `linear_cross_entropy`, where PyTorch has it |
 | `torchtune` | `ForwardKLWithChunkedOutputLoss` and `CEWithChunkedOutputLoss` over 8 chunks of whole logits |
 
-`load` raises `Unavailable` with the reason where a contestant cannot run here. `reference_gradients` is the float64 yardstick, written apart
-from all of them.
+`load` raises `Unavailable` with the reason where a contestant cannot run here. `reference_gradients` is the float64
+yardstick, written apart from all of them.
 
 Shapes: N rows (tokens), H hidden width of both models, V vocabulary.
 """
@@ -101,7 +104,7 @@ class Contestant:
             raise Unavailable(f"{type(error).__name__}: {first_line}") from error
 
 
-# ----------------------------------------------------------------------------------------------------------- ours and naive
+# ------------------------------------------------------------------------------------------------------- ours and naive
 
 
 def load_ours(*, rows: Literal["auto", "eager", "compiled"] = "auto") -> Step:
@@ -135,7 +138,7 @@ def load_naive() -> Step:
     return step
 
 
-# -------------------------------------------------------------------------------------------------------------------- peers
+# ---------------------------------------------------------------------------------------------------------------- peers
 
 
 def load_liger(*, compiled: bool) -> Step:
@@ -144,7 +147,12 @@ def load_liger(*, compiled: bool) -> Step:
 
     def step(p: Problem, ce_weight: float, kl_weight: float) -> Tensor:
         loss = LigerFusedLinearJSDLoss(
-            weight_hard_loss=ce_weight, weight_soft_loss=kl_weight, beta=0.0, temperature=1.0, compiled=compiled, chunk_size=LIGER_CHUNK
+            weight_hard_loss=ce_weight,
+            weight_soft_loss=kl_weight,
+            beta=0.0,
+            temperature=1.0,
+            compiled=compiled,
+            chunk_size=LIGER_CHUNK,
         )
         return loss(p.hidden_NH, p.weight_VH, p.teacher_hidden_NH, p.teacher_weight_VH, p.labels_N)
 
@@ -165,11 +173,15 @@ def load_trl(*, torch_ce: bool) -> Step:
         if torch_ce:
             assert linear_cross_entropy is not None
             return linear_cross_entropy(p.hidden_NH, p.weight_VH, p.labels_N)
-        log_probs = ChunkedLogProbFunction.apply(p.hidden_NH, p.weight_VH, None, p.labels_N, 1.0, _CHUNKED_LOGPROB_CHUNK_SIZE, None, 1.0, ())[0]
+        log_probs = ChunkedLogProbFunction.apply(
+            p.hidden_NH, p.weight_VH, None, p.labels_N, 1.0, _CHUNKED_LOGPROB_CHUNK_SIZE, None, 1.0, ()
+        )[0]
         return -log_probs.mean()
 
     def step(p: Problem, ce_weight: float, kl_weight: float) -> Tensor:
-        divergence, _ = ChunkedDivergenceFunction.apply(p.hidden_NH, p.weight_VH, None, p.teacher_hidden_NH, p.teacher_weight_VH, None, 0.0, 1.0)
+        divergence, _ = ChunkedDivergenceFunction.apply(
+            p.hidden_NH, p.weight_VH, None, p.teacher_hidden_NH, p.teacher_weight_VH, None, 0.0, 1.0
+        )
         loss = kl_weight * divergence.mean()
         return loss + ce_weight * cross_entropy(p) if ce_weight else loss
 
@@ -177,10 +189,13 @@ def load_trl(*, torch_ce: bool) -> Step:
 
 
 def load_torchtune() -> Step:
-    # The package refuses to be imported without torchao, which its losses do not use; each of them is one file over torch.
+    # The package refuses to be imported without torchao, which its losses do not use; each of them is one file over
+    # torch.
     folder = _require("torchtune") / "modules" / "loss"
     kl_loss = _module_from(folder / "kd_losses.py").ForwardKLWithChunkedOutputLoss(num_output_chunks=TORCHTUNE_CHUNKS)
-    ce_loss = _module_from(folder / "ce_chunked_output_loss.py").CEWithChunkedOutputLoss(num_output_chunks=TORCHTUNE_CHUNKS)
+    ce_loss = _module_from(folder / "ce_chunked_output_loss.py").CEWithChunkedOutputLoss(
+        num_output_chunks=TORCHTUNE_CHUNKS
+    )
 
     def step(p: Problem, ce_weight: float, kl_weight: float) -> Tensor:
         z = [h[None] @ p.weight_VH.T for h in p.hidden_NH.chunk(TORCHTUNE_CHUNKS)]
@@ -224,16 +239,25 @@ def _module_from(file: Path) -> ModuleType:
     return module
 
 
-# ------------------------------------------------------------------------------------------------------------------ problems
+# ------------------------------------------------------------------------------------------------------------- problems
 
 
 def make_problem(
-    rows: int, width: int, vocabulary: int, *, dtype: torch.dtype, device: str, kl: float, seed: int = 0, tolerance: float = 0.02
+    rows: int,
+    width: int,
+    vocabulary: int,
+    *,
+    dtype: torch.dtype,
+    device: str,
+    kl: float,
+    seed: int = 0,
+    tolerance: float = 0.02,
 ) -> tuple[Problem, float]:
-    """A student that lies `kl` nats (mean over rows) from its teacher, as after some training: hidden states and head have both moved.
+    """A student that lies `kl` nats (mean over rows) from its teacher, as after some training: hidden states and head
+    have both moved.
 
-    Teacher logits are normal with standard deviation 3. The student is the teacher plus noise, rounded to `dtype`; the noise's size is found by
-    iteration on the rounded tensors, since rounding is of the size of the smallest changes.
+    Teacher logits are normal with standard deviation 3. The student is the teacher plus noise, rounded to `dtype`; the
+    noise's size is found by iteration on the rounded tensors, since rounding is of the size of the smallest changes.
 
     Returns:
         The problem, and its mean KL in float64 over at most 256 rows.
@@ -251,12 +275,17 @@ def make_problem(
     # KL is about half the variance of the logits' change, which is 2 * 9 * size^2: the first guess.
     size, found = (kl / 9.0) ** 0.5, 0.0
     for _ in range(20):
-        student_hidden, student_weight = torch.add(hidden, moved_hidden, alpha=size).to(dtype), torch.add(weight, moved_weight, alpha=size).to(dtype)
+        student_hidden, student_weight = (
+            torch.add(hidden, moved_hidden, alpha=size).to(dtype),
+            torch.add(weight, moved_weight, alpha=size).to(dtype),
+        )
         found = reference_kl(student_hidden[probe], student_weight, teacher_hidden[probe], teacher_weight)
         if abs(found / kl - 1.0) < tolerance:
             break
         size *= min(4.0, max(0.25, (kl / found) ** 0.5)) if found > 0 else 2.0
-    problem = Problem(student_hidden.requires_grad_(), student_weight.requires_grad_(), teacher_hidden, teacher_weight, labels)
+    problem = Problem(
+        student_hidden.requires_grad_(), student_weight.requires_grad_(), teacher_hidden, teacher_weight, labels
+    )
     return problem, found
 
 

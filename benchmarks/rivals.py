@@ -1,14 +1,14 @@
 """What other libraries offer against forgetting, beside the methods of this one: same base, same data, same evaluation.
 
     python benchmarks/rivals.py                   # all arms on the embedded corpus; the table
-    python benchmarks/rivals.py --quick           # under a minute: a few steps on a smaller base; its figures mean little
-    python benchmarks/rivals.py --only osf lora   # arms whose name begins so, and direct
+    python benchmarks/rivals.py --quick           # under a minute: a few steps on a smaller base; its figures mean
+    little python benchmarks/rivals.py --only osf lora   # arms whose name begins so, and direct
     python benchmarks/rivals.py --seeds 3         # fine-tunings an arm
     python benchmarks/rivals.py --folder DIR      # run folders are kept there; what is finished is not run again
     python benchmarks/rivals.py --save FILE       # the figures as JSON
 
-The set-up is the quickstart's: a base of about one million parameters that knows English prose (the source) learns Python source (the target) for 100
-steps. Each arm is an ordinary `holdfast train`. Rivals are run by their own code:
+The set-up is the quickstart's: a base of about one million parameters that knows English prose (the source) learns
+Python source (the target) for 100 steps. Each arm is an ordinary `holdfast train`. Rivals are run by their own code:
 
 | arm | whose code | what it does |
 |---|---|---|
@@ -16,10 +16,10 @@ steps. Each arm is an ordinary `holdfast train`. Rivals are run by their own cod
 | `osf` | PEFT `OSFConfig` | trains each matrix's small singular directions only (Nayak et al. 2025) |
 | `dft` | TRL `loss_type: dft` | weighs each token's cross-entropy by its probability (Wu et al. 2025) |
 
-and `+ KL` adds label annealing of weight 1 to them. LoRA appears at the learning rate of all and at five times it, since adapters take
-larger ones. Target and source are nats per token of held-out text, lower is better; kept and lost are shares of what direct fine-tuning gained
-and lost; time is the median optimiser step's, against direct's; `trained` the parameters that are. One model of one size on one corpus: an order of
-magnitude, no ranking.
+and `+ KL` adds label annealing of weight 1 to them. LoRA appears at the learning rate of all and at five times it,
+since adapters take larger ones. Target and source are nats per token of held-out text, lower is better; kept and lost
+are shares of what direct fine-tuning gained and lost; time is the median optimiser step's, against direct's; `trained`
+the parameters that are. One model of one size on one corpus: an order of magnitude, no ranking.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ from typing import Any
 from machine import device_name, hardware
 
 ANNEALING = {"label_annealing": {"weight": 1.0}}
-LORA: dict[str, Any] = {"use_peft": True, "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
+LORA: dict[str, Any] = {
+    "use_peft": True,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.0,
+    "lora_target_modules": "all-linear",
+}
 OSF: dict[str, Any] = {"use_peft": True, "peft_method": "osf", "osf_effective_rank": 0.5}
 DFT: dict[str, Any] = {"loss_type": "dft"}
 
@@ -79,7 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="under a minute: a few steps on a smaller base")
     parser.add_argument("--only", nargs="+", default=None, metavar="NAME", help="arms whose name begins so")
     parser.add_argument("--seeds", type=int, default=1, help="fine-tunings an arm (1)")
-    parser.add_argument("--folder", type=Path, default=None, help="keep run folders here, and continue with those that are there")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="keep run folders here, and continue with those that are there"
+    )
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args(arguments)
 
@@ -93,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.save:
         from importlib.metadata import version
 
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
         write_json(
             options.save,
@@ -127,9 +135,9 @@ def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list
     """Runs the arms, or finds them finished, and reads their figures: means over seeds, with each seed's values."""
     from rich.console import Console
 
-    from holdfast.data.embedded import embedded_corpus
-    from holdfast.studies.pretrain import BaseRecipe, cached_base
     from holdfast.studies.quickstart import base_texts, write_data
+    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.worlds.pretrain import BaseRecipe, cached_base
 
     corpus, recipe = embedded_corpus(), BaseRecipe()
     if quick:
@@ -142,7 +150,15 @@ def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list
         for seed in range(seeds):
             print(f"{rival.name}, seed {seed}", file=sys.stderr, flush=True)
             measured.append(run(rival, root, base, files, seed=seed, quick=quick))
-        rows.append({"arm": rival.name, "retention": rival.retention, "settings": rival.settings, "rate": rival.rate, "seeds": measured})
+        rows.append(
+            {
+                "arm": rival.name,
+                "retention": rival.retention,
+                "settings": rival.settings,
+                "rate": rival.rate,
+                "seeds": measured,
+            }
+        )
     for row in rows:
         row |= {key: statistics.fmean(m[key] for m in row["seeds"]) for key in row["seeds"][0]}
     direct = rows[0]
@@ -155,15 +171,19 @@ def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list
 
 
 def run(rival: Rival, root: Path, base: Path, files: dict[str, Path], *, seed: int, quick: bool) -> dict[str, float]:
-    """One fine-tuning with its evaluations: nats per token before and after, seconds of the median step, trained parameters."""
+    """One fine-tuning with its evaluations: nats per token before and after, seconds of the median step, trained
+    parameters."""
     from rich.console import Console
 
+    from holdfast.runs.config import train_config
+    from holdfast.runs.run import train
     from holdfast.studies import quickstart
-    from holdfast.training.config import train_config
-    from holdfast.training.run import train
 
     spec = [
-        {n: {k: v.format(prose=files["prose_train"]) if isinstance(v, str) else v for k, v in g.items()} for n, g in e.items()}
+        {
+            n: {k: v.format(prose=files["prose_train"]) if isinstance(v, str) else v for k, v in g.items()}
+            for n, g in e.items()
+        }
         for e in rival.retention
     ]
     words = "".join(c if c.isalnum() else "-" for c in rival.name)
@@ -176,7 +196,9 @@ def run(rival: Rival, root: Path, base: Path, files: dict[str, Path], *, seed: i
         if comparison.metric == "nats_per_token":
             found |= {f"{comparison.suite}_before": comparison.before, f"{comparison.suite}_after": comparison.after}
     logged = [(row["step"], row["seconds"]) for row in folder.metrics() if "loss" in row]
-    found["step_seconds"] = statistics.median((t2 - t1) / (s2 - s1) for (s1, t1), (s2, t2) in itertools.pairwise(logged) if s2 > s1)
+    found["step_seconds"] = statistics.median(
+        (t2 - t1) / (s2 - s1) for (s1, t1), (s2, t2) in itertools.pairwise(logged) if s2 > s1
+    )
     record = folder.read()
     found |= {"trained": record.model["trainable"], "prepared_seconds": record.training["stages"]["prepare"]}
     return found
@@ -184,14 +206,22 @@ def run(rival: Rival, root: Path, base: Path, files: dict[str, Path], *, seed: i
 
 def show(figures: list[dict[str, Any]], absent: dict[str, str]) -> None:
     """The table."""
-    print(f"{'arm':<24}{'target':>9}{'source':>9}{'kept':>8}{'lost':>8}{'time':>8}{'trained':>12}   (nats/token; time against direct)")
+    print(
+        f"{'arm':<24}{'target':>9}{'source':>9}{'kept':>8}{'lost':>8}{'time':>8}{'trained':>12}   (nats/token; time "
+        f"against direct)"
+    )
     first = figures[0]
     print(f"{'start':<24}{first['target_before']:>9.3f}{first['source_before']:>9.3f}")
     for f in figures:
         kept, lost = ("" if f[key] is None else f"{100 * f[key]:.0f} %" for key in ("kept", "lost"))
-        print(f"{f['arm']:<24}{f['target_after']:>9.3f}{f['source_after']:>9.3f}{kept:>8}{lost:>8}{f['time_ratio']:>8.2f}{int(f['trained']):>12,}")
+        print(
+            f"{f['arm']:<24}{f['target_after']:>9.3f}{f['source_after']:>9.3f}{kept:>8}{lost:>8}{f['time_ratio']:>8.2f}{int(f['trained']):>12,}"
+        )
         if len(f["seeds"]) > 1:
-            spans = [f"{min(s[k] for s in f['seeds']):.3f} - {max(s[k] for s in f['seeds']):.3f}" for k in ("target_after", "source_after")]
+            spans = [
+                f"{min(s[k] for s in f['seeds']):.3f} - {max(s[k] for s in f['seeds']):.3f}"
+                for k in ("target_after", "source_after")
+            ]
             print(f"{'':<24}   seeds: target {spans[0]}, source {spans[1]}")
     for name, reason in absent.items():
         print(f"{name:<24}left out: {reason}")

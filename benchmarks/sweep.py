@@ -1,16 +1,19 @@
 """What a trade-off study costs: all of it, its bookkeeping, and label annealing beside direct fine-tuning.
 
-    python benchmarks/sweep.py                     # configs/label_annealing/code-tiny.yaml: 12 trials x 3 seeds on the embedded corpus, two workers
-    python benchmarks/sweep.py --check             # exit 1, naming what falls short
+    python benchmarks/sweep.py                     # configs/label_annealing/code-tiny.yaml: 12 trials x 3 seeds on the
+    embedded corpus, two workers python benchmarks/sweep.py --check             # exit 1, naming what falls short
     python benchmarks/sweep.py --quick             # under a minute: 4 trials of few steps; its figures mean little
     python benchmarks/sweep.py --rounds 5          # pairs of trials for the ratio
     python benchmarks/sweep.py --save FILE         # the figures as JSON
 
-study      seconds from the command to the page, the small base pre-trained before (its time is stated apart); bar: 12 minutes on two cores
-overhead   seconds of a worker on a trial that are not in its runs (taking it, drawing, writing results, handing it back), over the whole trial;
+study      seconds from the command to the page, the small base pre-trained before (its time is stated apart); bar: 12
+minutes on two cores overhead   seconds of a worker on a trial that are not in its runs (taking it, drawing, writing
+results, handing it back), over the whole trial;
            the mean over trials; bar: 2 %
-annealing  a label annealing trial that finds the teacher's states in the shared cache, over a direct one: whole runs (load, train, measure, write)
-           and the training alone, one process, in turns, median over rounds with the range; bar: 1.1 for the whole trial
+annealing  a label annealing trial that finds the teacher's states in the shared cache, over a direct one: whole runs
+(load, train, measure, write)
+           and the training alone, one process, in turns, median over rounds with the range; bar: 1.1 for the whole
+           trial
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import Any
 
 from machine import hardware
 
-from holdfast.results import write_json
+from holdfast.support.files import write_json
 
 STUDY = Path(__file__).resolve().parents[1] / "configs" / "label_annealing" / "code-tiny.yaml"
 MINUTES, OVERHEAD, RATIO = 12.0, 0.02, 1.1
@@ -43,16 +46,19 @@ def whole_study(place: Path, *, quick: bool, workers: int) -> dict[str, Any]:
     """
     from rich.console import Console
 
-    from holdfast.studies.small_settings import make_setting
     from holdfast.studies.tradeoff.session import run_study
     from holdfast.studies.tradeoff.study import load_study
+    from holdfast.worlds.small_settings import make_setting
 
     began = time.monotonic()
     make_setting("code", place / "study" / "data", seed=0, console=Console(stderr=True))
     base_seconds = time.monotonic() - began
     changes: dict[str, Any] = {"output_dir": str(place / "study"), "workers": workers}
     if quick:
-        changes |= {"seeds": [0], "vary": {"retention": [{"label_annealing": {"weight": [1]}}, {"l2": {"coefficient": [0.01, 0.1]}}]}}
+        changes |= {
+            "seeds": [0],
+            "vary": {"retention": [{"label_annealing": {"weight": [1]}}, {"l2": {"coefficient": [0.01, 0.1]}}]},
+        }
     config = load_study(STUDY, changes)
     if quick:
         config.train["max_steps"] = 4
@@ -75,13 +81,14 @@ def whole_study(place: Path, *, quick: bool, workers: int) -> dict[str, Any]:
 
 
 def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
-    """Direct and label annealing trials in turns, in this process; the first pair, which fills the caches, does not count."""
+    """Direct and label annealing trials in turns, in this process; the first pair, which fills the caches, does not
+    count."""
     from rich.console import Console
 
-    from holdfast.studies.small_settings import make_setting
+    from holdfast.runs.config import train_config
+    from holdfast.runs.run import train
     from holdfast.studies.tradeoff.study import fill, load_study
-    from holdfast.training.config import train_config
-    from holdfast.training.run import train
+    from holdfast.worlds.small_settings import make_setting
 
     names = make_setting("code", place / "ratio" / "data", seed=0)
     base = fill(load_study(STUDY).train, names)
@@ -95,7 +102,11 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
             folder = place / "ratio" / f"{name}-{number}"
             settings = {**copy.deepcopy(base), "retention": arms[name], "seed": number, "output_dir": str(folder)}
             began = time.monotonic()
-            run = train(train_config(settings), console=Console(file=io.StringIO()), evaluation_cache=place / "ratio" / "evaluations")
+            run = train(
+                train_config(settings),
+                console=Console(file=io.StringIO()),
+                evaluation_cache=place / "ratio" / "evaluations",
+            )
             if number:
                 whole[name].append(time.monotonic() - began)
                 alone[name].append(float(run.read().training["seconds"]))
@@ -127,21 +138,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         torch.set_num_threads(1)
         ratio = annealing_ratio(place, rounds=1 if options.quick else options.rounds, quick=options.quick)
-    figures = {"hardware": hardware("cpu"), "cores": len(os.sched_getaffinity(0)), "quick": options.quick, "study": study, "annealing": ratio}
+    figures = {
+        "hardware": hardware("cpu"),
+        "cores": len(os.sched_getaffinity(0)),
+        "quick": options.quick,
+        "study": study,
+        "annealing": ratio,
+    }
     overhead = study["overhead"]
     print(f"{figures['hardware']}, {figures['cores']} cores")
-    print(f"study      {study['trials']} trials, {study['runs']} runs, {study['workers']} workers: {study['seconds'] / 60:.2f} min", end="")
+    print(
+        f"study      {study['trials']} trials, {study['runs']} runs, {study['workers']} workers: "
+        f"{study['seconds'] / 60:.2f} min",
+        end="",
+    )
     print(f" (base: {study['base_seconds']:.0f} s before)")
     mean, largest = 100 * overhead["mean"], 100 * overhead["largest"]
     print(f"overhead   {mean:.2f} % of a trial (largest {largest:.2f} %), {overhead['seconds_per_trial']:.2f} s each")
     for what, found in ratio.items():
         low, high = found["range"]
-        print(f"annealing  {what}: {found['ratio']:.3f} of direct ({low:.3f} to {high:.3f}; direct {found['direct_seconds']:.1f} s)")
+        print(
+            f"annealing  {what}: {found['ratio']:.3f} of direct ({low:.3f} to {high:.3f}; direct "
+            f"{found['direct_seconds']:.1f} s)"
+        )
     if options.save:
         write_json(options.save, figures)
     short = []
     if (study["seconds"] + study["base_seconds"]) / 60 >= MINUTES:
-        short.append(f"the study took {(study['seconds'] + study['base_seconds']) / 60:.1f} minutes with its base; bar {MINUTES:g}")
+        short.append(
+            f"the study took {(study['seconds'] + study['base_seconds']) / 60:.1f} minutes with its base; bar "
+            f"{MINUTES:g}"
+        )
     if overhead["mean"] >= OVERHEAD:
         short.append(f"bookkeeping took {100 * overhead['mean']:.2f} % of a trial; bar {100 * OVERHEAD:g} %")
     if ratio["trial"]["ratio"] > RATIO:

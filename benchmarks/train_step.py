@@ -7,18 +7,20 @@
     python benchmarks/train_step.py --quick         # under a minute, smaller model, fewer rounds
     python benchmarks/train_step.py --save FILE     # the figures as JSON
 
-A step is what training does: forward, loss, backward, clipping, AdamW, through the project's own trainer. The arms take turns, one step each
-a round, so that a machine's drift hits all of them alike; the ratio is the median over rounds of the ratio within a round. The peer `naive` is label
-annealing as one would write it: teacher and student logits whole, autograd through log-softmax.
+A step is what training does: forward, loss, backward, clipping, AdamW, through the project's own trainer. The arms take
+turns, one step each a round, so that a machine's drift hits all of them alike; the ratio is the median over rounds of
+the ratio within a round. The peer `naive` is label annealing as one would write it: teacher and student logits whole,
+autograd through log-softmax.
 
-Floors, counted in floating-point operations. F = a token's forward pass = 2 (layer parameters + H V) + 4 T H layers (attention). Direct
-fine-tuning is 3 F; an online teacher adds F, so 1.333; a cached teacher adds its head's product only, so 1 + 2 H V / 3 F; a LoRA step needs no
-weight gradients of the base, 2 F, so with a teacher 1.5. With 23M parameters the head is a large part of the model and the cached floor is 1.06; in
-`large` its part is that of a model of 8B parameters with a vocabulary of 128k, floor 1.02. A floor counts products only: a ratio can come out
-below it where the direct step has much else to do, as with adapters.
+Floors, counted in floating-point operations. F = a token's forward pass = 2 (layer parameters + H V) + 4 T H layers
+(attention). Direct fine-tuning is 3 F; an online teacher adds F, so 1.333; a cached teacher adds its head's product
+only, so 1 + 2 H V / 3 F; a LoRA step needs no weight gradients of the base, 2 F, so with a teacher 1.5. With 23M
+parameters the head is a large part of the model and the cached floor is 1.06; in `large` its part is that of a model of
+8B parameters with a vocabulary of 128k, floor 1.02. A floor counts products only: a ratio can come out below it where
+the direct step has much else to do, as with adapters.
 
-The cached arm trains on one batch, so its states come from the page cache: reading a disk that is slower than training is not in it. Building the
-cache takes one teacher pass, once, before the steps that are timed.
+The cached arm trains on one batch, so its states come from the page cache: reading a disk that is slower than training
+is not in it. Building the cache takes one teacher pass, once, before the steps that are timed.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ SIZES = {
 }
 BATCH, LENGTH = 4, 256
 
-ONLINE, CACHED, ADAPTER_OFF = "label_annealing (online)", "label_annealing (cached)", "label_annealing, LoRA (adapter_off)"
+ONLINE, CACHED, ADAPTER_OFF = (
+    "label_annealing (online)",
+    "label_annealing (cached)",
+    "label_annealing, LoRA (adapter_off)",
+)
 NAIVE = "naive label annealing"
 BARS: dict[str, dict[str, float]] = {
     ONLINE: {"default": 1.38, "large": 1.38},
@@ -52,8 +58,8 @@ BARS: dict[str, dict[str, float]] = {
     "l2": {"default": 1.05, "large": 1.05},
     "sfa": {"default": 1.05, "large": 1.05},
 }
-"""Largest allowed ratio to the direct step of the same kind (full or LoRA). SFA's period here is 250 steps, so its arm shows what the hook costs
-between averages. The small model of --quick has no bars: its steps are too short for them."""
+"""Largest allowed ratio to the direct step of the same kind (full or LoRA). SFA's period here is 250 steps, so its arm
+shows what the hook costs between averages. The small model of --quick has no bars: its steps are too short for them."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,7 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar falls short")
     parser.add_argument("--quick", action="store_true", help="under a minute: --size small, 5 rounds")
     parser.add_argument("--size", choices=list(SIZES), default=None, help="model (default)")
-    parser.add_argument("--explain", action="store_true", help="also: seconds in teacher, student, op, backward and optimiser")
+    parser.add_argument(
+        "--explain", action="store_true", help="also: seconds in teacher, student, op, backward and optimiser"
+    )
     parser.add_argument("--rounds", type=int, default=None, help="timed rounds (15; 5 with --quick)")
     parser.add_argument("--threads", type=int, default=None, help="threads on a CPU (PyTorch's choice)")
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
@@ -81,20 +89,30 @@ def main(arguments: list[str] | None = None) -> int:
         breakdown = explain(arms, min(rounds, 5), device) if options.explain else {}
 
     figures = summarise(seconds, size, size_name)
-    short = [f"{f['arm']}: {f['ratio']:.3f} of direct, the bar is {f['bar']}" for f in figures if f["bar"] is not None and f["ratio"] > f["bar"]]
+    short = [
+        f"{f['arm']}: {f['ratio']:.3f} of direct, the bar is {f['bar']}"
+        for f in figures
+        if f["bar"] is not None and f["ratio"] > f["bar"]
+    ]
     machine = hardware(device)
-    print(f"Llama-architecture model, {size}, about {parameters(size) / 1e6:.0f}M parameters; {BATCH} x {LENGTH} tokens a step; {rounds} rounds")
+    print(
+        f"Llama-architecture model, {size}, about {parameters(size) / 1e6:.0f}M parameters; {BATCH} x {LENGTH} tokens "
+        f"a step; {rounds} rounds"
+    )
     print(f"{machine}; torch {torch.__version__}\n")
     print(f"{'arm':<38}{'s / step':>10}{'ratio to direct':>18}{'range':>18}{'floor':>8}{'bar':>8}")
     for f in figures:
         bar, floor = (f"{f[key]:.2f}" if f[key] else "" for key in ("bar", "floor"))
-        print(f"{f['arm']:<38}{f['seconds']:>10.3f}{f['ratio']:>18.3f}{f['low']:>11.2f} - {f['high']:.2f}{floor:>8}{bar:>8}")
+        print(
+            f"{f['arm']:<38}{f['seconds']:>10.3f}{f['ratio']:>18.3f}{f['low']:>11.2f} - "
+            f"{f['high']:.2f}{floor:>8}{bar:>8}"
+        )
     if breakdown:
         print(f"\n{'seconds a step':<38}" + "".join(f"{part:>12}" for part in PARTS))
         for name, parts in breakdown.items():
             print(f"{name:<38}" + "".join(f"{parts[part]:>12.3f}" for part in PARTS))
     if options.save:
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
         write_json(
             options.save,
@@ -134,7 +152,13 @@ def summarise(seconds: dict[str, list[float]], size: dict[str, int], size_name: 
     for name, times in seconds.items():
         base = seconds["direct, LoRA" if "LoRA" in name else "direct"]
         ratios = [a / b for a, b in zip(times, base, strict=True)]
-        row = {"arm": name, "seconds": statistics.median(times), "ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+        row = {
+            "arm": name,
+            "seconds": statistics.median(times),
+            "ratio": statistics.median(ratios),
+            "low": min(ratios),
+            "high": max(ratios),
+        }
         figures.append({**row, "floor": floors.get(name), "bar": BARS.get(name, {}).get(size_name)})
     return figures
 
@@ -179,7 +203,9 @@ def make_arms(folder: Path, size: dict[str, int], inputs: dict[str, Any], device
     arms = {}
     for name, (spec, lora) in specs.items():
         model = build(size, device)
-        trainer = make_trainer(folder / "runs", get_peft_model(model, adapter) if lora else model, retention(spec), inputs)
+        trainer = make_trainer(
+            folder / "runs", get_peft_model(model, adapter) if lora else model, retention(spec), inputs
+        )
         arms[name] = trainer_arm(trainer, inputs)
     arms[NAIVE] = naive_arm(build(size, device), build(size, device), inputs)
     return arms
@@ -201,7 +227,8 @@ def build(size: dict[str, int], device: str) -> Any:
 
 
 def make_trainer(folder: Path, model: Any, retain: Any, inputs: dict[str, Any]) -> Any:
-    """A trainer whose training data are the rows of the one batch; a cached teacher's states of them are computed and stored here."""
+    """A trainer whose training data are the rows of the one batch; a cached teacher's states of them are computed and
+    stored here."""
     from transformers import Trainer, TrainingArguments
 
     from holdfast.training.mixin import RetentionMixin
@@ -228,7 +255,8 @@ def make_trainer(folder: Path, model: Any, retain: Any, inputs: dict[str, Any]) 
 
 
 def trainer_arm(trainer: Any, inputs: dict[str, Any]) -> Arm:
-    """One optimiser step as `Trainer` takes it: loss and backward, added gradients, clipping, AdamW, after-step hooks."""
+    """One optimiser step as `Trainer` takes it: loss and backward, added gradients, clipping, AdamW, after-step
+    hooks."""
     items = torch.tensor(BATCH * (LENGTH - 1), device=trainer.args.device)
 
     def step() -> None:
@@ -276,7 +304,9 @@ def naive_arm(model: Any, teacher: Any, inputs: dict[str, Any]) -> Arm:
             return teacher(**batch).logits[:, :-1].flatten(0, 1).float()
 
         def loss(self, z: Any, w: Any) -> Any:
-            return cross_entropy(z, labels) + kl_div(z.log_softmax(-1), w.log_softmax(-1), log_target=True, reduction="batchmean")
+            return cross_entropy(z, labels) + kl_div(
+                z.log_softmax(-1), w.log_softmax(-1), log_target=True, reduction="batchmean"
+            )
 
         def backward(self, loss: Any) -> None:
             loss.backward()
@@ -294,18 +324,24 @@ def naive_arm(model: Any, teacher: Any, inputs: dict[str, Any]) -> Arm:
         pieces.update()
 
     def attach(watch: Stopwatch) -> None:
-        for name, part in (("student", "student"), ("teacher", "teacher"), ("loss", "op"), ("backward", "backward"), ("update", "optimiser")):
+        for name, part in (
+            ("student", "student"),
+            ("teacher", "teacher"),
+            ("loss", "op"),
+            ("backward", "backward"),
+            ("update", "optimiser"),
+        ):
             watch.at(pieces, name, part)
 
     return Arm(step, attach)
 
 
-# ---------------------------------------------------------------------------------------------------------- where time goes
+# ------------------------------------------------------------------------------------------------------ where time goes
 
 PARTS = ("total", "teacher", "student", "op", "backward", "optimiser", "method", "other")
-"""`student`: the backbone's forward pass. `op`: cross-entropy and KL from hidden states, with their gradients in ours; in the naive arm the forward
-pass of both losses only, its head products being in `student` and `teacher` and their gradients in `backward`. `method`: what a method does
-between backward and the next step. `other`: the trainer."""
+"""`student`: the backbone's forward pass. `op`: cross-entropy and KL from hidden states, with their gradients in ours;
+in the naive arm the forward pass of both losses only, its head products being in `student` and `teacher` and their
+gradients in `backward`. `method`: what a method does between backward and the next step. `other`: the trainer."""
 
 
 class Stopwatch:
@@ -349,7 +385,8 @@ def watched(arm: Arm, device: str) -> Iterator[Stopwatch]:
 
 
 def explain(arms: dict[str, Arm], rounds: int, device: str) -> dict[str, dict[str, float]]:
-    """Median seconds of each part of each arm's step, in rounds of their own: the stopwatch costs a little, on CUDA more."""
+    """Median seconds of each part of each arm's step, in rounds of their own: the stopwatch costs a little, on CUDA
+    more."""
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
     for _ in range(rounds):
         for name, arm in arms.items():
@@ -359,7 +396,10 @@ def explain(arms: dict[str, Arm], rounds: int, device: str) -> dict[str, dict[st
                 synchronize(device)
                 total = time.perf_counter() - began
             samples[name].append({**watch.seconds, "total": total, "other": total - sum(watch.seconds.values())})
-    return {name: {part: statistics.median([s.get(part, 0.0) for s in taken]) for part in PARTS} for name, taken in samples.items()}
+    return {
+        name: {part: statistics.median([s.get(part, 0.0) for s in taken]) for part in PARTS}
+        for name, taken in samples.items()
+    }
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ def stored(values: np.ndarray, dtype: str) -> Stored:
     return Stored(dtype, tuple(values.shape), content)
 
 
-def llama_shapes(vocabulary: int = 40, width: int = 12, layers: int = 2, *, head: bool = False) -> dict[str, tuple[int, ...]]:
+def llama_shapes(
+    vocabulary: int = 40, width: int = 12, layers: int = 2, *, head: bool = False
+) -> dict[str, tuple[int, ...]]:
     """Names and shapes as of a small Llama, widths that no block size divides."""
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width)}
     for i in range(layers):
@@ -68,7 +70,9 @@ def random_model(
     found = {}
     for name, shape in shapes.items():
         centre = near[name].values if near is not None else 0.0
-        found[name] = stored(np.asarray(centre + spread * draw.normal(size=shape)), dtype if isinstance(dtype, str) else dtype[name])
+        found[name] = stored(
+            np.asarray(centre + spread * draw.normal(size=shape)), dtype if isinstance(dtype, str) else dtype[name]
+        )
     return found
 
 
@@ -77,7 +81,11 @@ def write_file(path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str,
     header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
     position = 0
     for name, tensor in tensors.items():
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [position, position + len(tensor.content)]}
+        header[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [position, position + len(tensor.content)],
+        }
         position += len(tensor.content)
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(t.content for t in tensors.values()))
@@ -100,7 +108,12 @@ def write_folder(
             weight_map |= dict.fromkeys(names, file)
         (folder / f"{stem}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     rows = next((t.shape[0] for n, t in tensors.items() if n.endswith("embed_tokens.weight")), 0)
-    found = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": rows, "tie_word_embeddings": "lm_head.weight" not in tensors}
+    found = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": rows,
+        "tie_word_embeddings": "lm_head.weight" not in tensors,
+    }
     (folder / "config.json").write_text(json.dumps(found | dict(config or {})))
     if tokens is not None:
         write_tokenizer(folder, tokens)
@@ -128,7 +141,11 @@ def read_folder(folder: Path) -> Model:
 
 def contents(folder: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder."""
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
 
 
 def weights(folder: Path) -> dict[str, str]:
@@ -147,6 +164,10 @@ def assert_rounded(found: Stored, wanted: np.ndarray, *, terms: np.ndarray | flo
     values = found.values
     assert values.shape == wanted.shape
     compute = 52 if found.dtype == "F64" else 23
-    allowed = half_unit(np.maximum(np.abs(values), np.abs(wanted)), found.dtype) * 1.0001 + steps * 2.0**-compute * np.asarray(terms)
+    allowed = half_unit(
+        np.maximum(np.abs(values), np.abs(wanted)), found.dtype
+    ) * 1.0001 + steps * 2.0**-compute * np.asarray(terms)
     worst = np.abs(values - wanted) - allowed
-    assert (worst <= 0).all(), f"{found.dtype}: off by {np.abs(values - wanted).max()} at {np.unravel_index(worst.argmax(), worst.shape)}"
+    assert (worst <= 0).all(), (
+        f"{found.dtype}: off by {np.abs(values - wanted).max()} at {np.unravel_index(worst.argmax(), worst.shape)}"
+    )

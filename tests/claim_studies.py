@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.results import Comparison
-from holdfast.study_results import Objective, SeedRun, StudyRecord, TrialRecord
+from holdfast.records.comparison import Comparison
+from holdfast.records.study import Objective, SeedRun, StudyRecord, TrialRecord
 
 NOISE = (-0.004, 0.001, 0.003)
 """What each seed adds to every gain: the mean is 0."""
@@ -21,7 +21,13 @@ def comparison(side: str, gain: float, half: float) -> Comparison:
 
 
 def objective(side: str) -> Objective:
-    return Objective(side=side, entries=[(side, f"{side} text", "nats_per_token")], label=f"{side} text", unit="nats/token", higher_is_better=False)
+    return Objective(
+        side=side,
+        entries=[(side, f"{side} text", "nats_per_token")],
+        label=f"{side} text",
+        unit="nats/token",
+        higher_is_better=False,
+    )
 
 
 def trial(
@@ -41,8 +47,20 @@ def trial(
     for place, seed in enumerate(seeds):
         shift = noise * NOISE[place % 3] * (1 if len(seeds) > 1 else 0)
         compared = [comparison("target", target + shift, half), comparison("source", source - shift, half)]
-        runs.append(SeedRun(seed=seed, folder=f"runs/{number}/seed-{seed}", host="alpha", seconds=20.0, training_seconds=15.0, comparisons=compared))
-    label = ", ".join(f"{name} {' '.join(str(v) for v in method[name].values())}".strip() for name, method in zip(methods, retention, strict=True))
+        runs.append(
+            SeedRun(
+                seed=seed,
+                folder=f"runs/{number}/seed-{seed}",
+                host="alpha",
+                seconds=20.0,
+                training_seconds=15.0,
+                comparisons=compared,
+            )
+        )
+    label = ", ".join(
+        f"{name} {' '.join(str(v) for v in method[name].values())}".strip()
+        for name, method in zip(methods, retention, strict=True)
+    )
     fields: dict[str, Any] = {
         "number": number,
         "state": "complete",

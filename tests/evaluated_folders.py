@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.results import Evaluation, EvaluationFolder, Metric
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 
 SHAPES = {"acc": ("accuracy", True), "acc_norm": ("accuracy", True), "exact_match": ("exact_match", True), "nats_per_token": ("nats/token", False),
           "bits_per_byte": ("bits/byte", False), "perplexity": ("perplexity", False), "brier": ("brier", False), "bleu": ("bleu", True)}  # fmt: skip
@@ -46,7 +46,10 @@ def write(
 
 def answers(values: Iterable[float], **more: Any) -> list[dict[str, Any]]:
     """Rows with `acc`; `more` names further columns, each a function of it."""
-    return [{"doc": f"d{i}", "prompt": f"p{i}", "acc": float(v), **{k: f(v) for k, f in more.items()}} for i, v in enumerate(values)]
+    return [
+        {"doc": f"d{i}", "prompt": f"p{i}", "acc": float(v), **{k: f(v) for k, f in more.items()}}
+        for i, v in enumerate(values)
+    ]
 
 
 def texts(nats: Iterable[float], tokens: int = 10, size: int = 40) -> list[dict[str, Any]]:
@@ -54,7 +57,9 @@ def texts(nats: Iterable[float], tokens: int = 10, size: int = 40) -> list[dict[
     return [{"doc": f"d{i}", "nats": float(v), "tokens": tokens, "bytes": size} for i, v in enumerate(nats)]
 
 
-def write_average(folder: Path, members: Sequence[tuple[str, str, str]], *, name: str = "mean", metric: str = "acc") -> EvaluationFolder:
+def write_average(
+    folder: Path, members: Sequence[tuple[str, str, str]], *, name: str = "mean", metric: str = "acc"
+) -> EvaluationFolder:
     """An average of `(suite, name, metric)` members in the suite "source"."""
     listed = [{"suite": s, "name": n, "metric": m} for s, n, m in members]
     return write(folder, "source", name, [], metrics=[metric], kind="average", members=listed)

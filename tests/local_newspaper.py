@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 needs_fundus = pytest.mark.skipif(
-    importlib.util.find_spec("fundus") is None, reason="crawling needs the package fundus: pip install 'holdfast[crawl]'"
+    importlib.util.find_spec("fundus") is None,
+    reason="crawling needs the package fundus: pip install 'holdfast[crawl]'",
 )
 
-ENGLISH = (
-    "The bridge over the river was opened on Monday morning, and many people came to see the first cars drive across it. {} There were speeches."
-)
+ENGLISH = "The bridge over the river was opened on Monday morning, and many people came to see the first cars drive across it. {} There were speeches."
 GERMAN = "Die Brücke über den Fluss wurde am Montagmorgen eröffnet, und viele Menschen kamen, um die ersten Autos darüber fahren zu sehen. {}"
 
 
-def page(number: int, *, day: str | None = "2024-03-{:02d}", text: str | None = ENGLISH, title: str | None = "Bridge {}") -> str:
+def page(
+    number: int, *, day: str | None = "2024-03-{:02d}", text: str | None = ENGLISH, title: str | None = "Bridge {}"
+) -> str:
     """An article's HTML."""
     date = f'<meta name="when" content="{day.format(number % 28 + 1)}T10:00:00+00:00">' if day else ""
     heading = f"<h1>{title.format(number)}</h1>" if title else ""
@@ -41,7 +42,13 @@ class Newspaper:
         in_map: paths in the site map, beside the feed's; None: the second half of the pages.
     """
 
-    def __init__(self, pages: dict[str, str] | int, *, robots: str | None = "User-agent: *\nAllow: /\n", in_map: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        pages: dict[str, str] | int,
+        *,
+        robots: str | None = "User-agent: *\nAllow: /\n",
+        in_map: list[str] | None = None,
+    ) -> None:
         self.pages = {f"/article/{i}": page(i) for i in range(pages)} if isinstance(pages, int) else pages
         half = (len(self.pages) + 1) // 2
         self.in_map = in_map if in_map is not None else list(self.pages)[half:]
@@ -69,11 +76,22 @@ class Newspaper:
                 if path in paper.redirects:
                     self.answer(302, "", location=paper.redirects[path])
                     return
-                known = {"/robots.txt": paper.robots, "/feed.xml": paper.feed(), "/sitemap.xml": paper.map(), **paper.pages}
+                known = {
+                    "/robots.txt": paper.robots,
+                    "/feed.xml": paper.feed(),
+                    "/sitemap.xml": paper.map(),
+                    **paper.pages,
+                }
                 content = known.get(path.partition("?")[0])
-                self.answer(404 if content is None else 200, content or "", kind="text/xml" if path.endswith(".xml") else "text/html")
+                self.answer(
+                    404 if content is None else 200,
+                    content or "",
+                    kind="text/xml" if path.endswith(".xml") else "text/html",
+                )
 
-            def answer(self, status: int, content: str, *, kind: str = "text/html", location: str | None = None) -> None:
+            def answer(
+                self, status: int, content: str, *, kind: str = "text/html", location: str | None = None
+            ) -> None:
                 sent = content.encode()
                 self.send_response(status)
                 self.send_header("content-type", f"{kind}; charset=utf-8")
@@ -127,7 +145,9 @@ def publisher(url: str, name: str, **more: Any) -> Any:
             @attribute
             def body(self) -> ArticleBody | None:
                 return extract_article_body_with_selector(
-                    self.precomputed.doc, paragraph_selector=XPath("//article/p"), summary_selector=XPath("//p[@class='lead']")
+                    self.precomputed.doc,
+                    paragraph_selector=XPath("//article/p"),
+                    summary_selector=XPath("//p[@class='lead']"),
                 )
 
             @attribute
@@ -142,5 +162,8 @@ def collection(**countries: dict[str, Any]) -> Any:
     """Publishers by country and name, as fundus's own `PublisherCollection`."""
     from fundus.publishers.base_objects import PublisherGroup
 
-    groups = {country: PublisherGroup(country.upper(), (), {"default_language": "en", **own}) for country, own in countries.items()}
+    groups = {
+        country: PublisherGroup(country.upper(), (), {"default_language": "en", **own})
+        for country, own in countries.items()
+    }
     return PublisherGroup("Papers", (), groups)

@@ -14,7 +14,17 @@ import torch
 from torch.nn.functional import cross_entropy
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ["ours", "ours, eager", "ours, compiled", "naive", "Liger", "Liger, compiled", "TRL", "TRL + torch CE", "torchtune"]
+NAMES = [
+    "ours",
+    "ours, eager",
+    "ours, compiled",
+    "naive",
+    "Liger",
+    "Liger, compiled",
+    "TRL",
+    "TRL + torch CE",
+    "torchtune",
+]
 SHAPE = (24, 16, 96)
 
 
@@ -38,7 +48,10 @@ def oracle(problem, ce_weight, kl_weight):
     """Loss and gradients in float64 by autograd, and the teacher's mean entropy."""
     hidden, weight = (t.detach().double().requires_grad_() for t in (problem.hidden_NH, problem.weight_VH))
     z = hidden @ weight.T
-    log_q, log_p = z.log_softmax(-1), (problem.teacher_hidden_NH.double() @ problem.teacher_weight_VH.double().T).log_softmax(-1)
+    log_q, log_p = (
+        z.log_softmax(-1),
+        (problem.teacher_hidden_NH.double() @ problem.teacher_weight_VH.double().T).log_softmax(-1),
+    )
     loss = ce_weight * cross_entropy(z, problem.labels_N) + kl_weight * (log_p.exp() * (log_p - log_q)).sum(1).mean()
     loss.backward()
     return loss.item(), hidden.grad, weight.grad, -(log_p.exp() * log_p).sum(1).mean().item()
@@ -96,7 +109,13 @@ def test_the_yardstick_is_exact(peers, monkeypatch, weights):
 def test_the_student_lies_as_far_from_its_teacher_as_asked(peers, kl, dtype):
     problem, found = peers.make_problem(64, 32, 512, dtype=dtype, device="cpu", kl=kl)
     assert found == pytest.approx(kl, rel=0.02)
-    assert problem.hidden_NH.dtype == problem.weight_VH.dtype == problem.teacher_hidden_NH.dtype == problem.teacher_weight_VH.dtype == dtype
+    assert (
+        problem.hidden_NH.dtype
+        == problem.weight_VH.dtype
+        == problem.teacher_hidden_NH.dtype
+        == problem.teacher_weight_VH.dtype
+        == dtype
+    )
     assert problem.shape == (64, 32, 512)
 
 
@@ -117,7 +136,14 @@ def a_run(**changes):
 
     def row(name, family, times, extra):
         ratio = {"median": times, "low": times, "high": times}
-        return {"name": name, "family": family, "of_peak": {"median": 0.9 / times}, "times_ours": ratio, "times_eager": ratio, "extra_mb": extra}
+        return {
+            "name": name,
+            "family": family,
+            "of_peak": {"median": 0.9 / times},
+            "times_ours": ratio,
+            "times_eager": ratio,
+            "extra_mb": extra,
+        }
 
     rows = [row("ours", "ours", 1.0, 300.0), row("naive", "naive", 1.6, 2000.0), row("Liger", "Liger", 1.3, 900.0)]
     rows += [row("Liger, compiled", "Liger", 1.2, 900.0), row("TRL", "TRL", 4.0, 900.0)]
@@ -155,7 +181,9 @@ def test_the_checker_names_what_falls_short(load, change, figure):
     assert [v["figure"] for v in verdicts if not v["met"]] == [figure]
     line = next(v["line"] for v in verdicts if not v["met"])
     assert "at least" in line or "at most" in line
-    assert ("cannot be judged" in line) == any("absent" in c or ("extra_mb" in c and c["extra_mb"] is None) for c in change.values())
+    assert ("cannot be judged" in line) == any(
+        "absent" in c or ("extra_mb" in c and c["extra_mb"] is None) for c in change.values()
+    )
 
 
 def test_a_gradient_error_above_half_a_percent_falls_short(load):
@@ -174,7 +202,20 @@ def test_the_script_prints_saves_and_checks(load, monkeypatch, tmp_path, capsys)
     monkeypatch.setattr(bench, "measure_memory", lambda *arguments: (2.5e6, "made up"))
     monkeypatch.setattr(bench, "free_memory", lambda device: 10**9)
     monkeypatch.setitem(bench.PEAK_WIDTH, "cpu", 256)
-    chosen = ["--dtype", "float32", "--rounds", "2", "--threads", "1", "--only", "ours", "--only", "naive", "--only", "torchtune"]
+    chosen = [
+        "--dtype",
+        "float32",
+        "--rounds",
+        "2",
+        "--threads",
+        "1",
+        "--only",
+        "ours",
+        "--only",
+        "naive",
+        "--only",
+        "torchtune",
+    ]
     assert bench.main([*chosen, "--check", "--save", str(tmp_path / "op.json")]) == 1
     printed = capsys.readouterr()
     assert "SHORT  float32: times as fast as naive: at least 1e+06; found" in printed.err
@@ -245,7 +286,9 @@ def test_live_tensors_are_counted_once_by_storage(load):
     assert machine.live_tensor_bytes() == before
 
 
-@pytest.mark.skipif(torch.cuda.is_available() or not Path("/proc/self/status").exists(), reason="the CPU's way, by /proc")
+@pytest.mark.skipif(
+    torch.cuda.is_available() or not Path("/proc/self/status").exists(), reason="the CPU's way, by /proc"
+)
 @pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own(load):
     """Whole logits of 2048 x 4096 are 34 MB each, and naive holds several."""
@@ -299,7 +342,16 @@ def test_the_step_benchmark_runs_every_arm(load, monkeypatch, tmp_path, capsys):
     assert "SHORT  l2" in printed.err and printed.err.count("SHORT") == 1
     saved = json.loads((tmp_path / "step.json").read_text())
     arms = {f["arm"]: f for f in saved["figures"]}
-    assert set(arms) == {"direct", "direct, LoRA", "l2", "sfa", bench.ONLINE, bench.CACHED, bench.ADAPTER_OFF, bench.NAIVE}
+    assert set(arms) == {
+        "direct",
+        "direct, LoRA",
+        "l2",
+        "sfa",
+        bench.ONLINE,
+        bench.CACHED,
+        bench.ADAPTER_OFF,
+        bench.NAIVE,
+    }
     assert set(saved["breakdown"]) == set(arms)
     assert arms["direct"]["ratio"] == arms["direct, LoRA"]["ratio"] == 1.0
     for name, parts in saved["breakdown"].items():

@@ -32,7 +32,7 @@ PAPER_000 = ("direct", "label_annealing", "replay")
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Loads a recipe in a folder where the files it names exist, with further words as on the command line."""
-    from holdfast.training import config as config_module
+    from holdfast.runs import config as config_module
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config_module, "has_accelerator", lambda: False)
@@ -72,7 +72,9 @@ def test_a_recipe_is_sound(path, load):
 def test_a_mistake_in_a_recipe_would_show(path, load, tmp_path):
     text = path.read_text(encoding="utf-8")
     broken = tmp_path / "broken.yaml"
-    broken.write_text(text.replace("learning_rate:", "lerning_rate:").replace("evaluation:", "evaluation:\n  befor: true"))
+    broken.write_text(
+        text.replace("learning_rate:", "lerning_rate:").replace("evaluation:", "evaluation:\n  befor: true")
+    )
     with pytest.raises(ConfigError) as caught:
         load(broken)
     assert len(caught.value.problems) == 2
@@ -104,21 +106,34 @@ def test_the_papers_set_up(name, load):
     """128 sequences of 2048 tokens a step, 5 epochs, cosine with 5 % warm-up, peak 5e-6."""
     training = load(CONFIGS[NAMES.index(name)]).training
     assert training.per_device_train_batch_size * training.gradient_accumulation_steps == 128
-    assert (training.max_length, training.num_train_epochs, training.learning_rate, training.warmup_steps) == (2048, 5, 5e-6, 0.05)
+    assert (training.max_length, training.num_train_epochs, training.learning_rate, training.warmup_steps) == (
+        2048,
+        5,
+        5e-6,
+        0.05,
+    )
     assert getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type) == "cosine"
 
 
 def test_recipes_to_compare_differ_in_the_method_only():
     """A comparison of methods is one of methods only when nothing else differs; what is measured does not change the weights."""
     aside = {"retention", "evaluation"}
-    direct, *others = ({k: v for k, v in yaml.safe_load(CONFIGS[NAMES.index(n)].read_text()).items() if k not in aside} for n in PAPER_000)
+    direct, *others = (
+        {k: v for k, v in yaml.safe_load(CONFIGS[NAMES.index(n)].read_text()).items() if k not in aside}
+        for n in PAPER_000
+    )
     assert all(other == direct for other in others)
 
 
 def test_tasks_of_the_recipes_exist():
-    from holdfast.evaluation.tasks import _index
+    from holdfast.evaluation.tasks.tasks import _index
 
-    entries = [e for path in CONFIGS for suite in ("source", "target") for e in yaml.safe_load(path.read_text())["evaluation"][suite]]
+    entries = [
+        e
+        for path in CONFIGS
+        for suite in ("source", "target")
+        for e in yaml.safe_load(path.read_text())["evaluation"][suite]
+    ]
     tasks = {e["task"] for e in entries if "task" in e}
     assert tasks
     assert tasks <= {*_index().tasks, *_index().groups, *_index().tags}

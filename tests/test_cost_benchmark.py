@@ -43,7 +43,9 @@ def test_a_case_trains_what_it_estimates(bench, number, tmp_path, monkeypatch):
     step = bench.stepper(case, TINY, config, tmp_path, "cpu")
     trainer = next(c.cell_contents for c in step.__closure__ if hasattr(c.cell_contents, "training_step"))
     assert expected.architecture.trainable == sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    assert expected.work.steps == 1 and expected.work.tokens == TINY["rows"] * TINY["window"] * expected.plan.accumulation
+    assert (
+        expected.work.steps == 1 and expected.work.tokens == TINY["rows"] * TINY["window"] * expected.plan.accumulation
+    )
     assert [m.name for m in trainer.retain] == list(expected.plan.methods)
     before = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
     step()
@@ -62,7 +64,9 @@ def test_documents_fill_a_window(bench):
 def test_the_checker_names_what_falls_short(bench):
     good, bad = {"error": 0.149}, {"error": -0.101}
     assert bench.falling_short([{"case": "a", "flops": good, "memory": {"error": 0.09}}]) == []
-    assert bench.falling_short([{"case": "a", "flops": good, "memory": bad}]) == ["a: memory -10.1% of what was measured, the bar is 10%"]
+    assert bench.falling_short([{"case": "a", "flops": good, "memory": bad}]) == [
+        "a: memory -10.1% of what was measured, the bar is 10%"
+    ]
 
 
 def test_the_counter_knows_every_product_of_the_loss(bench):
@@ -75,6 +79,10 @@ def test_the_counter_knows_every_product_of_the_loss(bench):
     hidden, weight = torch.randn(48, 32, requires_grad=True), torch.randn(160, 32, requires_grad=True)
     labels = torch.randint(0, 160, (48,))
     with FlopCounterMode(display=False, custom_mapping=bench.missing_products()) as counter:
-        teacher = {"teacher_hidden_NK": torch.randn(48, 32), "teacher_head": Head(weight_VH=weight.detach()), "kl_scale": 1.0}
+        teacher = {
+            "teacher_hidden_NK": torch.randn(48, 32),
+            "teacher_head": Head(weight_VH=weight.detach()),
+            "kl_scale": 1.0,
+        }
         annealed_loss(hidden, Head(weight_VH=weight), labels, **teacher).loss.backward()
     assert counter.get_total_flops() == 8 * 48 * 32 * 160

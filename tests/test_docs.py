@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.results import RunFolder, RunRecord
+from holdfast.records.run import RunFolder, RunRecord
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,7 +42,9 @@ def blocks(language: str) -> list[Any]:
 
 def section(text: str, title: str, level: int = 2) -> str:
     """What stands under a heading, up to the next of its level or above."""
-    match = re.search(rf"^{'#' * level} {re.escape(title)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    match = re.search(
+        rf"^{'#' * level} {re.escape(title)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL
+    )
     assert match, f"no section '{title}'"
     return match.group(1)
 
@@ -75,7 +77,15 @@ def test_every_method_has_its_section():
     page = text_of("docs/methods.md")
     for name in METHODS:
         mine = section(page, name)
-        for word in ("Source:", "**Where it acts.**", "**Memory.**", "**Time.**", "**Under LoRA", "**Use it**", "**Do not**"):
+        for word in (
+            "Source:",
+            "**Where it acts.**",
+            "**Memory.**",
+            "**Time.**",
+            "**Under LoRA",
+            "**Use it**",
+            "**Do not**",
+        ):
             assert word in mine, f"{name}: {word}"
         assert f"](#{name})" in page.split("## How methods are given")[0]
         assert f"| `{name}` |" in section(text_of("README.md"), "Methods")
@@ -100,7 +110,7 @@ def test_no_parameter_is_described_that_does_not_exist():
 
 def test_every_own_key_is_described():
     from holdfast.data.formats import Templates
-    from holdfast.training.settings import OWN_KEYS
+    from holdfast.runs.settings import OWN_KEYS
 
     page = text_of("docs/configuration.md")
     for name in OWN_KEYS:
@@ -116,16 +126,28 @@ def test_every_merge_method_and_parameter_is_described():
     from holdfast.checkpoints.plan import CHOICES
 
     page = section(text_of("docs/checkpoints.md"), "Merging")
-    lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if line.startswith("| `")]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if line.startswith("| `")
+    ]
     methods = {re.findall(r"`(\w+)`", cells[0])[0]: cells for cells in lines if len(cells) == 3}
-    parameters = [(cells[0].strip("`"), re.findall(r"`(\w+)`", cells[1]), cells[2], cells[3]) for cells in lines if len(cells) == 4]
+    parameters = [
+        (cells[0].strip("`"), re.findall(r"`(\w+)`", cells[1]), cells[2], cells[3])
+        for cells in lines
+        if len(cells) == 4
+    ]
     assert set(methods) == set(METHODS)
     wanted = {(p.name, name, p.help) for name, cls in METHODS.items() for p in parameters_of(cls)}
-    assert {(n, m, max((h for _, _, h in wanted if text.startswith(h)), key=len)) for n, held, _, text in parameters for m in held} == wanted
+    assert {
+        (n, m, max((h for _, _, h in wanted if text.startswith(h)), key=len))
+        for n, held, _, text in parameters
+        for m in held
+    } == wanted
     for name, held, default, _ in parameters:
         for method in held:
             value = next(p.default for p in parameters_of(METHODS[method]) if p.name == name)
-            assert default == ("" if value is None else str(value).lower() if isinstance(value, bool) else str(value)), (method, name)
+            assert default == (
+                "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            ), (method, name)
     differences = section(text_of("docs/checkpoints.md"), "Where checkpoints differ")
     for policy, choices in CHOICES.items():
         assert f"`--{policy}`" in differences and all(f"`{c}`" in differences for c in choices if c != "error")
@@ -161,7 +183,12 @@ def test_every_command_and_its_options_are_shown():
     everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     for name in COMMANDS:
         assert f"holdfast {name}" in everything, name
-    options = [o for action in quickstart._parser()._actions for o in action.option_strings if o.startswith("--") and o != "--help"]
+    options = [
+        o
+        for action in quickstart._parser()._actions
+        for o in action.option_strings
+        if o.startswith("--") and o != "--help"
+    ]
     assert [o for o in options if o not in text_of("docs/getting_started.md")] == []
 
 
@@ -199,7 +226,7 @@ def test_the_quickstart_table_has_the_quickstarts_arms():
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files and folders that the examples name."""
-    from holdfast.training import config as config_module
+    from holdfast.runs import config as config_module
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config_module, "has_accelerator", lambda: False)
@@ -221,7 +248,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("content", blocks("yaml"))
 def test_a_yaml_is_a_sound_configuration(content, desk):
-    from holdfast.training.config import load_train_config
+    from holdfast.runs.config import load_train_config
 
     Path("example.yaml").write_text(content)
     if "\nvary:" in content:
@@ -287,7 +314,7 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "cost":
             from holdfast.cli.cost import build_parser
             from holdfast.cli.options import with_underscores
-            from holdfast.cost.request import planned_settings
+            from holdfast.runs.cost.request import planned_settings
 
             words = ["--config", *options] if not options[0].startswith("-") else options
             _, rest = build_parser().parse_known_args(with_underscores(words))
@@ -309,7 +336,11 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "data":
             from holdfast.cli import data, data_crawl
 
-            parser = {"prepare": data.prepare_parser, "synthesise": data.synthesise_parser, "crawl": data_crawl.crawl_parser}[options[0]]()
+            parser = {
+                "prepare": data.prepare_parser,
+                "synthesise": data.synthesise_parser,
+                "crawl": data_crawl.crawl_parser,
+            }[options[0]]()
             assert parser.given(options[1:])[1] == []
         elif name == "reproduce":
             from holdfast.cli import reproduce
@@ -344,14 +375,30 @@ def check_checkpoint_command(name: str, options: list[str], capsys: pytest.Captu
     from holdfast.cli import distance, inspect, merge, perturb, residual
     from holdfast.cli.main import main
 
-    parsers = {"merge": merge.build_parser, "distance": distance.build_parser, "perturb": perturb.build_parser, "inspect": inspect.build_parser}
+    parsers = {
+        "merge": merge.build_parser,
+        "distance": distance.build_parser,
+        "perturb": perturb.build_parser,
+        "inspect": inspect.build_parser,
+    }
     if options in (["--help"], ["--list"]):
         assert main([name, *options]) == 0
         return
     parser, words = (residual.STEPS[options[0]][0], options[1:]) if name == "residual" else (parsers[name], options)
     given, problems = parser().given(words)
     assert problems == []
-    for option in ("models", "model", "checkpoints", "folder", "base", "old_base", "instruct", "adapter_base", "fisher", "residual"):
+    for option in (
+        "models",
+        "model",
+        "checkpoints",
+        "folder",
+        "base",
+        "old_base",
+        "instruct",
+        "adapter_base",
+        "fisher",
+        "residual",
+    ):
         value = given.get(option, [])
         for folder in [value] if isinstance(value, str) else value:
             put_checkpoint(Path(folder), option)
@@ -378,7 +425,11 @@ def test_commands_within_the_text_name_what_exists():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert [f for f in re.findall(r"`python (\S+)`?", text) if not (ROOT / f.rstrip("`")).is_file()] == []
-        assert [t for t in re.findall(r"`make (\w[\w-]*)`", text) if not re.search(rf"^{t}:", text_of("Makefile"), re.MULTILINE)] == []
+        assert [
+            t
+            for t in re.findall(r"`make (\w[\w-]*)`", text)
+            if not re.search(rf"^{t}:", text_of("Makefile"), re.MULTILINE)
+        ] == []
 
 
 @pytest.fixture
@@ -387,10 +438,10 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     from rich.console import Console
     from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, TrainingArguments
 
-    from holdfast.results import write_jsonl
-    from holdfast.study_results import write_study
-    from holdfast.training.config import train_config
-    from holdfast.training.run import train
+    from holdfast.records.study import write_study
+    from holdfast.runs.config import train_config
+    from holdfast.runs.run import train
+    from holdfast.support.files import write_jsonl
     from reports.synthetic_studies import finished_frontier
     from tiny import SENTENCES
 
@@ -398,9 +449,17 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     for name in ("prose", "code", "held_out", "train"):
         write_jsonl(f"{name}.jsonl", [{"text": f"{i} {name}: {s}"} for i in range(3) for s in SENTENCES])
     suites = {"source": [{"perplexity": "prose.jsonl"}], "target": [{"perplexity": "code.jsonl"}]}
-    least = {"model_name_or_path": str(model_folder), "dataset_name": "train.jsonl", "max_steps": 2, "learning_rate": 1e-2, "use_cpu": True}
+    least = {
+        "model_name_or_path": str(model_folder),
+        "dataset_name": "train.jsonl",
+        "max_steps": 2,
+        "learning_rate": 1e-2,
+        "use_cpu": True,
+    }
     for name, methods in (("direct", None), ("la-1", "label_annealing")):
-        config = train_config(least, output_dir=f"runs/{name}", retention=methods, evaluation=suites, max_length=64, save_strategy="no")
+        config = train_config(
+            least, output_dir=f"runs/{name}", retention=methods, evaluation=suites, max_length=64, save_strategy="no"
+        )
         train(config, console=Console(quiet=True))
     write_study(Path("runs/my-study"), finished_frontier())
     for name in ("base-model", "math-model", "code-model"):
@@ -413,15 +472,25 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
         "tokenizer": tokenizer,
         "collator": DataCollatorForSeq2Seq(tokenizer),
         "rows": rows,
-        "args": TrainingArguments("out", max_steps=4, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True, learning_rate=1e-2),
+        "args": TrainingArguments(
+            "out",
+            max_steps=4,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            learning_rate=1e-2,
+        ),
     }
 
 
 def test_the_python_examples_run(scene, capsys, monkeypatch, tmp_path):
-    from holdfast.studies import world
+    from holdfast.worlds import world
 
     real, small = world.WorldRecipe, dataclasses.asdict(world.quick_recipe())
-    monkeypatch.setattr(world, "WorldRecipe", lambda **changes: real(**{**small, **changes}))  # the page's own takes minutes
+    monkeypatch.setattr(
+        world, "WorldRecipe", lambda **changes: real(**{**small, **changes})
+    )  # the page's own takes minutes
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     examples = blocks("python")
     for example in examples:
@@ -450,7 +519,9 @@ def test_names_after_the_package_in_the_text_exist():
     for page in PAGES:
         for name in re.findall(r"`holdfast\.([\w.]+)", page.read_text(encoding="utf-8")):
             first = name.partition(".")[0]
-            assert first in holdfast.__all__ or (ROOT / "src/holdfast" / first).is_dir(), f"{page.name}: holdfast.{name}"
+            assert first in holdfast.__all__ or (ROOT / "src/holdfast" / first).is_dir(), (
+                f"{page.name}: holdfast.{name}"
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------- links
@@ -458,7 +529,9 @@ def test_names_after_the_package_in_the_text_exist():
 
 def anchors(text: str) -> set[str]:
     """Anchors as GitHub makes them of headings."""
-    titles = re.findall(r"^#{1,6} (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    titles = re.findall(
+        r"^#{1,6} (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -488,7 +561,7 @@ def test_pages_are_plain(page):
 
 def test_every_suite_and_benchmark_of_ours_is_described():
     from holdfast.evaluation.shipped import shipped_suites
-    from holdfast.evaluation.tasks import own_benchmarks
+    from holdfast.evaluation.tasks.tasks import own_benchmarks
 
     page = text_of("docs/benchmarks_and_suites.md")
     assert set(shipped_suites()) <= set(table_rows(page))
@@ -496,8 +569,15 @@ def test_every_suite_and_benchmark_of_ours_is_described():
 
 
 def test_every_option_of_measuring_is_described():
-    pages = "\n".join(text_of(f"docs/{name}.md") for name in ("evaluation", "benchmarks_and_suites", "comparing", "judge"))
+    pages = "\n".join(
+        text_of(f"docs/{name}.md") for name in ("evaluation", "benchmarks_and_suites", "comparing", "judge")
+    )
     positional = ("model", "models", "answers")
     parsers = {name: import_module(f"holdfast.cli.{name}").build_parser() for name in ("evaluate", "compare", "judge")}
-    missing = [f"{name} --{o}" for name, parser in parsers.items() for o in parser.values if f"--{o}" not in pages and o not in positional]
+    missing = [
+        f"{name} --{o}"
+        for name, parser in parsers.items()
+        for o in parser.values
+        if f"--{o}" not in pages and o not in positional
+    ]
     assert missing == []

@@ -37,7 +37,11 @@ def test_figures_and_bars(evaluation, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(evaluation, "BARS", {**evaluation.BARS, "choice, texts": 1e9})
     assert evaluation.main(["--check", "--rounds", "1", "--save", str(tmp_path / "figures.json")]) == 1
     said = capsys.readouterr()
-    assert "choice, texts" in said.err and "the bar is 1000000000.0" in said.err and "start-up, ours, one task: 9.00 s" in said.err
+    assert (
+        "choice, texts" in said.err
+        and "the bar is 1000000000.0" in said.err
+        and "start-up, ours, one task: 9.00 s" in said.err
+    )
     record = json.loads((tmp_path / "figures.json").read_text())
     assert [f["arm"] for f in record["figures"]] == list(evaluation.BARS)
     for figure in record["figures"]:

@@ -47,8 +47,15 @@ def test_what_type_checkers_see_is_what_python_gives():
     """The imports under TYPE_CHECKING, the table of homes and `__all__` name the same things."""
     tree = ast.parse(Path(holdfast.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {alias.asname or alias.name: (node.module, alias.name) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    given = {n: (f"holdfast.{m}", holdfast._NAMED_THERE.get(n, n)) for m, names in holdfast._HOMES.items() for n in names}
+    seen = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    given = {
+        n: (f"holdfast.{m}", holdfast._NAMED_THERE.get(n, n)) for m, names in holdfast._HOMES.items() for n in names
+    }
     assert seen == given
     assert set(given) == set(holdfast.__all__)
 
@@ -77,6 +84,9 @@ def test_importing_is_quick_and_loads_nothing():
         "heavy = sorted({m.partition('.')[0] for m in sys.modules} & {'torch', 'transformers', 'trl', 'datasets', 'numpy', 'plotly', 'lm_eval'})\n"
         "print(seconds, *heavy)\n"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(3)
+    ]
     assert all(len(words) == 1 for words in runs), runs
     assert min(float(words[0]) for words in runs) < 0.05  # the best of three: the machine may be busy

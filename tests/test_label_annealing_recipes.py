@@ -50,7 +50,11 @@ def alternatives(study: dict[str, Any]) -> list[list[dict[str, Any]]]:
     for one in study["vary"]["retention"]:
         methods = one if isinstance(one, list) else [one]
         named = [(name, parameters) for method in methods for name, parameters in method.items()]
-        spread = [[(name, key, v) for v in (value if isinstance(value, list) else [value])] for name, p in named for key, value in p.items()]
+        spread = [
+            [(name, key, v) for v in (value if isinstance(value, list) else [value])]
+            for name, p in named
+            for key, value in p.items()
+        ]
         for combination in itertools.product(*spread):
             made: dict[str, dict[str, Any]] = {}
             for method, key, value in combination:
@@ -62,10 +66,12 @@ def alternatives(study: dict[str, Any]) -> list[list[dict[str, Any]]]:
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`train_config` in a folder where the files that a recipe names exist."""
-    from holdfast.training import config as config_module
+    from holdfast.runs import config as config_module
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config_module, "has_accelerator", lambda: True)  # num_processes and FSDP2 are for machines with one
+    monkeypatch.setattr(
+        config_module, "has_accelerator", lambda: True
+    )  # num_processes and FSDP2 are for machines with one
     monkeypatch.setattr(config_module, "has_bf16", lambda: False)
     for name in ("WORLD_SIZE", "LOCAL_RANK", "RANK", "HOLDFAST_LAUNCHED"):
         monkeypatch.delenv(name, raising=False)
@@ -81,7 +87,11 @@ def stand_ins(study: dict[str, Any]) -> None:
     """Tiny files in place of the data that a recipe names."""
     for name in set(re.findall(r"data/[\w/]+\.jsonl", yaml.safe_dump(study))):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text('{"question": "a", "options": ["a", "b", "c", "d"], "answer": 0}\n' if "questions" in name else '{"text": "a"}\n')
+        Path(name).write_text(
+            '{"question": "a", "options": ["a", "b", "c", "d"], "answer": 0}\n'
+            if "questions" in name
+            else '{"text": "a"}\n'
+        )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -89,7 +99,11 @@ def test_a_recipe_is_sound_with_every_alternative(name, check):
     study = read(name)
     assert study["name"] == name and study["output_dir"] == f"runs/label_annealing/{name}"
     config = check(study)
-    assert config.retention == [] and config.evaluation.suites == ("source", "target") and config.launch["accelerate_config"] == "fsdp2"
+    assert (
+        config.retention == []
+        and config.evaluation.suites == ("source", "target")
+        and config.launch["accelerate_config"] == "fsdp2"
+    )
     tried = alternatives(study)
     assert len(tried) + 1 == TRIALS[name], "and direct fine-tuning"
     for one in tried:
@@ -115,7 +129,12 @@ def test_the_papers_set_up(name, check):
     config = check(study)
     training = config.training
     assert training.per_device_train_batch_size * training.gradient_accumulation_steps * config.processes == 128
-    assert (training.max_length, training.num_train_epochs, training.learning_rate, training.warmup_steps) == (2048, 5, 5e-6, 0.05)
+    assert (training.max_length, training.num_train_epochs, training.learning_rate, training.warmup_steps) == (
+        2048,
+        5,
+        5e-6,
+        0.05,
+    )
     assert getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type) == "cosine"
     assert training.packing and training.save_total_limit == 1
     start = "Meta-Llama-3-8B-Instruct" if name == "niche_knowledge" else "Meta-Llama-3-8B"
@@ -123,7 +142,15 @@ def test_the_papers_set_up(name, check):
 
 
 def test_recipes_differ_in_model_and_data_only():
-    own = {"model_name_or_path", "dataset_name", "evaluation", "chat_template_path", "eos_token", "assistant_only_loss", "completion_only_loss"}
+    own = {
+        "model_name_or_path",
+        "dataset_name",
+        "evaluation",
+        "chat_template_path",
+        "eos_token",
+        "assistant_only_loss",
+        "completion_only_loss",
+    }
     shared = [{k: v for k, v in read(name)["train"].items() if k not in own} for name in RECIPES]
     assert all(one == shared[0] for one in shared)
 
@@ -182,16 +209,26 @@ def test_what_the_head_computes(name):
         hours += direct * (4 / 3 if "label_annealing" in names else 1) * (1 / 0.9 if "replay" in names else 1)
     assert f"{TRIALS[name]} trials" in text
     total = int(re.search(r"trials (\d+) hours \((\d+) GPU hours, ([\d,]+) USD", text).group(1))
-    gpu_hours, price = (int(re.search(rf"{pattern}", text).group(1).replace(",", "")) for pattern in (r"(\d+) GPU hours", r"([\d,]+) USD at 2\.50"))
+    gpu_hours, price = (
+        int(re.search(rf"{pattern}", text).group(1).replace(",", ""))
+        for pattern in (r"(\d+) GPU hours", r"([\d,]+) USD at 2\.50")
+    )
     assert (
-        total == pytest.approx(hours, rel=0.05) and gpu_hours == pytest.approx(8 * hours, rel=0.05) and price == pytest.approx(20 * hours, rel=0.05)
+        total == pytest.approx(hours, rel=0.05)
+        and gpu_hours == pytest.approx(8 * hours, rel=0.05)
+        and price == pytest.approx(20 * hours, rel=0.05)
     )
     said, unit = re.search(r"direct ([\d.]+) (hours|minutes)", text).groups()
     assert float(said) / (60 if unit == "minutes" else 1) == pytest.approx(direct, rel=0.1)
 
 
 def test_tasks_of_the_recipes_exist():
-    from holdfast.evaluation.tasks import _index
+    from holdfast.evaluation.tasks.tasks import _index
 
-    tasks = {entry["task"] for name in RECIPES for side in ("source", "target") for entry in read(name)["train"]["evaluation"][side]}
+    tasks = {
+        entry["task"]
+        for name in RECIPES
+        for side in ("source", "target")
+        for entry in read(name)["train"]["evaluation"][side]
+    }
     assert tasks <= {*_index().tasks, *_index().groups, *_index().tags, "quality"}

@@ -41,7 +41,9 @@ def size(peers):
 @pytest.fixture
 def place(bench, size, tmp_path):
     """A workplace with three checkpoints and a residual."""
-    place = bench.Workplace(tmp_path, {**bench.prepared(tmp_path, size, bench.ROLES), "residual": tmp_path / "residual"})
+    place = bench.Workplace(
+        tmp_path, {**bench.prepared(tmp_path, size, bench.ROLES), "residual": tmp_path / "residual"}
+    )
     words = ("residual", "extract", "--instruct", "{a}", "--base", "{base}", "--output_dir", "{residual}")
     assert holdfast(bench.filled(list(words), {k: str(v) for k, v in place.inputs.items()})) == 0
     return place
@@ -86,7 +88,9 @@ def test_checkpoints_are_the_same_each_time_and_made_once(peers, size, tmp_path)
 
 
 def test_bfloat16_is_rounded_to_the_nearest_even(peers):
-    values = np.concatenate([np.random.default_rng(0).standard_normal(4096), [0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8]]).astype(np.float32)
+    values = np.concatenate(
+        [np.random.default_rng(0).standard_normal(4096), [0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8]]
+    ).astype(np.float32)
     assert np.array_equal(peers.bfloat16(values), torch.from_numpy(values).bfloat16().view(torch.uint16).numpy())
 
 
@@ -105,7 +109,11 @@ def write_raw(folder, **tensors):
     header, content = {}, b""
     for name, values in tensors.items():
         raw = np.array(values, np.uint16).tobytes()
-        header[name] = {"dtype": "BF16", "shape": [len(values)], "data_offsets": [len(content), len(content) + len(raw)]}
+        header[name] = {
+            "dtype": "BF16",
+            "shape": [len(values)],
+            "data_offsets": [len(content), len(content) + len(raw)],
+        }
         content += raw
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -219,7 +227,9 @@ def test_an_interrupted_benchmark_continues(bench, peers, tmp_path):
     first = bench.Rounds(place, everyone)
     first.run(2, warm_up=1, about={"code": "a"})
     path = tmp_path / bench.RUNS
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))  # stopped before the last run of the second round
+    path.write_text(
+        "".join(path.read_text().splitlines(keepends=True)[:-1])
+    )  # stopped before the last run of the second round
     assert counts() == [3, 3]
     again = bench.Rounds(place, everyone)
     again.run(3, warm_up=1, about={"code": "a"})
@@ -241,7 +251,11 @@ def test_ratios_are_taken_within_a_round(bench, peers, tmp_path):
         phases = {} if merge is None else {"measure": 0.0, "merge": merge, "close": 0.1, "total": seconds}
         return bench.Run(seconds=seconds, processor_seconds=seconds, peak=50_000_000, phases=phases)
 
-    rounds.taken = {"cp": {0: run(1.0), 1: run(2.0), 2: run(1.0)}, "linear": {n: run(3.0, 1.5) for n in range(3)}, "kit": {1: run(30.0)}}
+    rounds.taken = {
+        "cp": {0: run(1.0), 1: run(2.0), 2: run(1.0)},
+        "linear": {n: run(3.0, 1.5) for n in range(3)},
+        "kit": {1: run(30.0)},
+    }
     row = rounds.row(mine)
     assert row["times_copy"] == {"median": 1.5, "low": 0.75, "high": 1.5}
     assert row["times_faster"] == {"kit": {"median": 10.0, "low": 10.0, "high": 10.0}}
@@ -261,11 +275,25 @@ def a_run(bench, **changes):
     def row(name, family="ours", times=1.5, faster=20.0):
         flat = lambda value: {"median": value, "low": value, "high": value}
         ratios = {"mergekit": flat(faster + 5), "mergekit, float32": flat(faster)} if faster else {}
-        return {"name": name, "family": family, "times_copy": flat(times) if times else None, "times_faster": ratios, "peak_mb": flat(60.0)}
+        return {
+            "name": name,
+            "family": family,
+            "times_copy": flat(times) if times else None,
+            "times_faster": ratios,
+            "peak_mb": flat(60.0),
+        }
 
-    both = [n + form for n in ("task_arithmetic", "residual extract", "residual apply", "residual in one pass") for form in ("", bench.NO_SYNC)]
+    both = [
+        n + form
+        for n in ("task_arithmetic", "residual extract", "residual apply", "residual in one pass")
+        for form in ("", bench.NO_SYNC)
+    ]
     names = (*both, "ties (original)", "ties (mergekit)")
-    rows = [row("cp", "cp", 1.0, None), *(row(name) for name in names), {**row("mergekit ties", "mergekit", None, None), "peak_mb": {"high": 2000.0}}]
+    rows = [
+        row("cp", "cp", 1.0, None),
+        *(row(name) for name in names),
+        {**row("mergekit ties", "mergekit", None, None), "peak_mb": {"high": 2000.0}},
+    ]
     memory = [{"name": name, "ratio": 1.02} for name in bench.FLAT]
     kits = (*bench.LINEAR, *bench.RESIDUAL, *bench.TASK_ARITHMETIC)
     numbers = [{"mergekit": name, "equal": 0.9999, "only_in_one": []} for name in kits]
@@ -278,17 +306,28 @@ def a_run(bench, **changes):
 def test_the_checker_passes_what_reaches_the_bars(bench):
     verdicts = bench.judge(a_run(bench), bench.BARS)
     assert [v["line"] for v in verdicts if not v["met"]] == []
-    assert next(v for v in verdicts if v["figure"] == "mergekit: task_arithmetic")["value"] == 20.0  # the faster of mergekit's two
+    assert (
+        next(v for v in verdicts if v["figure"] == "mergekit: task_arithmetic")["value"] == 20.0
+    )  # the faster of mergekit's two
 
 
 @pytest.mark.parametrize(
     ("change", "figure"),
     [
         ({"contestants": ("task_arithmetic", {"times_copy": {"median": 2.1}})}, "times cp: task_arithmetic"),
-        ({"contestants": ("residual apply, no sync", {"times_copy": {"median": 2.1}})}, "times cp: residual apply, no sync"),
+        (
+            {"contestants": ("residual apply, no sync", {"times_copy": {"median": 2.1}})},
+            "times cp: residual apply, no sync",
+        ),
         ({"contestants": ("residual extract", {"times_copy": None})}, "times cp: residual extract"),
-        ({"contestants": ("residual in one pass", {"times_faster": {"mergekit residual": {"median": 3.9}}})}, "mergekit: residual in one pass"),
-        ({"contestants": ("ties (mergekit)", {"times_faster": {"a": {"median": 30.0}, "b": {"median": 14.0}}})}, "mergekit: ties (mergekit)"),
+        (
+            {"contestants": ("residual in one pass", {"times_faster": {"mergekit residual": {"median": 3.9}}})},
+            "mergekit: residual in one pass",
+        ),
+        (
+            {"contestants": ("ties (mergekit)", {"times_faster": {"a": {"median": 30.0}, "b": {"median": 14.0}}})},
+            "mergekit: ties (mergekit)",
+        ),
         ({"contestants": ("ties (original)", {"times_faster": {}})}, "mergekit: ties (original)"),
         ({"contestants": ("ties (original)", {"peak_mb": {"high": 351.0}})}, "peak MB"),
         ({"memory": ("ties (original)", {"ratio": 1.11})}, "growth: ties (original)"),
@@ -310,15 +349,25 @@ def test_the_checker_names_what_falls_short(bench, change, figure):
 
 def test_the_script_prints_saves_and_checks(bench, monkeypatch, size, tmp_path, capsys):
     monkeypatch.setitem(bench.SIZES, "quick", size)
-    monkeypatch.setattr(bench, "missing", lambda contestant: "mergekit is not installed" if contestant.family == "mergekit" else None)
+    monkeypatch.setattr(
+        bench, "missing", lambda contestant: "mergekit is not installed" if contestant.family == "mergekit" else None
+    )
     chosen = ["--quick", "--only", "task_arithmetic", "--only", "mergekit linear", "--folder", str(tmp_path / "work")]
     assert bench.main([*chosen, "--check", "--save", str(tmp_path / "merge.json")]) == 1
     printed = capsys.readouterr()
-    assert "SHORT  share of elements that are the same in ours and mergekit linear" in printed.err and "cannot be judged" in printed.err
+    assert (
+        "SHORT  share of elements that are the same in ours and mergekit linear" in printed.err
+        and "cannot be judged" in printed.err
+    )
     assert "mergekit is not installed: mergekit linear" in printed.out
     assert "slerp" not in printed.out
     saved = json.loads((tmp_path / "merge.json").read_text())
-    assert saved["model"]["bytes"] == size.bytes and saved["mode"] == "quick" and saved["hardware"] and saved["file_system"]
+    assert (
+        saved["model"]["bytes"] == size.bytes
+        and saved["mode"] == "quick"
+        and saved["hardware"]
+        and saved["file_system"]
+    )
     rows = {row["name"]: row for row in saved["contestants"]}
     row = rows["task_arithmetic, no sync"]
     assert row["times_copy"]["median"] > 0 and 20 < row["peak_mb"]["median"] < 200
@@ -346,7 +395,9 @@ def test_without_room_the_larger_model_is_left_out_with_the_reason(bench, peers,
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mergekit") is None, reason="mergekit is not installed")
-@pytest.mark.parametrize("name", ["linear", "residual", "task_arithmetic", "task_arithmetic, float32", "ties", "ties, float32"])
+@pytest.mark.parametrize(
+    "name", ["linear", "residual", "task_arithmetic", "task_arithmetic, float32", "ties", "ties, float32"]
+)
 def test_mergekit_computes_the_same(bench, peers, size, place, name):
     """Where it computes in float32 nothing but the choice among equal magnitudes differs."""
     everyone = {c.name: c for c in peers.contestants(size)}

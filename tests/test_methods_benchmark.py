@@ -107,7 +107,10 @@ def test_mixed_data_is_what_the_method_mixes(bench, place):
 def made_up(bench, **changes):
     """Rows as `summarise` gives them, which reach every bar."""
     arms = list(bench.ARMS)
-    times = {arm.name: bench.Times(steps=[1.0, 1.0, 1.0], own=[0.0, 0.0, 0.0], rare=[0.1] if arm.rare else []) for arm in arms}
+    times = {
+        arm.name: bench.Times(steps=[1.0, 1.0, 1.0], own=[0.0, 0.0, 0.0], rare=[0.1] if arm.rare else [])
+        for arm in arms
+    }
     peaks = {arm.name: 1_000_000_000 for arm in arms}
     size = bench.SIZES["default"]
     for name, (steps, peak, *own) in changes.items():
@@ -117,8 +120,15 @@ def made_up(bench, **changes):
 
 
 def test_ratios_are_taken_within_a_round_and_rare_work_is_spread(bench):
-    rows = {row["arm"]: row for row in made_up(bench, direct=([1.0, 2.0, 1.0], 10**9), **{"l2, disk": ([1.0, 2.2, 1.3], 2 * 10**9)})}
-    assert rows["l2, disk"]["ratio"] == pytest.approx(1.1) and rows["l2, disk"]["low"] == 1.0 and rows["l2, disk"]["high"] == 1.3
+    rows = {
+        row["arm"]: row
+        for row in made_up(bench, direct=([1.0, 2.0, 1.0], 10**9), **{"l2, disk": ([1.0, 2.2, 1.3], 2 * 10**9)})
+    }
+    assert (
+        rows["l2, disk"]["ratio"] == pytest.approx(1.1)
+        and rows["l2, disk"]["low"] == 1.0
+        and rows["l2, disk"]["high"] == 1.3
+    )
     assert rows["l2, disk"]["extra_mb"] == 1000.0
     size = bench.SIZES["default"]
     weights = 4 * sum(p.numel() for p in meta_model(bench, size).parameters())
@@ -141,8 +151,16 @@ def test_the_checker_passes_what_reaches_the_bars(bench):
         ("sfa, disk", ([1.02] * 3, 10**9), "sfa, disk: 1.024 (1.024 to 1.024) of direct's time, the bar is 1.01"),
         ("l2, device", ([1.06] * 3, 10**9), "l2, device: 1.060 (1.060 to 1.060) of direct's time, the bar is 1.05"),
         ("replay", ([1.02] * 3, 10**9), "replay: 1.020 (1.020 to 1.020) of direct's time, the bar is 1.01"),
-        ("ewc, disk", ([1.0] * 3, 10**9, 0.06, 0.06, 0.06), "ewc, disk: its own work takes 0.060 of direct's step, the bar is 0.05"),
-        ("sfa, folder", ([1.0] * 3, 11 * 10**8), "sfa, folder: 0.213 of the weights beyond direct's memory, the bar is 0.02"),
+        (
+            "ewc, disk",
+            ([1.0] * 3, 10**9, 0.06, 0.06, 0.06),
+            "ewc, disk: its own work takes 0.060 of direct's step, the bar is 0.05",
+        ),
+        (
+            "sfa, folder",
+            ([1.0] * 3, 11 * 10**8),
+            "sfa, folder: 0.213 of the weights beyond direct's memory, the bar is 0.02",
+        ),
     ],
 )
 def test_the_checker_names_what_falls_short(bench, name, change, said):
@@ -162,15 +180,37 @@ def test_the_script_prints_saves_and_checks(bench, monkeypatch, tmp_path, capsys
     """Memory in processes of its own, which know the real quick size."""
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bench, "ARMS", (*bench.ARMS, bench.Arm("sfa, absent", [{"no_such": {}}])))
-    words = ["--quick", "--rounds", "2", "--only", "sfa, disk", "l2, device", "sfa, absent", "--check", "--save", str(tmp_path / "methods.json")]
+    words = [
+        "--quick",
+        "--rounds",
+        "2",
+        "--only",
+        "sfa, disk",
+        "l2, device",
+        "sfa, absent",
+        "--check",
+        "--save",
+        str(tmp_path / "methods.json"),
+    ]
     assert bench.main(words) == 0
     printed = capsys.readouterr().out
     saved = json.loads((tmp_path / "methods.json").read_text())
     rows = {row["arm"]: row for row in saved["figures"]}
     assert list(rows) == ["direct", "sfa, disk", "l2, device"]
-    assert saved["absent"] == {"sfa, absent": "no method no_such in this version"} and "left out: no method no_such" in printed
-    assert rows["direct"]["ratio"] == 1.0 and rows["sfa, disk"]["rare_seconds"] > 0 and rows["direct"]["rare_seconds"] is None
-    assert rows["direct"]["peak_mb"] > 100 and rows["sfa, disk"]["extra_mb"] is not None and rows["l2, device"]["peak_mb"] is None
+    assert (
+        saved["absent"] == {"sfa, absent": "no method no_such in this version"}
+        and "left out: no method no_such" in printed
+    )
+    assert (
+        rows["direct"]["ratio"] == 1.0
+        and rows["sfa, disk"]["rare_seconds"] > 0
+        and rows["direct"]["rare_seconds"] is None
+    )
+    assert (
+        rows["direct"]["peak_mb"] > 100
+        and rows["sfa, disk"]["extra_mb"] is not None
+        and rows["l2, device"]["peak_mb"] is None
+    )
     assert all(row["time_bar"] is None for row in rows.values())  # the quick size has no bars
 
 

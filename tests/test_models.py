@@ -95,7 +95,9 @@ def test_an_adapter_is_its_base_with_the_change_merged_in(copied: Path, adapter:
     assert not torch.allclose(logits(loaded.model), logits(load("model").model), atol=1e-2)
     assert adapter_base("adapter") == str(copied)
     assert adapter_base("model") is None
-    assert loaded.tokenizer.get_vocab() == load_tokenizer("model").get_vocab(), "an adapter without a tokenizer has its base's"
+    assert loaded.tokenizer.get_vocab() == load_tokenizer("model").get_vocab(), (
+        "an adapter without a tokenizer has its base's"
+    )
 
 
 def test_an_adapters_hash_is_its_own(copied: Path, adapter: Path) -> None:
@@ -145,8 +147,12 @@ def test_no_such_model(copied: Path) -> None:
 def test_other_kinds_of_models_are_refused(copied: Path, kind: str) -> None:
     config = json.loads((copied / "config.json").read_text())
     types = {"BertForMaskedLM": "bert", "T5ForConditionalGeneration": "t5"}
-    (copied / "config.json").write_text(json.dumps({**config, "architectures": [kind], "model_type": types.get(kind, "llama")}))
-    with pytest.raises(ModelError, match=f"Expected a causal language model .*, got {kind} at model. Choose a decoder-only model."):
+    (copied / "config.json").write_text(
+        json.dumps({**config, "architectures": [kind], "model_type": types.get(kind, "llama")})
+    )
+    with pytest.raises(
+        ModelError, match=f"Expected a causal language model .*, got {kind} at model. Choose a decoder-only model."
+    ):
         check_model("model")
 
 
@@ -172,7 +178,9 @@ def test_the_check_agrees_with_the_loader(copied: Path, adapter: Path) -> None:
 def test_no_tokenizer(copied: Path) -> None:
     for file in copied.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(ModelError, match=r"Expected a tokenizer beside the model at model, .*Copy the tokenizer files of the model"):
+    with pytest.raises(
+        ModelError, match=r"Expected a tokenizer beside the model at model, .*Copy the tokenizer files of the model"
+    ):
         load("model")
     with pytest.raises(ModelError, match=r"Check the name and the network, or give a local folder\.") as caught:
         load_tokenizer("owner/never-loaded")
@@ -180,7 +188,9 @@ def test_no_tokenizer(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_no_such_device_is_said_before_anything_is_loaded(copied: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_no_such_device_is_said_before_anything_is_loaded(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
     from transformers import AutoModelForCausalLM
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("the model was loaded"))

@@ -23,12 +23,19 @@ def packing(monkeypatch):
 
 def rates(ratio):
     one = {"tokens_per_second": 500.0, "low": ratio - 0.1, "high": ratio + 0.1}
-    return [{**one, "arm": "unmasked", "ratio": 1.0, "bar": None}, {**one, "arm": "documents", "ratio": ratio, "bar": 0.97}]
+    return [
+        {**one, "arm": "unmasked", "ratio": 1.0, "bar": None},
+        {**one, "arm": "documents", "ratio": ratio, "bar": 0.97},
+    ]
 
 
 @pytest.mark.parametrize(
     ("ratio", "waste", "short"),
-    [(1.1, 0.004, []), (0.9, 0.004, ["0.900 of the unmasked rate; bar 0.97"]), (1.1, 0.02, ["packing leaves 2.00% empty; bar 1%"])],
+    [
+        (1.1, 0.004, []),
+        (0.9, 0.004, ["0.900 of the unmasked rate; bar 0.97"]),
+        (1.1, 0.02, ["packing leaves 2.00% empty; bar 1%"]),
+    ],
 )
 def test_what_falls_short_is_named(packing, monkeypatch, tmp_path, capsys, ratio, waste, short):
     monkeypatch.setattr(packing, "token_rates", lambda *a: rates(ratio))

@@ -32,7 +32,7 @@ def test_the_recipes_are_these():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_recipe_is_sound(name, tmp_path, monkeypatch):
-    from holdfast.training import config as config_module
+    from holdfast.runs import config as config_module
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config_module, "has_accelerator", lambda: False)

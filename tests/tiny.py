@@ -18,8 +18,12 @@ def build_tokenizer(vocab_size: int = 320, **special):
     from transformers import PreTrainedTokenizerFast
 
     bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator(SENTENCES * 4, vocab_size=vocab_size, special_tokens=["<|endoftext|>", "<|pad|>"], show_progress=False)
-    return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, **{"eos_token": "<|endoftext|>", "pad_token": "<|pad|>", **special})
+    bpe.train_from_iterator(
+        SENTENCES * 4, vocab_size=vocab_size, special_tokens=["<|endoftext|>", "<|pad|>"], show_progress=False
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe._tokenizer, **{"eos_token": "<|endoftext|>", "pad_token": "<|pad|>", **special}
+    )
 
 
 def build_model(vocab_size: int = 320, *, seed: int = 0, tie: bool = True, layers: int = 2, width: int = 32, **changes):

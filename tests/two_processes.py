@@ -16,7 +16,17 @@ def launch(worker: Path, out: Path, *words: str, timeout: int = 400) -> Path:
         out: a folder for what it writes.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(worker), str(out), *words],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+            str(worker),
+            str(out),
+            *words,
+        ],
         capture_output=True,
         text=True,
         timeout=timeout,

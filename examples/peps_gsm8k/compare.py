@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from holdfast.records.run import RunFolder
 from holdfast.reports import Arm, print_tradeoff, write_tradeoff_report
-from holdfast.results import RunFolder
 
 SOURCE, TARGET = ("source", "PEPs"), ("target", "GSM8K answers")
 
@@ -21,15 +21,21 @@ def main() -> None:
     options = parser.parse_args()
     arms = [
         Arm(label="direct fine-tuning", folder=RunFolder(options.runs / "direct"), kind="direct"),
-        Arm(label="label annealing, weight 1", folder=RunFolder(options.runs / "label_annealing"), kind="label_annealing"),
+        Arm(
+            label="label annealing, weight 1",
+            folder=RunFolder(options.runs / "label_annealing"),
+            kind="label_annealing",
+        ),
     ]
     write_tradeoff_report(
         options.out,
         arms,
         title="What learning GSM8K does to the PEPs",
         intro=(
-            "A base of 3.4 million parameters, pre-trained on Python's PEPs, was fine-tuned on GSM8K's training questions and answers. "
-            "Source: held-out PEPs. Target: GSM8K's test answers, given the questions. One seed; the intervals are over documents."
+            "A base of 3.4 million parameters, pre-trained on Python's PEPs, was fine-tuned on GSM8K's training "
+            "questions and answers. "
+            "Source: held-out PEPs. Target: GSM8K's test answers, given the questions. One seed; the intervals are "
+            "over documents."
         ),
         source=SOURCE,
         target=TARGET,

@@ -2,12 +2,14 @@
 
     python examples/peps_gsm8k/prepare.py --data ../shared/data --out runs/peps_gsm8k
 
-writes `base/` (the model), `peps_heldout.jsonl` (source: what the base knows), `gsm8k_train.jsonl` (what it is fine-tuned on) and
-`gsm8k_test.jsonl` (target: what is learnt), and a benchmark file for a harness task. Then, from the repository's root:
+writes `base/` (the model), `peps_heldout.jsonl` (source: what the base knows), `gsm8k_train.jsonl` (what it is
+fine-tuned on) and `gsm8k_test.jsonl` (target: what is learnt), and a benchmark file for a harness task. Then, from the
+repository's root:
 
     holdfast train --config examples/peps_gsm8k/label_annealing.yaml
 
-The PEPs are split by document: every tenth is held out. About 15 minutes on two cores for the base; interrupted, it continues.
+The PEPs are split by document: every tenth is held out. About 15 minutes on two cores for the base; interrupted, it
+continues.
 """
 
 from __future__ import annotations
@@ -18,15 +20,24 @@ import json
 import shutil
 from pathlib import Path
 
-from holdfast.data.embedded import cut
-from holdfast.results import write_jsonl
-from holdfast.studies.pretrain import BaseRecipe, pretrain
+from holdfast.support.files import write_jsonl
+from holdfast.worlds.embedded import cut
+from holdfast.worlds.pretrain import BaseRecipe, pretrain
 
 BORDERS = (r"\n\n(?=\S)", r"\n\n", r"\n", r" ")
 """Where a PEP may be cut: sections, paragraphs, lines, words."""
 
 RECIPE = BaseRecipe(
-    layers=6, width=192, heads=6, mlp=512, vocab_size=4096, context=256, batch_size=16, steps=700, learning_rate=2e-3, warmup_steps=50
+    layers=6,
+    width=192,
+    heads=6,
+    mlp=512,
+    vocab_size=4096,
+    context=256,
+    batch_size=16,
+    steps=700,
+    learning_rate=2e-3,
+    warmup_steps=50,
 )
 
 
@@ -42,14 +53,18 @@ def main() -> None:
     held_out = [d["text"] for d in documents[::10]]
     training = [d["text"] for i, d in enumerate(documents) if i % 10]
     pieces = [piece for text in held_out for piece in cut(text, BORDERS, 1500) if len(piece) > 200]
-    write_jsonl(options.out / "peps_heldout.jsonl", ({"text": piece} for piece in pieces[:: max(1, len(pieces) // 300)]))
+    write_jsonl(
+        options.out / "peps_heldout.jsonl", ({"text": piece} for piece in pieces[:: max(1, len(pieces) // 300)])
+    )
 
     with gzip.open(options.data / "gsm8k" / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         write_jsonl(options.out / "gsm8k_train.jsonl", (json.loads(line) for line in file))
     with open(options.data / "gsm8k" / "test.jsonl", encoding="utf-8") as file:
         write_jsonl(options.out / "gsm8k_test.jsonl", [json.loads(line) for line in file][:400])
 
-    shutil.copyfile(options.data / "eval_sets" / "hf_ai2_arc_ARC-Easy_validation.jsonl.gz", options.out / "arc_easy.jsonl.gz")
+    shutil.copyfile(
+        options.data / "eval_sets" / "hf_ai2_arc_ARC-Easy_validation.jsonl.gz", options.out / "arc_easy.jsonl.gz"
+    )
 
     base = options.out / "base"
     if not (base / "model.safetensors").is_file():

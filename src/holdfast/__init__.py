@@ -7,8 +7,9 @@ config = holdfast.train_config(model_name_or_path="my-model", dataset_name="trai
 folder = holdfast.train(config)
 ```
 
-The names below are the public interface. Each is imported from its home when it is first asked for, so `import holdfast` costs a few milliseconds
-and loads no torch. Submodules are imported by their own names (`holdfast.retention.registry`); what is not listed here may change between versions.
+The names below are the public interface. Each is imported from its home when it is first asked for, so `import
+holdfast` costs a few milliseconds and loads no torch. Submodules are imported by their own names
+(`holdfast.retention.registry`); what is not listed here may change between versions.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ if TYPE_CHECKING:
         TrainingDiverged,
         UserError,
     )
-    from holdfast.evaluation.compare import compare_samples
-    from holdfast.evaluation.compare_folders import compare_folders
-    from holdfast.evaluation.continual import stage_matrix
+    from holdfast.evaluation.compare.continual import stage_matrix
+    from holdfast.evaluation.compare.folders import compare_folders
+    from holdfast.evaluation.compare.samples import compare_samples
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.runner import compare_runs, evaluate
     from holdfast.evaluation.session import ModelRequest, evaluate_models
     from holdfast.evaluation.suite import parse_evaluation
     from holdfast.ops.annealing import annealed_loss
     from holdfast.ops.heads import describe_head
+    from holdfast.records.evaluation import EvaluationFolder
+    from holdfast.records.run import RunFolder
+    from holdfast.records.study import StudyRecord, read_study
     from holdfast.reports.run_report import write_run_report
-    from holdfast.results import EvaluationFolder, RunFolder
     from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
     from holdfast.retention.budget import Budget
     from holdfast.retention.ewc import EWC
@@ -57,16 +60,15 @@ if TYPE_CHECKING:
     from holdfast.retention.label_annealing import LabelAnnealing
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.retention.replay import Multitask, Replay
-    from holdfast.selection import select as select_trial
+    from holdfast.runs.config import TrainConfig, load_train_config, train_config
+    from holdfast.runs.fisher import compute_fisher
+    from holdfast.runs.run import train
+    from holdfast.statistics.selection import select as select_trial
     from holdfast.studies.tradeoff.session import run_study
     from holdfast.studies.tradeoff.study import load_study
-    from holdfast.study_results import StudyRecord, read_study
-    from holdfast.training.config import TrainConfig, load_train_config, train_config
-    from holdfast.training.fisher import compute_fisher
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
-    from holdfast.training.run import train
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "checkpoints.distance": ("checkpoint_distance",),
@@ -89,9 +91,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TrainingDiverged",
         "UserError",
     ),
-    "evaluation.compare": ("compare_samples",),
-    "evaluation.compare_folders": ("compare_folders",),
-    "evaluation.continual": ("stage_matrix",),
+    "evaluation.compare.samples": ("compare_samples",),
+    "evaluation.compare.folders": ("compare_folders",),
+    "evaluation.compare.continual": ("stage_matrix",),
     "evaluation.runner": ("compare_runs", "evaluate"),
     "evaluation.session": ("ModelRequest", "evaluate_models"),
     "evaluation.entries": ("EvaluationPlan",),
@@ -99,7 +101,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "ops.annealing": ("annealed_loss",),
     "ops.heads": ("describe_head",),
     "reports.run_report": ("write_run_report",),
-    "results": ("EvaluationFolder", "RunFolder"),
+    "records.evaluation": ("EvaluationFolder",),
+    "records.run": ("RunFolder",),
     "retention.averaging": ("ExponentialAverage", "SequentialAveraging", "WiseFT"),
     "retention.budget": ("Budget",),
     "retention.ewc": ("EWC",),
@@ -107,16 +110,16 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.label_annealing": ("LabelAnnealing",),
     "retention.registry": ("retention_methods",),
     "retention.replay": ("Multitask", "Replay"),
-    "selection": ("select_trial",),
+    "statistics.selection": ("select_trial",),
     "studies.tradeoff.session": ("run_study",),
     "studies.tradeoff.study": ("load_study",),
-    "study_results": ("StudyRecord", "read_study"),
-    "training.config": ("TrainConfig", "load_train_config", "train_config"),
-    "training.fisher": ("compute_fisher",),
+    "records.study": ("StudyRecord", "read_study"),
+    "runs.config": ("TrainConfig", "load_train_config", "train_config"),
+    "runs.fisher": ("compute_fisher",),
     "training.fresh_init": ("init_stds",),
     "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
-    "training.run": ("train",),
+    "runs.run": ("train",),
 }
 """Module below `holdfast`: the public names that live there."""
 
@@ -127,7 +130,8 @@ _NAMED_THERE = {
     "perturb_checkpoint": "perturb",
     "select_trial": "select",
 }
-"""Public names that differ from the one at home: `holdfast.retention` is the subpackage already, and some say more away from home."""
+"""Public names that differ from the one at home: `holdfast.retention` is the subpackage already, and some say more away
+from home."""
 
 __all__ = [
     "EWC",

@@ -13,8 +13,8 @@ HoldfastError                 exit code 1   something failed although the reques
 └── Interrupted               exit code 130 Ctrl-C or SIGTERM; the same command continues
 ```
 
-A message says three things: what was expected, what came, what to do next. `UserError`s are printed without a traceback by the command
-line (`--debug` shows it); library users catch `HoldfastError`.
+A message says three things: what was expected, what came, what to do next. `UserError`s are printed without a traceback
+by the command line (`--debug` shows it); library users catch `HoldfastError`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class TrainingDiverged(HoldfastError):
 
 
 class StorageError(HoldfastError):
-    """Writing failed: the disk is full or went away, and earlier output is intact. Or what is read differs from its checksum."""
+    """Writing failed: the disk is full or went away, and earlier output is intact. Or what is read differs from its
+    checksum."""
 
 
 class Interrupted(HoldfastError):

@@ -1,7 +1,7 @@
 """Models and tokenizers by name, for whoever only reads them: a local folder, an adapter's folder, or a hub id.
 
-Safetensors only, no remote code unless asked, no download unless a hub id is named. What is wrong with a folder is said before the loader is asked,
-in words a user can act on.
+Safetensors only, no remote code unless asked, no download unless a hub id is named. What is wrong with a folder is said
+before the loader is asked, in words a user can act on.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
-from holdfast.environment import shown_name
 from holdfast.errors import ConfigError, ModelError
-from holdfast.results import fingerprint
+from holdfast.support.environment import shown_name
+from holdfast.support.files import fingerprint
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -29,7 +29,8 @@ class Loaded:
     """In evaluation mode, on its device."""
     tokenizer: Any
     identity: dict[str, Any]
-    """`{"name", "hash", "architecture", "parameters", "dtype"}`; the hash changes whenever the weights or the dtype they are used in do."""
+    """`{"name", "hash", "architecture", "parameters", "dtype"}`; the hash changes whenever the weights or the dtype
+    they are used in do."""
 
 
 def load(
@@ -44,7 +45,8 @@ def load(
     """Loads a causal language model to be measured, with its tokenizer.
 
     Args:
-        name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), or a hub id.
+        name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), or a hub
+            id.
         dtype: one of `DTYPES`; "auto" is what the checkpoint was saved in.
         device: for example "cuda:0"; None: the first accelerator, else the CPU.
         revision: of a hub id.
@@ -59,7 +61,12 @@ def load(
     place = usable_device(device)
     check_model(name, revision=revision, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
-    kwargs: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code, "dtype": dtype, "use_safetensors": True}
+    kwargs: dict[str, Any] = {
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "dtype": dtype,
+        "use_safetensors": True,
+    }
     if attn_implementation is not None:
         kwargs["attn_implementation"] = attn_implementation
     model = from_pretrained(name, **kwargs).to(place).eval()
@@ -111,12 +118,16 @@ def usable_device(device: str | None) -> Any:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:  # builds without an accelerator assert
-        raise ConfigError(f"device: expected one that torch can use here, such as {best_device()}, got '{device}': {first_line(error)}") from error
+        raise ConfigError(
+            f"device: expected one that torch can use here, such as {best_device()}, got '{device}': "
+            f"{first_line(error)}"
+        ) from error
     return place
 
 
 def check_model(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> None:
-    """Finds out from its files whether a model can be loaded to be measured; an adapter with its base. Weights on the hub are not looked at.
+    """Finds out from its files whether a model can be loaded to be measured; an adapter with its base. Weights on the
+    hub are not looked at.
 
     Raises:
         ModelError: no such model, another kind of model, weights that are not safetensors or not whole.
@@ -150,10 +161,19 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     advice = "Copy the tokenizer files of the model that it was made from into the folder."
     if not os.path.isdir(name):
         advice = "Check the name and the network, or give a local folder."
-    raise ModelError(f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0].rstrip('.')}. {advice}")
+    raise ModelError(
+        f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0].rstrip('.')}. {advice}"
+    )
 
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+)
 
 
 def adapter_base(name: str) -> str | None:
@@ -168,14 +188,19 @@ def adapter_base(name: str) -> str | None:
     try:
         base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f"Expected an adapter's configuration in {path}, but it cannot be read: {first_line(error)}") from error
+        raise ModelError(
+            f"Expected an adapter's configuration in {path}, but it cannot be read: {first_line(error)}"
+        ) from error
     if not base:
-        raise ModelError(f"{path} does not say which base model the adapter belongs to. Set base_model_name_or_path in it.")
+        raise ModelError(
+            f"{path} does not say which base model the adapter belongs to. Set base_model_name_or_path in it."
+        )
     return str(base)
 
 
 def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> str:
-    """What identifies a model's figures: the hash of its weight files (with its base's for an adapter), and the dtype that they are used in.
+    """What identifies a model's figures: the hash of its weight files (with its base's for an adapter), and the dtype
+    that they are used in.
 
     Raises:
         ModelError: the weights are nowhere on disk.
@@ -183,14 +208,19 @@ def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> s
     base = adapter_base(name)
     folder = model_folder(name, revision)
     if folder is None:
-        raise ModelError(f"Expected the weights of {name} on disk (a folder, or the hub's cache after it was loaded), found none.")
+        raise ModelError(
+            f"Expected the weights of {name} on disk (a folder, or the hub's cache after it was loaded), found none."
+        )
     parts = [_adapter_hash(folder), weights_hash(base)] if base is not None else [_folder_hash(folder)]
     return parts[0] if dtype == "auto" and len(parts) == 1 else fingerprint([*parts, dtype])
 
 
 def _folder_hash(folder: Path) -> str:
-    """`checkpoint_hash`, read once a process while the files are the same: a model is identified before it is loaded and after."""
-    return _hash_of(str(folder), tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weight_files(folder)))
+    """`checkpoint_hash`, read once a process while the files are the same: a model is identified before it is loaded
+    and after."""
+    return _hash_of(
+        str(folder), tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weight_files(folder))
+    )
 
 
 @functools.cache
@@ -214,22 +244,32 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         ModelError: no such model, or another kind of model.
     """
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
 
     local = os.path.isdir(name)
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         where = "this folder" if local else "a local folder or, with a network, the hub"
-        raise ModelError(f"Expected a model at {name} ({where}), but its config cannot be read: {first_line(error)}") from error
+        raise ModelError(
+            f"Expected a model at {name} ({where}), but its config cannot be read: {first_line(error)}"
+        ) from error
     architectures = getattr(config, "architectures", None) or []
     causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
     unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     # BERT and its kin load as "LMHeadModel" too, but look at the whole text unless they were made decoders.
-    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False) and not causal
+    encoder = (
+        config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        and not getattr(config, "is_decoder", False)
+        and not causal
+    )
     if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or unknown or encoder:
         raise ModelError(
-            f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got {', '.join(architectures) or config.model_type} "
+            f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got "
+            f"{', '.join(architectures) or config.model_type} "
             f"at {name}. Choose a decoder-only model."
         )
     return config

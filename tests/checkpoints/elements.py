@@ -17,7 +17,9 @@ SPECIAL = np.array(
      3.38e38, 3.4e38, -3.4e38, 2.0**-9, 2.0**-10, 2.0**-16, 2.0**-17, 1.00390625, 1.01171875], np.float32,
 )  # fmt: skip
 
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine")
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine"
+)
 
 
 def numbers(seed: int, n: int, kind: str) -> np.ndarray:

@@ -28,7 +28,14 @@ LAYOUTS = {
     "hybrid": ((1, 2), (5, 4), [Replicate(), Shard(0)]),
     "two dimensions": ((2, 1), (5, 4), [Shard(0), Shard(1)]),
 }
-OPERATIONS = ("lerp_ from a folder", "lerp_ from whole tensors", "lerp_ from shards", "add_residual_", "perturb_", "undo")
+OPERATIONS = (
+    "lerp_ from a folder",
+    "lerp_ from whole tensors",
+    "lerp_ from shards",
+    "add_residual_",
+    "perturb_",
+    "undo",
+)
 
 
 def start(dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -31,7 +31,11 @@ def gpt2(**changes):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=TOKENS, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0, **changes))
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=TOKENS, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0, **changes
+        )
+    )
 
 
 def adapt(model, folder: Path, *, rows: int | None = None, dtype=None, **config):
@@ -74,7 +78,9 @@ def as_model(source, kind):
     config = AutoConfig.for_model(**source.config)
     model = kind(config)
     model.tie_weights()
-    missing, unexpected = model.load_state_dict({n: torch.from_numpy(whole(source, n).copy()) for n in source.entries}, strict=False)
+    missing, unexpected = model.load_state_dict(
+        {n: torch.from_numpy(whole(source, n).copy()) for n in source.entries}, strict=False
+    )
     assert unexpected == []
     assert set(missing) <= {"lm_head.weight"} and (not missing or config.tie_word_embeddings)
     return model.eval()
@@ -106,7 +112,10 @@ CASES = {
     "trained head": (llama, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "input_layernorm"]}),
     "trained embeddings": (llama, {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
     "trained tokens": (llama, {"target_modules": ["q_proj"], "trainable_token_indices": [3, 17, 5]}),
-    "biases of the layers": (lambda: llama(attention_bias=True), {"target_modules": ["q_proj", "o_proj"], "bias": "lora_only"}),
+    "biases of the layers": (
+        lambda: llama(attention_bias=True),
+        {"target_modules": ["q_proj", "o_proj"], "bias": "lora_only"},
+    ),
     "all biases": (gpt2, {"target_modules": ["c_attn"], "bias": "all"}),
     "bias in B": (lambda: llama(attention_bias=True), {"target_modules": ["q_proj"], "lora_bias": True}),
     "Conv1D": (gpt2, {"target_modules": ["c_attn", "c_proj", "c_fc"]}),
@@ -114,11 +123,20 @@ CASES = {
     "Conv1D, DoRA": (gpt2, {"target_modules": ["c_attn", "c_proj"], "use_dora": True, "fan_in_fan_out": True}),
     "more tokens": (llama, {"target_modules": ["q_proj"], "rows": 44}),
     "fewer tokens": (llama, {"target_modules": ["q_proj"], "rows": 31}),
-    "more tokens, embeddings": (llama, {"target_modules": ["q_proj", "embed_tokens"], "modules_to_save": ["lm_head"], "rows": 44}),
+    "more tokens, embeddings": (
+        llama,
+        {"target_modules": ["q_proj", "embed_tokens"], "modules_to_save": ["lm_head"], "rows": 44},
+    ),
     "more tokens, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "rows": 44}),
-    "trained tokens, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [0, 39]}}),
+    "trained tokens, tied": (
+        lambda: llama(tie=True),
+        {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [0, 39]}},
+    ),
     "trained head, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}),
-    "trained embeddings, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}),
+    "trained embeddings, tied": (
+        lambda: llama(tie=True),
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    ),
     "trained together, tied": (
         lambda: llama(tie=True),
         {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
@@ -135,13 +153,20 @@ def test_the_merge_is_pefts(case, tmp_path):
     merged = adapted.merge_and_unload()
     expected = {n: t.numpy() for n, t in merged.state_dict().items() if n in source.entries}
     assert set(source.entries) == set(expected)
-    assert any(before.entries.get(n) is None or before.shape(n) != e.shape or not np.array_equal(whole(before, n), e) for n, e in expected.items())
+    assert any(
+        before.entries.get(n) is None or before.shape(n) != e.shape or not np.array_equal(whole(before, n), e)
+        for n, e in expected.items()
+    )
     for name, values in expected.items():
         assert source.entries[name].shape == values.shape
         np.testing.assert_allclose(whole(source, name), values, rtol=2e-6, atol=5e-7, err_msg=name)
     embedding = next(n for n in ("model.embed_tokens.weight", "transformer.wte.weight") if n in expected)
     assert source.config["vocab_size"] == len(expected[embedding])
-    assert source.config.get("tie_word_embeddings", True) == merged.config.tie_word_embeddings == ("lm_head.weight" not in source.entries)
+    assert (
+        source.config.get("tie_word_embeddings", True)
+        == merged.config.tie_word_embeddings
+        == ("lm_head.weight" not in source.entries)
+    )
     if "lm_head.weight" not in source.entries:
         np.testing.assert_array_equal(merged.state_dict()["lm_head.weight"].numpy(), expected[embedding])
 
@@ -185,7 +210,10 @@ def test_names_may_differ_in_outer_words(tmp_path):
     inner, of_inner, _ = adapt(llama().model, tmp_path / "inner", target_modules=["q_proj"], modules_to_save=["norm"])
     outer, of_outer, _ = adapt(llama(), tmp_path / "outer", target_modules=["q_proj"], modules_to_save=["norm"])
     for base, folder, model, prefix in ((outer, of_inner, llama().model, "model."), (inner, of_outer, llama(), "")):
-        merged = {n.removeprefix("model."): t for n, t in PeftModel.from_pretrained(model, folder).merge_and_unload().state_dict().items()}
+        merged = {
+            n.removeprefix("model."): t
+            for n, t in PeftModel.from_pretrained(model, folder).merge_and_unload().state_dict().items()
+        }
         source = AdaptedSource(CheckpointReader(base), folder)
         for name in source.entries:
             if name != "lm_head.weight":
@@ -200,7 +228,11 @@ def test_words_in_another_order(tmp_path):
     other = "vision_tower.model.layers.0.self_attn.q_proj.weight"
     weights = {n: rng.standard_normal((6, 4), np.float32) for n in (name, other)}
     factors = {"A": rng.standard_normal((2, 4), np.float32), "B": rng.standard_normal((6, 2), np.float32)}
-    base, folder = by_hand(tmp_path, weights, {f"model.language_model.layers.0.self_attn.q_proj.lora_{x}.weight": v for x, v in factors.items()})
+    base, folder = by_hand(
+        tmp_path,
+        weights,
+        {f"model.language_model.layers.0.self_attn.q_proj.lora_{x}.weight": v for x, v in factors.items()},
+    )
     source = AdaptedSource(CheckpointReader(base), folder)
     np.testing.assert_allclose(whole(source, name), weights[name] + 3 * (factors["B"] @ factors["A"]), rtol=1e-5)
     np.testing.assert_array_equal(whole(source, other), weights[other])
@@ -211,8 +243,12 @@ def by_hand(folder: Path, weights: dict, adapter: dict, config: dict | None = No
     for part in ("base", "adapter"):
         (folder / part).mkdir(exist_ok=True)
     save_file(weights, folder / "base" / "model.safetensors")
-    (folder / "base" / "config.json").write_text(json.dumps(config or {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}))
-    save_file({f"base_model.model.{n}": v for n, v in adapter.items()}, folder / "adapter" / "adapter_model.safetensors")
+    (folder / "base" / "config.json").write_text(
+        json.dumps(config or {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False})
+    )
+    save_file(
+        {f"base_model.model.{n}": v for n, v in adapter.items()}, folder / "adapter" / "adapter_model.safetensors"
+    )
     said = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "somewhere/base", **changes}
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps(said))
     return folder / "base", folder / "adapter"
@@ -237,7 +273,14 @@ def pieces(tmp_path_factory):
     }  # fmt: skip
     weights = {n: rng.standard_normal(s, np.float32) for n, s in tensors.items()}
     adapter: dict = {}
-    for module, rows, columns in (("plain", 19, 5), ("wide", 3, 23), ("dora", 17, 6), ("bias", 8, 4), ("none", 0, 5), ("turned", 9, 11)):
+    for module, rows, columns in (
+        ("plain", 19, 5),
+        ("wide", 3, 23),
+        ("dora", 17, 6),
+        ("bias", 8, 4),
+        ("none", 0, 5),
+        ("turned", 9, 11),
+    ):
         adapter |= factors(rng, f"layers.0.{module}", rows, columns)
     adapter["layers.0.kernel.lora_A.weight"] = rng.standard_normal((2, 3, 2, 2), np.float32)
     adapter["layers.0.kernel.lora_B.weight"] = rng.standard_normal((10, 2, 1, 1), np.float32)
@@ -247,14 +290,22 @@ def pieces(tmp_path_factory):
     adapter["model.embed_tokens.lora_embedding_B"] = rng.standard_normal((7, 2), np.float32)
     adapter["lm_head.token_adapter.trainable_tokens_delta"] = rng.standard_normal((2, 7), np.float32)
     adapter["norm.weight"] = rng.standard_normal(7).astype(np.float16)
-    base, folder = by_hand(tmp_path_factory.mktemp("pieces"), weights, adapter, trainable_token_indices={"lm_head": [4, 28]})
+    base, folder = by_hand(
+        tmp_path_factory.mktemp("pieces"), weights, adapter, trainable_token_indices={"lm_head": [4, 28]}
+    )
     source = AdaptedSource(CheckpointReader(base), folder)
     return source, weights, adapter, {name: whole(source, name).reshape(-1) for name in source.entries}
 
 
 def test_all_kinds_at_once(pieces):
     _, weights, adapter, read = pieces
-    plain = lambda m, shape: 3 * (adapter[f"layers.0.{m}.lora_B.weight"].reshape(shape[0], 2) @ adapter[f"layers.0.{m}.lora_A.weight"].reshape(2, -1))
+    plain = lambda m, shape: (
+        3
+        * (
+            adapter[f"layers.0.{m}.lora_B.weight"].reshape(shape[0], 2)
+            @ adapter[f"layers.0.{m}.lora_A.weight"].reshape(2, -1)
+        )
+    )
     expected = {n: w.copy() for n, w in weights.items()}
     for module in ("plain", "wide", "dora", "kernel", "bias", "none"):
         w = expected[f"layers.0.{module}.weight"]
@@ -288,7 +339,9 @@ def test_threads_get_the_same_bits(tmp_path):
     weights = {f"layers.{i}.q.weight": rng.standard_normal((33, 8), np.float32) for i in range(24)}
     adapter = {}
     for name in weights:
-        adapter |= factors(rng, name.removesuffix(".weight"), 33, 8) | {name.replace("weight", "lora_magnitude_vector"): rng.random(33, np.float32)}
+        adapter |= factors(rng, name.removesuffix(".weight"), 33, 8) | {
+            name.replace("weight", "lora_magnitude_vector"): rng.random(33, np.float32)
+        }
     base, folder = by_hand(tmp_path, weights, adapter, use_dora=True)
     alone = {n: whole(s, n).tobytes() for s in [AdaptedSource(CheckpointReader(base), folder)] for n in weights}
     source, found = AdaptedSource(CheckpointReader(base), folder), []
@@ -312,7 +365,9 @@ def test_a_bfloat16_base_keeps_its_dtype_and_is_rounded_once(tmp_path):
     from safetensors.torch import load_file
     from safetensors.torch import save_file as torch_save
 
-    base, folder, adapted = adapt(llama().to(torch.bfloat16), tmp_path, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    base, folder, adapted = adapt(
+        llama().to(torch.bfloat16), tmp_path, target_modules=["q_proj"], modules_to_save=["lm_head"]
+    )
     source, plain = AdaptedSource(CheckpointReader(base), folder), CheckpointReader(base)
     assert {e.dtype.name for e in source.entries.values()} == {"BF16"}
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -320,11 +375,16 @@ def test_a_bfloat16_base_keeps_its_dtype_and_is_rounded_once(tmp_path):
     product = layer.lora_B["default"].weight.float() @ layer.lora_A["default"].weight.float() * 1.5
     got = source.read(name, 0, 256, np.empty(512, np.uint8))
     assert got.dtype.name == "F32"
-    np.testing.assert_allclose(got.raw, whole(plain, name).reshape(-1) + product.detach().numpy().reshape(-1), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        got.raw, whole(plain, name).reshape(-1) + product.detach().numpy().reshape(-1), rtol=1e-6, atol=1e-7
+    )
     head = whole(source, "lm_head.weight")
     assert source.read("lm_head.weight", 3, 9, np.empty(12, np.uint8)).dtype.name == "BF16"
     stored = load_file(folder / "adapter_model.safetensors")
-    torch_save({n: t.float() + (0.001 if "lm_head" in n else 0) for n, t in stored.items()}, folder / "adapter_model.safetensors")
+    torch_save(
+        {n: t.float() + (0.001 if "lm_head" in n else 0) for n, t in stored.items()},
+        folder / "adapter_model.safetensors",
+    )
     wider = AdaptedSource(CheckpointReader(base), folder)
     assert wider.entries["lm_head.weight"].dtype.name == "BF16"
     got = wider.read("lm_head.weight", 3, 9, np.empty(12, np.uint8))
@@ -348,7 +408,9 @@ def test_adapters_can_be_stacked(tmp_path):
     (tmp_path / "second").mkdir()
     _, second = by_hand(tmp_path / "second", weights, two := factors(rng, "layers.0.q", 9, 4))
     source = AdaptedSource(AdaptedSource(CheckpointReader(base), first), second)
-    expected = weights["layers.0.q.weight"] + sum(3 * (f["layers.0.q.lora_B.weight"] @ f["layers.0.q.lora_A.weight"]) for f in (one, two))
+    expected = weights["layers.0.q.weight"] + sum(
+        3 * (f["layers.0.q.lora_B.weight"] @ f["layers.0.q.lora_A.weight"]) for f in (one, two)
+    )
     np.testing.assert_allclose(whole(source, "layers.0.q.weight"), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -371,7 +433,9 @@ def test_adapters_can_be_stacked(tmp_path):
 )
 def test_other_adapters_are_refused_by_name(changes, said, tmp_path):
     rng = np.random.default_rng(0)
-    base, folder = by_hand(tmp_path, {"layers.0.q.weight": np.zeros((9, 4), np.float32)}, factors(rng, "layers.0.q", 9, 4), **changes)
+    base, folder = by_hand(
+        tmp_path, {"layers.0.q.weight": np.zeros((9, 4), np.float32)}, factors(rng, "layers.0.q", 9, 4), **changes
+    )
     with pytest.raises(ModelError, match="merge_and_unload") as error:
         AdaptedSource(CheckpointReader(base), folder)
     assert said in str(error.value) and all(key in str(error.value) for key in changes)
@@ -411,7 +475,12 @@ def test_everything_that_does_not_fit_is_listed(tmp_path):
 
 def test_a_rank_the_configuration_does_not_state_is_refused(tmp_path):
     rng = np.random.default_rng(0)
-    base, folder = by_hand(tmp_path, {"layers.0.q.weight": np.zeros((9, 4), np.float32)}, factors(rng, "layers.0.q", 9, 4), rank_pattern={"q": 3})
+    base, folder = by_hand(
+        tmp_path,
+        {"layers.0.q.weight": np.zeros((9, 4), np.float32)},
+        factors(rng, "layers.0.q", 9, 4),
+        rank_pattern={"q": 3},
+    )
     with pytest.raises(ModelError, match="expected rank 3"):
         AdaptedSource(CheckpointReader(base), folder)
 

@@ -13,7 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoint_folders import Model, Stored, assert_rounded, llama_shapes, random_model, read_folder, stored, write_folder
+from checkpoint_folders import (
+    Model,
+    Stored,
+    assert_rounded,
+    llama_shapes,
+    random_model,
+    read_folder,
+    stored,
+    write_folder,
+)
 from holdfast.checkpoints import engine, kernels
 from holdfast.checkpoints.dtypes import DTYPES
 from holdfast.checkpoints.engine import Job, batches, map_blocks
@@ -46,8 +55,14 @@ def parents(
 ) -> tuple[list[Path], list[Path]]:
     base = random_model(0, dtypes[0], shapes or SHAPES)
     base["ids"] = stored(np.arange(200), "I64")
-    models = [random_model(i, d, shapes or SHAPES, near=base, spread=0.3) | {"ids": base["ids"]} for i, d in enumerate(dtypes[1:], 1)]
-    fisher = [{n: stored(np.abs(t.values), "F32") for n, t in random_model(i, "F32", shapes or SHAPES).items()} for i in (20, 21)]
+    models = [
+        random_model(i, d, shapes or SHAPES, near=base, spread=0.3) | {"ids": base["ids"]}
+        for i, d in enumerate(dtypes[1:], 1)
+    ]
+    fisher = [
+        {n: stored(np.abs(t.values), "F32") for n, t in random_model(i, "F32", shapes or SHAPES).items()}
+        for i in (20, 21)
+    ]
     return (
         [write_folder(folder / f"m{i}", m, shards=1 if i else shards) for i, m in enumerate([base, *models])],
         [write_folder(folder / f"f{i}", m, shards=shards) for i, m in enumerate(fisher)],
@@ -64,7 +79,12 @@ def inputs_of(method: str, count: int, folders: list[Path], fisher: list[Path]) 
 
 @pytest.mark.parametrize(("method", "count", "parameters"), METHODS_TABLE, ids=IDS)
 def test_threads_shards_and_compilers_change_no_bit(
-    method: str, count: int, parameters: dict[str, Any], small_units: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    method: str,
+    count: int,
+    parameters: dict[str, Any],
+    small_units: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     found: list[Model] = []
     fingerprints = set()
@@ -74,7 +94,9 @@ def test_threads_shards_and_compilers_change_no_bit(
         assert native == "1" or "NumPy" in kernels.describe()
         folders, fisher = parents(tmp_path / f"in{number}", shards=shards)
         models, request = inputs_of(method, count, folders, fisher)
-        built = merge(models, tmp_path / f"out{number}", method=method, workers=workers, sync=False, **parameters, **request)
+        built = merge(
+            models, tmp_path / f"out{number}", method=method, workers=workers, sync=False, **parameters, **request
+        )
         found.append(read_folder(built.folder))
         fingerprints.add(built.record["fingerprint"])
         if METHODS[method].needs_base:
@@ -84,7 +106,9 @@ def test_threads_shards_and_compilers_change_no_bit(
 
 
 @pytest.mark.parametrize("method", ["task_arithmetic", "ties"])
-def test_tensors_of_several_blocks_of_the_real_size(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tensors_of_several_blocks_of_the_real_size(
+    method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shapes = {"a": (700, 1001), "b": (engine.UNIT,), "c": (engine.UNIT + 1,), "d": (3,)}
     base = random_model(0, "BF16", shapes)
     models = [base, *(random_model(i, "BF16", shapes, near=base, spread=0.3) for i in (1, 2))]
@@ -92,7 +116,15 @@ def test_tensors_of_several_blocks_of_the_real_size(method: str, monkeypatch: py
     found = []
     for native in ("1", "0"):
         monkeypatch.setenv("HOLDFAST_NATIVE", native)
-        merge(folders[1:], tmp_path / native, method=method, base=folders[0], workers=3, sync=False, **({"density": 1.0} if method == "ties" else {}))
+        merge(
+            folders[1:],
+            tmp_path / native,
+            method=method,
+            base=folders[0],
+            workers=3,
+            sync=False,
+            **({"density": 1.0} if method == "ties" else {}),
+        )
         found.append(read_folder(tmp_path / native))
     assert found[0] == found[1]
     for name in shapes:
@@ -100,7 +132,9 @@ def test_tensors_of_several_blocks_of_the_real_size(method: str, monkeypatch: py
         deltas = [one - start, two - start]
         sign = np.sign(deltas[0] + deltas[1])
         agree = [(np.sign(d) == sign) & (sign != 0) for d in deltas]
-        mean = sum(np.where(a, d, 0) for a, d in zip(agree, deltas, strict=True)) / np.maximum(1, sum(a.astype(int) for a in agree))
+        mean = sum(np.where(a, d, 0) for a, d in zip(agree, deltas, strict=True)) / np.maximum(
+            1, sum(a.astype(int) for a in agree)
+        )
         wanted = start + (mean if method == "ties" else sum(deltas))
         assert_rounded(found[0][name], wanted, terms=np.abs(start) + np.abs(one) + np.abs(two), steps=4)
 
@@ -122,7 +156,10 @@ def test_blocks_are_handed_out_from_a_few_files_at_a_time_and_none_is_lost() -> 
 
 
 def test_results_are_reduced_in_the_order_of_blocks(small_units: int) -> None:
-    jobs = [Job(f"t{i}", DTYPES["F32"], (n,), n, f"file{i % 6}", (True,)) for i, n in enumerate([1000, 0, 64, 65, 63, 500, 128, 1])]
+    jobs = [
+        Job(f"t{i}", DTYPES["F32"], (n,), n, f"file{i % 6}", (True,))
+        for i, n in enumerate([1000, 0, 64, 65, 63, 500, 128, 1])
+    ]
     for workers in (1, 2, 5):
         seen: list[tuple[str, int]] = []
         done: list[float] = []
@@ -196,17 +233,32 @@ FLOATS = ["F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"]
 def tensor_tables(draw: st.DrawFn) -> dict[str, tuple[tuple[str, str, str], tuple[int, ...]]]:
     """Name: dtypes of base and two models, shape; sizes around the block size of 64."""
     shape = st.one_of(
-        st.sampled_from([(), (0,), (0, 5), (3, 0, 2), (1,), (63,), (64,), (65,), (128,), (2, 64), (13, 10), (1, 1, 129)]),
+        st.sampled_from(
+            [(), (0,), (0, 5), (3, 0, 2), (1,), (63,), (64,), (65,), (128,), (2, 64), (13, 10), (1, 1, 129)]
+        ),
         st.lists(st.integers(0, 9), max_size=4).map(tuple),
     )
-    dtypes = st.one_of(st.tuples(*[st.sampled_from(FLOATS)] * 3), st.sampled_from(["I64", "I32", "U8", "BOOL"]).map(lambda d: (d, d, d)))
+    dtypes = st.one_of(
+        st.tuples(*[st.sampled_from(FLOATS)] * 3),
+        st.sampled_from(["I64", "I32", "U8", "BOOL"]).map(lambda d: (d, d, d)),
+    )
     return {f"t{i}.weight": draw(st.tuples(dtypes, shape)) for i in range(draw(st.integers(1, 6)))}
 
 
-@given(table=tensor_tables(), shards=st.integers(1, 3), workers=st.integers(1, 4), wanted=st.sampled_from([None, "float32", "bfloat16"]))
+@given(
+    table=tensor_tables(),
+    shards=st.integers(1, 3),
+    workers=st.integers(1, 4),
+    wanted=st.sampled_from([None, "float32", "bfloat16"]),
+)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tensors_of_any_shape_and_dtype(
-    small_units: int, tmp_path_factory: pytest.TempPathFactory, table: dict[str, Any], shards: int, workers: int, wanted: str | None
+    small_units: int,
+    tmp_path_factory: pytest.TempPathFactory,
+    table: dict[str, Any],
+    shards: int,
+    workers: int,
+    wanted: str | None,
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     draw = np.random.default_rng(len(table))
@@ -215,8 +267,19 @@ def test_tensors_of_any_shape_and_dtype(
         whole = draw.integers(0, 2, size=shape)
         for model, dtype in zip(models, dtypes, strict=True):
             model[name] = stored(draw.normal(size=shape) if dtype in FLOATS else np.asarray(whole), dtype)
-    folders = [write_folder(folder / f"m{i}", m, shards=min(shards, len(table)) if i == 0 else 1) for i, m in enumerate(models)]
-    merge(folders[1:], folder / "out", method="task_arithmetic", base=folders[0], weights=[0.5, 0.25], workers=workers, dtype=wanted, sync=False)
+    folders = [
+        write_folder(folder / f"m{i}", m, shards=min(shards, len(table)) if i == 0 else 1) for i, m in enumerate(models)
+    ]
+    merge(
+        folders[1:],
+        folder / "out",
+        method="task_arithmetic",
+        base=folders[0],
+        weights=[0.5, 0.25],
+        workers=workers,
+        dtype=wanted,
+        sync=False,
+    )
     found = read_folder(folder / "out")
     assert found.keys() == table.keys()
     for name, (dtypes, shape) in table.items():
@@ -226,7 +289,12 @@ def test_tensors_of_any_shape_and_dtype(
             continue
         assert found[name].shape == shape
         assert found[name].dtype == ({"float32": "F32", "bfloat16": "BF16"}[wanted] if wanted else dtypes[0])
-        assert_rounded(found[name], base + 0.5 * (one - base) + 0.25 * (two - base), terms=np.abs(base) + np.abs(one) + np.abs(two), steps=4)
+        assert_rounded(
+            found[name],
+            base + 0.5 * (one - base) + 0.25 * (two - base),
+            terms=np.abs(base) + np.abs(one) + np.abs(two),
+            steps=4,
+        )
     shutil.rmtree(folder)
 
 
@@ -250,7 +318,9 @@ def test_nan_and_infinities_are_named_with_file_tensor_and_place(
     folders, fisher = parents(tmp_path, shards=2)
     models, request = inputs_of(method, count, folders, fisher)
     name = "model.layers.1.mlp.up_proj.weight"
-    for number, (folder, role) in enumerate([(models[-1], f"model {count}"), (folders[0], "base"), (fisher[0], "Fisher 1")]):
+    for number, (folder, role) in enumerate(
+        [(models[-1], f"model {count}"), (folders[0], "base"), (fisher[0], "Fisher 1")]
+    ):
         if (role == "base" and "base" not in request) or (role == "Fisher 1" and method != "fisher"):
             continue
         sound = tmp_path / f"sound{number}"
@@ -266,7 +336,10 @@ def test_nan_and_infinities_are_named_with_file_tensor_and_place(
         shutil.copytree(sound, folder)
 
 
-@pytest.mark.parametrize(("method", "parameters"), [("wise_ft", {"alpha": 0.0}), ("wise_ft", {"alpha": 1.0}), ("linear", {"weights": [1, 0]})])
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("wise_ft", {"alpha": 0.0}), ("wise_ft", {"alpha": 1.0}), ("linear", {"weights": [1, 0]})],
+)
 def test_a_model_of_weight_zero_is_looked_at_too(method: str, parameters: dict[str, Any], tmp_path: Path) -> None:
     folders, _ = parents(tmp_path, shards=1)
     count = 1 if method == "wise_ft" else 2
@@ -281,7 +354,8 @@ def test_nan_in_a_tensor_that_is_only_copied(tmp_path: Path) -> None:
     one["extra.weight"] = stored(np.array([1.0, np.inf, np.nan]), "F16")
     folders = [write_folder(tmp_path / f"m{i}", m) for i, m in enumerate((one, two))]
     with pytest.raises(
-        ModelError, match=r"extra\.weight in .*m0/model\.safetensors \(model 1\) holds 1 NaN and 1 infinite of 3 values, the first at \[1\]"
+        ModelError,
+        match=r"extra\.weight in .*m0/model\.safetensors \(model 1\) holds 1 NaN and 1 infinite of 3 values, the first at \[1\]",
     ):
         merge(folders, tmp_path / "out", policies=Policies(unmatched="keep"), sync=False)
 
@@ -293,10 +367,17 @@ def test_nan_in_fp8_which_has_no_infinity(tmp_path: Path) -> None:
         merge(folders, tmp_path / "out", sync=False)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("float16", 50_000.0), ("float8_e4m3fn", 300.0), ("bfloat16", 3e38), ("float32", 3e38)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float16", 50_000.0), ("float8_e4m3fn", 300.0), ("bfloat16", 3e38), ("float32", 3e38)]
+)
 def test_results_that_do_not_fit_are_named(dtype: str, size: float, tmp_path: Path) -> None:
-    folders = [write_folder(tmp_path / f"m{i}", {"big.weight": stored(np.array([1.0, size, -size]), "F32")}) for i in range(2)]
-    with pytest.raises(ModelError, match=rf"big\.weight: 2 results are too large for {dict(float16='F16', float8_e4m3fn='F8_E4M3').get(dtype, '')}"):
+    folders = [
+        write_folder(tmp_path / f"m{i}", {"big.weight": stored(np.array([1.0, size, -size]), "F32")}) for i in range(2)
+    ]
+    with pytest.raises(
+        ModelError,
+        match=rf"big\.weight: 2 results are too large for {dict(float16='F16', float8_e4m3fn='F8_E4M3').get(dtype, '')}",
+    ):
         merge(folders, tmp_path / "out", normalize=False, dtype=dtype, sync=False)
     assert not list(tmp_path.glob("*out*"))
 
@@ -310,7 +391,9 @@ def test_integer_tensors_must_be_the_same(small_units: int, tmp_path: Path) -> N
     changed[199] = 0
     shutil.rmtree(folders[2])
     write_folder(folders[2], model | {"ids": stored(changed, "I64")})
-    with pytest.raises(ShapeError, match=r"ids \(I64\) is not the same in model 1 and model 2\. Integer tensors cannot be averaged"):
+    with pytest.raises(
+        ShapeError, match=r"ids \(I64\) is not the same in model 1 and model 2\. Integer tensors cannot be averaged"
+    ):
         merge(folders[1:3], tmp_path / "out", sync=False)
     assert not (tmp_path / "out").exists()
 
@@ -320,15 +403,27 @@ def test_integer_tensors_must_be_the_same(small_units: int, tmp_path: Path) -> N
 
 def test_the_record_says_where_it_comes_from(tmp_path: Path) -> None:
     folders, _ = parents(tmp_path, shards=2)
-    built = merge(folders[1:3], tmp_path / "out", method="ties", base=folders[0], density=0.25, dtype="bfloat16", sync=False)
+    built = merge(
+        folders[1:3], tmp_path / "out", method="ties", base=folders[0], density=0.25, dtype="bfloat16", sync=False
+    )
     record = json.loads((tmp_path / "out" / FILE).read_text())
     assert record["command"] == "merge" and record["method"]["method"] == "ties" and record["method"]["density"] == 0.25
-    assert [p["role"] for p in record["parents"]] == ["base", "model 1", "model 2"] and record["parents"][1]["name"] == str(folders[1])
+    assert [p["role"] for p in record["parents"]] == ["base", "model 1", "model 2"] and record["parents"][1][
+        "name"
+    ] == str(folders[1])
     for parent, folder in zip(record["parents"], folders, strict=False):
         assert parent["fingerprint"] == content_fingerprint(CheckpointReader(folder))
-    assert record["fingerprint"] == content_fingerprint(CheckpointReader(tmp_path / "out")) == built.record["fingerprint"]
-    assert record["tensors"].keys() == read_folder(tmp_path / "out").keys() and all(len(d) == 32 for d in record["tensors"].values())
-    assert record["layout"] == "base" and record["plan"]["tensors"] == len(record["tensors"]) and {"holdfast", "numpy"} <= record["versions"].keys()
+    assert (
+        record["fingerprint"] == content_fingerprint(CheckpointReader(tmp_path / "out")) == built.record["fingerprint"]
+    )
+    assert record["tensors"].keys() == read_folder(tmp_path / "out").keys() and all(
+        len(d) == 32 for d in record["tensors"].values()
+    )
+    assert (
+        record["layout"] == "base"
+        and record["plan"]["tensors"] == len(record["tensors"])
+        and {"holdfast", "numpy"} <= record["versions"].keys()
+    )
     assert record["request"]["dtype"] == "bfloat16" and record["request"]["policies"]["vocabulary"] == "error"
 
 
@@ -338,7 +433,11 @@ def test_a_fingerprint_is_of_names_dtypes_shapes_and_values(tmp_path: Path) -> N
         model, {"b": model["b"], "a": model["a"]}, {"c": model["a"], "b": model["b"]}, model | {"a": stored(np.arange(6.0).reshape(3, 2), "F32")},
         model | {"a": stored(np.array([[0, 1, 2], [3, 4, 5.5]]), "F32")}, {"a": model["a"]}, model | {"a": model["a"]._replace(dtype="I32")},
     ]  # fmt: skip
-    found = [content_fingerprint(CheckpointReader(write_folder(tmp_path / f"v{i}", v, shards=1 + i % 2))) for i, v in enumerate(variants) if i != 5]
+    found = [
+        content_fingerprint(CheckpointReader(write_folder(tmp_path / f"v{i}", v, shards=1 + i % 2)))
+        for i, v in enumerate(variants)
+        if i != 5
+    ]
     assert found[0] == found[1] and len(set(found)) == len(found) - 1
 
 
@@ -348,7 +447,9 @@ def test_parents_that_are_views_are_recorded_by_their_folders(tmp_path: Path) ->
     first = write_folder(tmp_path / "m0", random_model(0), tokens=tokens)
     second = write_folder(tmp_path / "m1", random_model(1, shapes=llama_shapes(head=True)), tokens=tokens[::-1])
     record = merge([first, second], tmp_path / "out", policies=Policies(tied_heads="untie"), sync=False).record
-    assert [p["fingerprint"] for p in record["parents"]] == [content_fingerprint(CheckpointReader(f)) for f in (first, second)]
+    assert [p["fingerprint"] for p in record["parents"]] == [
+        content_fingerprint(CheckpointReader(f)) for f in (first, second)
+    ]
 
 
 def test_an_estimate_is_positive_and_leaves_nothing(tmp_path: Path) -> None:
@@ -389,5 +490,8 @@ def test_there_is_at_least_one_worker(workers: int, tmp_path: Path) -> None:
 def test_built_says_how_long_it_took(tmp_path: Path) -> None:
     folders, _ = parents(tmp_path, shards=1)
     built = merge(folders[1:3], tmp_path / "out", sync=False)
-    assert built.seconds.keys() == {"measure", "merge", "close", "total"} and built.seconds["total"] >= built.seconds["merge"] > 0
+    assert (
+        built.seconds.keys() == {"measure", "merge", "close", "total"}
+        and built.seconds["total"] >= built.seconds["merge"] > 0
+    )
     assert dataclasses.is_dataclass(built) and built.resumed == ()

@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from holdfast.checkpoints.companions import changed_config, companions, config_value, copy_companions, torch_name, write_config
+from holdfast.checkpoints.companions import (
+    changed_config,
+    companions,
+    config_value,
+    copy_companions,
+    torch_name,
+    write_config,
+)
 from holdfast.errors import ConfigError, ModelError, StorageError
 
 TRAVEL = [
@@ -32,7 +39,9 @@ def test_what_travels_and_what_stays(tmp_path):
     source = fill(tmp_path / "from", TRAVEL + STAY)
     assert [p.as_posix() for p in companions(source)] == TRAVEL
     assert copy_companions(source, tmp_path / "to") == TRAVEL
-    copied = {p.relative_to(tmp_path / "to").as_posix(): p.read_text() for p in (tmp_path / "to").rglob("*") if p.is_file()}
+    copied = {
+        p.relative_to(tmp_path / "to").as_posix(): p.read_text() for p in (tmp_path / "to").rglob("*") if p.is_file()
+    }
     assert copied == {name: f"x {name}" for name in TRAVEL}
 
 
@@ -42,7 +51,10 @@ def test_links_are_followed(tmp_path):
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "tokenizer.json").symlink_to(tmp_path / "blob")
     copy_companions(tmp_path / "from", tmp_path / "to")
-    assert not (tmp_path / "to" / "tokenizer.json").is_symlink() and (tmp_path / "to" / "tokenizer.json").read_text() == "{}"
+    assert (
+        not (tmp_path / "to" / "tokenizer.json").is_symlink()
+        and (tmp_path / "to" / "tokenizer.json").read_text() == "{}"
+    )
 
 
 def test_a_tokenizer_replaces_another_as_a_whole(tmp_path):
@@ -50,15 +62,26 @@ def test_a_tokenizer_replaces_another_as_a_whole(tmp_path):
     own = fill(tmp_path / "adapter", ["tokenizer.json", "tokenizer_config.json", "adapter_config.json"], "new")
     copy_companions(base, tmp_path / "to")
     copy_companions(own, tmp_path / "to")
-    left = {p.relative_to(tmp_path / "to").as_posix(): p.read_text() for p in (tmp_path / "to").rglob("*") if p.is_file()}
-    kept = ["LICENSE.txt", "USE_POLICY.md", "custom_generate/generate.py", "generation_config.json", "modeling_own.py", "preprocessor_config.json"]
+    left = {
+        p.relative_to(tmp_path / "to").as_posix(): p.read_text() for p in (tmp_path / "to").rglob("*") if p.is_file()
+    }
+    kept = [
+        "LICENSE.txt",
+        "USE_POLICY.md",
+        "custom_generate/generate.py",
+        "generation_config.json",
+        "modeling_own.py",
+        "preprocessor_config.json",
+    ]
     assert left == {n: f"x {n}" for n in kept} | {n: f"new {n}" for n in ("tokenizer.json", "tokenizer_config.json")}
 
 
 def test_a_template_alone_replaces_only_itself(tmp_path):
     copy_companions(fill(tmp_path / "base", TRAVEL), tmp_path / "to")
     copy_companions(fill(tmp_path / "other", ["chat_template.jinja"], "new"), tmp_path / "to")
-    assert (tmp_path / "to" / "tokenizer.json").is_file() and (tmp_path / "to" / "chat_template.jinja").read_text().startswith("new")
+    assert (tmp_path / "to" / "tokenizer.json").is_file() and (
+        tmp_path / "to" / "chat_template.jinja"
+    ).read_text().startswith("new")
 
 
 def test_a_target_that_cannot_be_written(tmp_path):
@@ -115,7 +138,12 @@ def test_an_unchanged_file_is_copied_byte_for_byte(tmp_path):
     assert write_config(tmp_path / "from", tmp_path / "to", changes={"dtype": "BF16"}) == json.loads(text)
     assert (tmp_path / "to" / "config.json").read_bytes() == text.encode()
     write_config(tmp_path / "from", tmp_path / "to", changes={"vocab_size": 7})
-    assert list(json.loads((tmp_path / "to" / "config.json").read_text()).items()) == [("b", 1), ("a", "é"), ("dtype", "bfloat16"), ("vocab_size", 7)]
+    assert list(json.loads((tmp_path / "to" / "config.json").read_text()).items()) == [
+        ("b", 1),
+        ("a", "é"),
+        ("dtype", "bfloat16"),
+        ("vocab_size", 7),
+    ]
 
 
 def test_faults_are_named(tmp_path):

@@ -86,7 +86,12 @@ def test_numbers_are_pinned():
 def test_the_inverse_is_accurate_everywhere():
     """The ends of the range, both sides of where the approximations change, and a fine grid, against SciPy."""
     w = np.concatenate(
-        [np.arange(5000.0), 2.0**32 - 1 - np.arange(5000.0), np.linspace(0, 2.0**32 - 1, 400_001).round(), 0.075 * 2.0**32 + np.arange(-9.0, 9)]
+        [
+            np.arange(5000.0),
+            2.0**32 - 1 - np.arange(5000.0),
+            np.linspace(0, 2.0**32 - 1, 400_001).round(),
+            0.075 * 2.0**32 + np.arange(-9.0, 9),
+        ]
     )
     u = (w + 0.5) * 2.0**-32
     z, expected = inverse_normal(u), ndtri(u)

@@ -49,7 +49,9 @@ def test_against_plain_torch(dtype: torch.dtype) -> None:
     pairs = []
     for number, name in enumerate(NAMES):
         start = torch.randn(5 + number, 3, generator=generator)
-        pairs.append((name, start.to(dtype), (start + 0.1 * number * torch.randn(start.shape, generator=generator)).to(dtype)))
+        pairs.append(
+            (name, start.to(dtype), (start + 0.1 * number * torch.randn(start.shape, generator=generator)).to(dtype))
+        )
     found = {d.layer: d for d in layer_distances(iter(pairs))}
     assert list(found) == ["embed", "0", "2", "11", "norm", "head", "other", "total"]
     for layer, moved in found.items():
@@ -100,7 +102,9 @@ def test_folders_against_float64(dtypes: tuple[str, str], small_units: int, tmp_
     assert [layer.layer for layer in found.layers] == ["embed", "0", "1", "norm", "head", "other", "total"]
     for layer in found.layers:
         mine = [p for n, p in pairs.items() if layer.layer in ("total", layer_of(n))]
-        assert said(layer) == pytest.approx(figures(mine), rel=1e-9) and layer.parameters == sum(a.size for a, _ in mine)
+        assert said(layer) == pytest.approx(figures(mine), rel=1e-9) and layer.parameters == sum(
+            a.size for a, _ in mine
+        )
     assert found.total.parameters == sum(t.values.size for t in start.values())
 
 
@@ -111,7 +115,12 @@ def plain(found: CheckpointDistance) -> CheckpointDistance:
 def test_threads_and_shards_change_no_figure(small_units: int, tmp_path: Path) -> None:
     models = [random_model(i) for i in range(2)]
     found = [
-        plain(distance(*(write_folder(tmp_path / f"{shards}-{i}", m, shards=shards) for i, m in enumerate(models)), workers=workers))
+        plain(
+            distance(
+                *(write_folder(tmp_path / f"{shards}-{i}", m, shards=shards) for i, m in enumerate(models)),
+                workers=workers,
+            )
+        )
         for shards, workers in ((1, 1), (8, 1), (3, 5), (6, 2))
     ]
     by_name = [sorted(f.tensors, key=lambda t: t.name) for f in found]
@@ -122,12 +131,22 @@ def test_threads_and_shards_change_no_figure(small_units: int, tmp_path: Path) -
 def test_a_checkpoint_is_at_no_distance_from_itself(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a", random_model(0))
     total = distance(folder, folder).total
-    assert (total.l2, total.relative, total.sign_agreement) == (0.0, 0.0, 1.0) and total.cosine == pytest.approx(1.0, abs=1e-12)
+    assert (total.l2, total.relative, total.sign_agreement) == (0.0, 0.0, 1.0) and total.cosine == pytest.approx(
+        1.0, abs=1e-12
+    )
 
 
 def test_zeros_and_empty_tensors_have_no_angle(tmp_path: Path) -> None:
-    start: Model = {"zero": stored(np.zeros(4), "F32"), "empty": stored(np.zeros((0, 3)), "F32"), "negative": stored(np.array([-0.0, 1.0]), "F32")}
-    result: Model = {"zero": stored(np.ones(4), "F32"), "empty": start["empty"], "negative": stored(np.array([0.0, 1.0]), "F32")}
+    start: Model = {
+        "zero": stored(np.zeros(4), "F32"),
+        "empty": stored(np.zeros((0, 3)), "F32"),
+        "negative": stored(np.array([-0.0, 1.0]), "F32"),
+    }
+    result: Model = {
+        "zero": stored(np.ones(4), "F32"),
+        "empty": start["empty"],
+        "negative": stored(np.array([0.0, 1.0]), "F32"),
+    }
     zero, empty, negative = distance(write_folder(tmp_path / "a", start), write_folder(tmp_path / "b", result)).tensors
     assert zero.relative == math.inf and math.isnan(zero.cosine) and zero.sign_agreement == 0.0
     assert empty.l2 == 0.0 and math.isnan(empty.sign_agreement)
@@ -135,13 +154,22 @@ def test_zeros_and_empty_tensors_have_no_angle(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_in_the_notes(tmp_path: Path) -> None:
-    start = random_model(0, shapes=llama_shapes() | {"gone": (2,), "reshaped": (2, 3)}) | {"ids": stored(np.arange(3), "I64")}
-    result = random_model(0, shapes=llama_shapes() | {"new": (2,), "reshaped": (3, 2)}) | {"ids": stored(np.arange(3), "I64")}
+    start = random_model(0, shapes=llama_shapes() | {"gone": (2,), "reshaped": (2, 3)}) | {
+        "ids": stored(np.arange(3), "I64")
+    }
+    result = random_model(0, shapes=llama_shapes() | {"new": (2,), "reshaped": (3, 2)}) | {
+        "ids": stored(np.arange(3), "I64")
+    }
     quantised = {"quantization_config": {"quant_method": "fp8"}}
     found = distance(write_folder(tmp_path / "a", start), write_folder(tmp_path / "b", result, config=quantised))
     assert len(found.tensors) == len(llama_shapes())
     notes = " | ".join(found.notes)
-    for wanted in ("only in the start: gone", "only in the result: new", "of different shapes: reshaped", "not of floating-point numbers: ids"):
+    for wanted in (
+        "only in the start: gone",
+        "only in the result: new",
+        "of different shapes: reshaped",
+        "not of floating-point numbers: ids",
+    ):
         assert f"1 tensors {wanted}" in notes
     assert "is quantised (fp8)" in notes
     with pytest.raises(ModelError, match=r"have no tensor in common(?s:.*)only in the start: x"):
@@ -152,8 +180,13 @@ def test_rows_are_matched_by_token(tmp_path: Path) -> None:
     order = np.random.default_rng(0).permutation(40)
     tokens = [f"t{i}" for i in range(40)]
     start = random_model(0, "F32")
-    result = dict(start) | {"model.embed_tokens.weight": stored(start["model.embed_tokens.weight"].values[order], "F32")}
-    found = distance(write_folder(tmp_path / "a", start, tokens=tokens), write_folder(tmp_path / "b", result, tokens=[tokens[i] for i in order]))
+    result = dict(start) | {
+        "model.embed_tokens.weight": stored(start["model.embed_tokens.weight"].values[order], "F32")
+    }
+    found = distance(
+        write_folder(tmp_path / "a", start, tokens=tokens),
+        write_folder(tmp_path / "b", result, tokens=[tokens[i] for i in order]),
+    )
     assert found.total.l2 == 0.0 and len(found.notes) == 1
 
 
@@ -165,6 +198,7 @@ def test_nan_is_named_in_a_comparison(spoilt: int, small_units: int, tmp_path: P
     models[spoilt]["model.layers.1.mlp.up_proj.weight"] = stored(values, "BF16")
     folders = [write_folder(tmp_path / f"m{i}", m, shards=2) for i, m in enumerate(models)]
     with pytest.raises(
-        ModelError, match=rf"model\.layers\.1\.mlp\.up_proj\.weight in .*m{spoilt}/model-0000\d.* holds 1 NaN of 300 values, the first at \[24, 11\]"
+        ModelError,
+        match=rf"model\.layers\.1\.mlp\.up_proj\.weight in .*m{spoilt}/model-0000\d.* holds 1 NaN of 300 values, the first at \[24, 11\]",
     ):
         distance(*folders)

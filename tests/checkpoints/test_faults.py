@@ -29,7 +29,13 @@ class Case:
         base = random_model(0, shapes=shapes)
         models = [base, random_model(1, shapes=shapes, near=base)]
         self.parents = [
-            write_folder(folder / n, m, shards=shards, tokens=[f"t{i}" for i in range(40)], files={"generation_config.json": "{}"})
+            write_folder(
+                folder / n,
+                m,
+                shards=shards,
+                tokens=[f"t{i}" for i in range(40)],
+                files={"generation_config.json": "{}"},
+            )
             for n, m in zip(("base", "tuned"), models, strict=True)
         ]
         merge(self.parents, self.output, weights=[1.0, 9.0], sync=False)
@@ -101,7 +107,9 @@ def test_adapters_and_fisher_information_are_inputs(tmp_path: Path) -> None:
 
 
 def test_an_existing_output_is_kept_unless_it_is_to_be_replaced(case: Case) -> None:
-    with pytest.raises(RunFolderError, match=r"out exists and is not empty\. Choose another folder, or add --overwrite"):
+    with pytest.raises(
+        RunFolderError, match=r"out exists and is not empty\. Choose another folder, or add --overwrite"
+    ):
         case.prepared().write(case.output)
     case.check()
     case.prepared().write(case.output, overwrite=True, sync=False)
@@ -117,7 +125,10 @@ def test_a_shard_that_is_cut_between_planning_and_reading(workers: int, case: Ca
     prepared = case.prepared()
     file = case.parents[1] / "model-00002-of-00003.safetensors"
     os.truncate(file, file.stat().st_size - 10)
-    with pytest.raises(ModelError, match=r"tuned/model-00002-of-00003\.safetensors ends within model\.layers\.\d\..*weight: it has become shorter"):
+    with pytest.raises(
+        ModelError,
+        match=r"tuned/model-00002-of-00003\.safetensors ends within model\.layers\.\d\..*weight: it has become shorter",
+    ):
         prepared.write(case.output, overwrite=True, workers=workers)
     case.check(changed=case.parents[1])
 
@@ -134,7 +145,9 @@ def test_a_shard_that_is_written_meanwhile(what: str, case: Case) -> None:
         os.replace(file.with_suffix(".new"), file)
     else:
         os.utime(file, ns=(0, 0))
-    with pytest.raises(ModelError, match=r"tuned/model-00003-of-00003\.safetensors has been changed since it was opened"):
+    with pytest.raises(
+        ModelError, match=r"tuned/model-00003-of-00003\.safetensors has been changed since it was opened"
+    ):
         prepared.write(case.output, overwrite=True)
     case.check(changed=case.parents[1])
 
@@ -149,7 +162,10 @@ def test_a_disk_that_cannot_be_read(case: Case, monkeypatch: pytest.MonkeyPatch)
         return real(descriptor, buffers, position)
 
     monkeypatch.setattr(os, "preadv", failing)
-    with pytest.raises(ModelError, match=r"(base|tuned)/model-0000\d-of-00003\.safetensors cannot be read at model\..*weight: Input/output error"):
+    with pytest.raises(
+        ModelError,
+        match=r"(base|tuned)/model-0000\d-of-00003\.safetensors cannot be read at model\..*weight: Input/output error",
+    ):
         prepared.write(case.output, overwrite=True)
     case.check()
 
@@ -164,7 +180,10 @@ def test_nan_found_in_the_last_tensor_leaves_the_earlier_output(case: Case) -> N
         lambda: perturb(bad, case.output, scale=1.0, seed=0, stds={"model.norm.weight": 1.0}, overwrite=True),
         lambda: prepare_extract(bad, case.parents[0]).write(case.output, overwrite=True),
     ):
-        with pytest.raises(ModelError, match=r"model\.norm\.weight in .*bad/model\.safetensors .*holds 1 NaN of 12 values, the first at \[11\]"):
+        with pytest.raises(
+            ModelError,
+            match=r"model\.norm\.weight in .*bad/model\.safetensors .*holds 1 NaN of 12 values, the first at \[11\]",
+        ):
             write()
         case.check()
 
@@ -200,7 +219,9 @@ def test_a_disk_that_fills_up(after: int, case: Case, monkeypatch: pytest.Monkey
         return real(descriptor, view, position)
 
     monkeypatch.setattr(os, "pwrite", failing)
-    with pytest.raises(StorageError, match=r"Could not write .*out \(No space left on device\).*inputs and earlier output are intact"):
+    with pytest.raises(
+        StorageError, match=r"Could not write .*out \(No space left on device\).*inputs and earlier output are intact"
+    ):
         case.prepared().write(case.output, overwrite=True, workers=1, sync=False)
     case.check()
 
@@ -217,7 +238,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True
+        ).returncode
+    ):
         pytest.skip("needs the right to mount a tmpfs")
     try:
         yield place
@@ -233,7 +259,9 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(small_disk: P
     case.check()
 
 
-def test_a_disk_that_fills_up_in_the_middle_and_is_tidied_then(small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_in_the_middle_and_is_tidied_then(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Something else takes the room that was there at the beginning. What is finished is kept for the next try."""
     case = Case(tmp_path / "in", output=small_disk / "out", width=64, shards=7)
     ballast = fill(small_disk, leave=130_000)
@@ -257,7 +285,9 @@ def test_a_disk_that_is_read_only(small_disk: Path, tmp_path: Path) -> None:
     case = Case(tmp_path / "in", output=small_disk / "out")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for output in (case.output, small_disk / "other", small_disk / "deep" / "er"):
-        with pytest.raises(RunFolderError, match=r"cannot be written \(Read-only file system\)\. Choose a folder that you may write to"):
+        with pytest.raises(
+            RunFolderError, match=r"cannot be written \(Read-only file system\)\. Choose a folder that you may write to"
+        ):
             case.prepared().write(output, overwrite=True)
     case.check()
     merge([case.output, case.output], tmp_path / "from-there", sync=False)  # reading needs no right to write

@@ -15,7 +15,7 @@ from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.residual import extract_residual
 from holdfast.errors import ModelError
-from holdfast.results import to_jsonable, write_json
+from holdfast.support.files import to_jsonable, write_json
 
 SHAPES = {
     "model.embed_tokens.weight": (12, 4),
@@ -61,11 +61,16 @@ def test_contents_of_a_model(tmp_path: Path) -> None:
     assert (found.kind, found.architecture, found.tensors, found.layers) == ("model", "LlamaForCausalLM", 7, 2)
     assert found.parameters == sum(int(np.prod(s)) for s in SHAPES.values()) == sum(found.parameters_by_kind.values())
     assert found.parameters_by_kind == {"embed": 48, "attention": 16, "mlp": 32, "norm": 12, "head": 48}
-    assert [(s.dtype, s.tensors, s.parameters, s.bytes) for s in found.dtypes] == [("F16", 4, 144, 288), ("F32", 3, 12, 48)]
+    assert [(s.dtype, s.tensors, s.parameters, s.bytes) for s in found.dtypes] == [
+        ("F16", 4, 144, 288),
+        ("F32", 3, 12, 48),
+    ]
     assert [(f.name, f.tensors) for f in found.files] == [(SHARDS[0], 4), (SHARDS[1], 3)]
     assert found.vocabulary == {"rows": 12, "config": 12}
     assert found.tied_head is False
-    assert found.sound and found.notes == () and found.provenance == {} and found.run == {} and found.fingerprint is None
+    assert (
+        found.sound and found.notes == () and found.provenance == {} and found.run == {} and found.fingerprint is None
+    )
     assert passed(found) == {
         "files are complete", "headers are sound", "index fits the shards", "configuration can be read", "vocabulary fits", "head is there"
     }  # fmt: skip
@@ -131,7 +136,10 @@ def test_renamed_and_recast_content_is_found(tmp_path: Path) -> None:
     file = tmp_path / "out" / "model.safetensors"
     content = file.read_bytes()
     file.write_bytes(content.replace(b'"dtype":"F16","shape":[8,4]', b'"dtype":"I16","shape":[8,4]'))
-    assert "under other names, dtypes or shapes" in failed(inspect(tmp_path / "out", verify=True))["content is as recorded"]
+    assert (
+        "under other names, dtypes or shapes"
+        in failed(inspect(tmp_path / "out", verify=True))["content is as recorded"]
+    )
     file.write_bytes(content.replace(b"up_proj", b"uq_proj"))
     assert failed(inspect(tmp_path / "out"))["tensors are as recorded"] == (
         "1 lost: model.layers.0.mlp.up_proj.weight; 1 new: model.layers.0.mlp.uq_proj.weight"
@@ -198,7 +206,10 @@ def large_tokenizer(folder: Path) -> None:
 def lost_head(folder: Path) -> None:
     for path in folder.glob("model*"):
         path.unlink()
-    save_file({n: np.zeros(shape, np.float16) for n, shape in SHAPES.items() if n != "lm_head.weight"}, folder / "model.safetensors")
+    save_file(
+        {n: np.zeros(shape, np.float16) for n, shape in SHAPES.items() if n != "lm_head.weight"},
+        folder / "model.safetensors",
+    )
 
 
 @pytest.mark.parametrize(
@@ -267,10 +278,16 @@ def test_a_residual_and_an_adapter(tmp_path: Path) -> None:
     found = inspect(tmp_path / "r", verify=True)
     assert found.sound and found.kind == "residual" and found.tied_head is None
     assert found.provenance["method"] == {"method": "residual", "step": "extract"}
-    assert [f.name for f in found.files] == ["residual-00001-of-00002.safetensors", "residual-00002-of-00002.safetensors"]
+    assert [f.name for f in found.files] == [
+        "residual-00001-of-00002.safetensors",
+        "residual-00002-of-00002.safetensors",
+    ]
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    save_file({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.zeros((2, 4), np.float32)}, adapter / "adapter_model.safetensors")
+    save_file(
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.zeros((2, 4), np.float32)},
+        adapter / "adapter_model.safetensors",
+    )
     assert "adapter_config.json" in failed(inspect(adapter))["configuration can be read"]
     said = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "base_model_name_or_path": "owner/base"}
     write_json(adapter / "adapter_config.json", said)
@@ -283,10 +300,21 @@ def test_a_residual_and_an_adapter(tmp_path: Path) -> None:
 def test_a_run_of_holdfast_is_shown(tmp_path: Path) -> None:
     folder = model(tmp_path / "m")
     method = {"method": "label_annealing", "weight": 1.0}
-    said = {"name": "m", "status": "finished", "retention": [method], "model": {"name": "base", "hash": "ab", "parameters": 3}, "config": {"a": 1}}
+    said = {
+        "name": "m",
+        "status": "finished",
+        "retention": [method],
+        "model": {"name": "base", "hash": "ab", "parameters": 3},
+        "config": {"a": 1},
+    }
     write_json(folder / "run.json", said)
     found = inspect(folder)
-    assert found.run == {"name": "m", "status": "finished", "retention": [method], "model": {"name": "base", "hash": "ab"}}
+    assert found.run == {
+        "name": "m",
+        "status": "finished",
+        "retention": [method],
+        "model": {"name": "base", "hash": "ab"},
+    }
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkpoint_folders import contents, llama_shapes, random_model, read_folder, stored, weights, write_folder, write_tokenizer
+from checkpoint_folders import (
+    contents,
+    llama_shapes,
+    random_model,
+    read_folder,
+    stored,
+    weights,
+    write_folder,
+    write_tokenizer,
+)
 from holdfast.checkpoints.adapters import FILE as ADAPTER
 from holdfast.checkpoints.build import Built
 from holdfast.checkpoints.merge import merge
@@ -68,7 +77,8 @@ class Parents:
         names = ("base", "math", "code")
         self.folder, self.output = folder, folder / "out"
         self.parents = [
-            write_folder(folder / n, m, shards=6, tokens=TOKENS, files={"chat_template.jinja": n}) for n, m in zip(names, models, strict=True)
+            write_folder(folder / n, m, shards=6, tokens=TOKENS, files={"chat_template.jinja": n})
+            for n, m in zip(names, models, strict=True)
         ]
 
     def merge(self, output: Path | None = None, **more: Any) -> Built:
@@ -137,13 +147,19 @@ def test_a_kill_at_any_moment(what: str, earlier: bool, tmp_path: Path) -> None:
         assert [contents(p) for p in parents.parents] == inputs
         if parents.output.exists() and (not earlier or contents(parents.output) != old):
             assert weights(parents.output) == bits  # it was killed when all was done
-            assert json.loads((parents.output / "provenance.json").read_text())["fingerprint"] == wanted.record["fingerprint"]
+            assert (
+                json.loads((parents.output / "provenance.json").read_text())["fingerprint"]
+                == wanted.record["fingerprint"]
+            )
         else:
             assert parents.output.exists() == earlier
         built = build()
         resumed.add(len(built.resumed))
         assert weights(parents.output) == bits and not hidden(tmp_path), number
-        assert not (parents.output / ".lock").exists() and contents(parents.output).keys() == contents(wanted.folder).keys()
+        assert (
+            not (parents.output / ".lock").exists()
+            and contents(parents.output).keys() == contents(wanted.folder).keys()
+        )
     assert {0, 6} < resumed
 
 
@@ -162,7 +178,10 @@ def test_what_was_finished_is_used_and_not_written_again(parents: Parents, tmp_p
     built = parents.merge()
     assert sorted(built.resumed) == finished and {n: (parents.output / n).stat().st_mtime_ns for n in finished} == times
     assert weights(parents.output) == weights(wanted.folder)
-    assert built.record["fingerprint"] == wanted.record["fingerprint"] and built.record["tensors"] == wanted.record["tensors"]
+    assert (
+        built.record["fingerprint"] == wanted.record["fingerprint"]
+        and built.record["tensors"] == wanted.record["tensors"]
+    )
     assert [p["fingerprint"] for p in built.record["parents"]] == [p["fingerprint"] for p in wanted.record["parents"]]
 
 
@@ -185,7 +204,9 @@ def touch(parents: Parents) -> None:
 def retrain(parents: Parents) -> None:
     model = read_folder(parents.parents[2])
     shutil.rmtree(parents.parents[2])
-    write_folder(parents.parents[2], model | {"model.norm.weight": stored(np.ones(12), "BF16")}, shards=6, tokens=TOKENS)
+    write_folder(
+        parents.parents[2], model | {"model.norm.weight": stored(np.ones(12), "BF16")}, shards=6, tokens=TOKENS
+    )
 
 
 def renumber(parents: Parents) -> None:
@@ -194,7 +215,9 @@ def renumber(parents: Parents) -> None:
 
 
 @pytest.mark.parametrize("change", [touch, retrain, renumber])
-def test_inputs_that_changed_meanwhile_begin_anew(change: Callable[[Parents], None], parents: Parents, tmp_path: Path) -> None:
+def test_inputs_that_changed_meanwhile_begin_anew(
+    change: Callable[[Parents], None], parents: Parents, tmp_path: Path
+) -> None:
     half_done(parents)
     change(parents)
     built = parents.merge()
@@ -202,7 +225,10 @@ def test_inputs_that_changed_meanwhile_begin_anew(change: Callable[[Parents], No
     assert read_folder(built.folder) == read_folder(parents.merge(tmp_path / "fresh").folder)
 
 
-@pytest.mark.parametrize("change", [{"density": 0.5}, {"scale": 0.9}, {"layout": "model 2"}, {"weights": [1.0, 2.0]}, {"semantics": "mergekit"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"density": 0.5}, {"scale": 0.9}, {"layout": "model 2"}, {"weights": [1.0, 2.0]}, {"semantics": "mergekit"}],
+)
 def test_another_request_begins_anew(change: dict[str, Any], parents: Parents, tmp_path: Path) -> None:
     half_done(parents)
     built = parents.merge(**change)
@@ -227,10 +253,18 @@ def test_an_adapter_whose_settings_changed_begins_anew(tmp_path: Path) -> None:
     adapter = {}
     for i in range(6):
         for factor, shape in (("lora_A", (2, 12)), ("lora_B", (12, 2))):
-            adapter[f"base_model.model.model.layers.{i}.self_attn.q_proj.{factor}.weight"] = stored(np.ones(shape), "F32")
+            adapter[f"base_model.model.model.layers.{i}.self_attn.q_proj.{factor}.weight"] = stored(
+                np.ones(shape), "F32"
+            )
     write_folder(tmp_path / "adapter", adapter, stem="adapter_model")
     (tmp_path / "adapter" / "config.json").unlink()
-    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"], "base_model_name_or_path": str(tmp_path / "base")}
+    settings = {
+        "peft_type": "LORA",
+        "r": 2,
+        "lora_alpha": 2,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": str(tmp_path / "base"),
+    }
     (tmp_path / "adapter" / ADAPTER).write_text(json.dumps(settings))
 
     def work() -> None:
@@ -255,7 +289,11 @@ def test_a_resumed_extraction_does_not_claim_to_have_looked_at_everything(tmp_pa
     assert whole["remainders"] > 0
     assert in_child(lambda: (at_call(6, die, ("rename",)), parents.extract())) != 0
     built = parents.extract()
-    assert built.resumed and built.record["audit"] == {"remainders": whole["remainders"]} and weights(built.folder) == weights(tmp_path / "whole")
+    assert (
+        built.resumed
+        and built.record["audit"] == {"remainders": whole["remainders"]}
+        and weights(built.folder) == weights(tmp_path / "whole")
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ Ctrl-C
@@ -286,7 +324,9 @@ def test_control_c_at_many_moments(parents: Parents, tmp_path: Path) -> None:
         assert (os.WEXITSTATUS(status) == 3) == bool(text)
         complete = not text or "was written and is complete" in text
         assert parents.output.exists() == complete, text
-        assert ("continues with the files that are finished" in text) == any(list(p.glob("*.safetensors")) for p in hidden(tmp_path)), text
+        assert ("continues with the files that are finished" in text) == any(
+            list(p.glob("*.safetensors")) for p in hidden(tmp_path)
+        ), text
         said |= {"continues"} if "continues" in text else {"anew"} if "begins anew" in text else set()
         assert [contents(p) for p in parents.parents] == inputs
         parents.merge()

@@ -58,7 +58,12 @@ def test_combine_has_the_bits_of_numpy(held, data):
     subtract = data.draw(st.sampled_from(["all", "anchor", "none", "some"]))
     terms = []
     while rest:
-        minus = {"all": rest[1] if len(rest) > 1 else None, "anchor": anchor, "none": None, "some": rest[-1] if data.draw(st.booleans()) else None}
+        minus = {
+            "all": rest[1] if len(rest) > 1 else None,
+            "anchor": anchor,
+            "none": None,
+            "some": rest[-1] if data.draw(st.booleans()) else None,
+        }
         terms.append(Term(data.draw(WEIGHTS), rest[0], minus[subtract]))
         rest = rest[2 if subtract == "all" else 1 :]
     out = data.draw(st.sampled_from([held[0].dtype.name, *FLOATS]))
@@ -72,7 +77,13 @@ def test_combine_has_the_bits_of_numpy(held, data):
 
 @needs_compiler
 @examples
-@given(held=operands(2, 5), weights=st.lists(WEIGHTS, min_size=4, max_size=4), original=st.booleans(), normalize=st.booleans(), data=st.data())
+@given(
+    held=operands(2, 5),
+    weights=st.lists(WEIGHTS, min_size=4, max_size=4),
+    original=st.booleans(),
+    normalize=st.booleans(),
+    data=st.data(),
+)
 def test_ties_has_the_bits_of_numpy(held, weights, original, normalize, data):
     base, *models = held
     limits = [data.draw(st.sampled_from([0.0, 0.01, 0.03, 1e-7, 1.0, 3e38])) for _ in models]
@@ -81,7 +92,9 @@ def test_ties_has_the_bits_of_numpy(held, weights, original, normalize, data):
     out = data.draw(st.sampled_from([base.dtype.name, *FLOATS]))
     x, y = empty(out, len(base.raw)), empty(out, len(base.raw))
     flags = ties(base, models, limits, given_weights, scale, original=original, normalize=normalize, out=x)
-    expected = kernels_numpy.ties(base, models, limits, given_weights, scale, by_count=original, normalize=normalize, out=y)
+    expected = kernels_numpy.ties(
+        base, models, limits, given_weights, scale, by_count=original, normalize=normalize, out=y
+    )
     assert flags == expected
     assert same_bits(x.raw, y.raw)
 
@@ -92,7 +105,9 @@ def test_ties_has_the_bits_of_numpy(held, weights, original, normalize, data):
 def test_delta_histogram_has_the_counts_of_numpy(held, choice):
     base, model = held
     counts = np.zeros((2, 65536), np.int64)
-    assert delta_histogram(base, model, counts[0], level=0) == kernels_numpy.delta_histogram(base, model, counts[1], level=0, prefix=0)
+    assert delta_histogram(base, model, counts[0], level=0) == kernels_numpy.delta_histogram(
+        base, model, counts[1], level=0, prefix=0
+    )
     assert np.array_equal(*counts)
     assert counts[0].sum() == len(base.raw)
     filled = np.flatnonzero(counts[0])
@@ -114,7 +129,13 @@ def test_moments_are_those_of_numpy(held):
 
 @needs_compiler
 @examples
-@given(held=operands(1, 1), key=st.integers(0, 2**64 - 1), start=st.integers(0, 2**40), sigma=st.sampled_from([0.0, 1e-3, 1.0, 1e38]), out=NAMES)
+@given(
+    held=operands(1, 1),
+    key=st.integers(0, 2**64 - 1),
+    start=st.integers(0, 2**40),
+    sigma=st.sampled_from([0.0, 1e-3, 1.0, 1e38]),
+    out=NAMES,
+)
 def test_perturb_has_the_bits_of_numpy(held, key, start, sigma, out):
     x, y = empty(out, len(held[0].raw)), empty(out, len(held[0].raw))
     assert perturb(held[0], key, start, sigma, x) == kernels_numpy.perturb(held[0], key, start, sigma, y)
@@ -132,7 +153,9 @@ def test_combine_is_the_formula(form, name):
     out = empty(name, n)
     assert combine(a, [Term(0.4, b, a), Term(-0.7, m, o), Term(1.0, o)], out) == Flags(0, 0)
     exact = wide(a) + 0.4 * (wide(b) - wide(a)) - 0.7 * (wide(m) - wide(o)) + wide(o)
-    within = {"F64": 1e-16, "F32": 3e-8, "BF16": 2.0**-11, "F16": 2.0**-14, "F8_E4M3": 2.0**-7, "F8_E5M2": 2.0**-6}[name]
+    within = {"F64": 1e-16, "F32": 3e-8, "BF16": 2.0**-11, "F16": 2.0**-14, "F8_E4M3": 2.0**-7, "F8_E5M2": 2.0**-6}[
+        name
+    ]
     assert np.abs(exact).max() < 0.25
     assert np.abs(wide(out) - exact).max() < 1.001 * within
     nearest = stored(exact, name)
@@ -231,7 +254,15 @@ def test_more_operands_than_the_mask_has_bits(form):
 # ------------------------------------------------------------------------------------------------------- TIES
 
 
-def ties_of_one(base: float, values: list[float], limits: list[float], weights: list[float], scale: float, original: bool, normalize: bool) -> float:
+def ties_of_one(
+    base: float,
+    values: list[float],
+    limits: list[float],
+    weights: list[float],
+    scale: float,
+    original: bool,
+    normalize: bool,
+) -> float:
     """The definition, for one element."""
     kept = [w * (v - base) if abs(v - base) >= t else 0.0 for v, t, w in zip(values, limits, weights, strict=True)]
     total = sum(kept)
@@ -251,7 +282,12 @@ def test_ties_is_its_definition(form, original, normalize, weights):
     base, *models = (stored(v, "F32") for v in values)
     limits, out = [0.0, 0.125, 3 / 64], empty("F32", 1500)
     assert ties(base, models, limits, weights, 0.5, original=original, normalize=normalize, out=out) == Flags(0, 0)
-    expected = [ties_of_one(*map(float, v[:1]), [float(x) for x in v[1:]], limits, weights or [1.0] * 3, 0.5, original, normalize) for v in values.T]
+    expected = [
+        ties_of_one(
+            *map(float, v[:1]), [float(x) for x in v[1:]], limits, weights or [1.0] * 3, 0.5, original, normalize
+        )
+        for v in values.T
+    ]
     np.testing.assert_allclose(wide(out), expected, rtol=0, atol=1e-7)
 
 
@@ -318,7 +354,16 @@ def test_moments_are_the_sums(form, name, n):
     if n > 1:
         a.raw.view(a.dtype.bits)[0] = b.raw.view(b.dtype.bits)[0] | 1 << (8 * a.dtype.itemsize - 1)  # -0.0 beside 0.0
         assert x[0] == y[0] == 0
-    expected = [n, ((y - x) ** 2).sum(), (x**2).sum(), (y**2).sum(), (x * y).sum(), np.count_nonzero(np.sign(x) == np.sign(y)), 0, 0]
+    expected = [
+        n,
+        ((y - x) ** 2).sum(),
+        (x**2).sum(),
+        (y**2).sum(),
+        (x * y).sum(),
+        np.count_nonzero(np.sign(x) == np.sign(y)),
+        0,
+        0,
+    ]
     np.testing.assert_allclose(moments(a, b), expected, rtol=1e-12, atol=0)
 
 
@@ -339,7 +384,10 @@ def test_perturb_adds_the_numbers_of_the_stream(form, name):
     x, out = stored(numbers(0, 3001, "weights"), name), empty(name, 3001)
     assert perturb(x, 99, 1000, 0.01, out) == Flags(0, 0)
     z = normal(99, 1000, 3001)
-    expected = stored(wide(x) + 0.01 * z.astype(np.float64) if name == "F64" else (wide(x).astype(np.float32) + np.float32(0.01) * z), name)
+    expected = stored(
+        wide(x) + 0.01 * z.astype(np.float64) if name == "F64" else (wide(x).astype(np.float32) + np.float32(0.01) * z),
+        name,
+    )
     assert same_bits(out.raw, expected.raw)
     pieces = empty(name, 3001)
     for cut in (slice(0, 1), slice(1, 1030), slice(1030, 3001)):
@@ -362,7 +410,9 @@ def test_threads_side_by_side_give_the_same(form):
     n = 40_000
     a, b = stored(numbers(0, n, "weights"), "BF16"), stored(numbers(1, n, "weights"), "BF16")
     outs = [empty("BF16", n) for _ in range(8)]
-    threads = [threading.Thread(target=lambda o=o: [combine(a, [Term(0.5, b, a)], o), perturb(o, 3, 0, 0.1, o)]) for o in outs]
+    threads = [
+        threading.Thread(target=lambda o=o: [combine(a, [Term(0.5, b, a)], o), perturb(o, 3, 0, 0.1, o)]) for o in outs
+    ]
     for t in threads:
         t.start()
     for t in threads:
@@ -372,7 +422,10 @@ def test_threads_side_by_side_give_the_same(form):
 
 def test_operands_that_do_not_fit_are_refused(form):
     x, y, out = stored(numbers(0, 8, "weights"), "BF16"), stored(numbers(0, 9, "weights"), "BF16"), empty("BF16", 8)
-    with pytest.raises(ShapeError, match=r"combine: expected contiguous float elements of one length, got BF16 \[8\], BF16 \[9\], BF16 \[8\]"):
+    with pytest.raises(
+        ShapeError,
+        match=r"combine: expected contiguous float elements of one length, got BF16 \[8\], BF16 \[9\], BF16 \[8\]",
+    ):
         combine(x, [Term(1.0, y)], out)
     with pytest.raises(ShapeError, match=r"moments.*strides"):
         moments(x, Operand(np.zeros(16, np.uint16)[::2], DTYPES["BF16"]))

@@ -23,7 +23,13 @@ from tiny import build_model
 from two_processes import launch
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn]
-NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.float8_e4m3fn: "F8_E4M3"}
+NAMES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3",
+}
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -63,7 +69,9 @@ def test_lerp_is_the_weighted_mean_with_one_rounding(held, stored, source, tmp_p
             wanted = torch.lerp(start[name].to(compute), other[name].to(compute), weight).to(held)
             assert same_bits(got, wanted), (name, weight)
             reference = (1 - weight) * start[name].double() + weight * other[name].double()
-            torch.testing.assert_close(got.double(), reference, rtol=2 * {torch.float8_e4m3fn: 0.07}.get(held, 0.004), atol=0.02)
+            torch.testing.assert_close(
+                got.double(), reference, rtol=2 * {torch.float8_e4m3fn: 0.07}.get(held, 0.004), atol=0.02
+            )
 
 
 def test_weights_0_and_1_keep_every_bit():
@@ -113,7 +121,13 @@ def test_residuals_are_added_as_on_disk(held, stored, scale, tmp_path):
 
 
 def test_everything_that_does_not_fit_is_in_one_error_and_nothing_changes():
-    named = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(2), "i": torch.ones(2, dtype=torch.int32), "m": torch.ones(2, device="meta")}
+    named = {
+        "a": torch.ones(2),
+        "b": torch.ones(3),
+        "c": torch.ones(2),
+        "i": torch.ones(2, dtype=torch.int32),
+        "m": torch.ones(2, device="meta"),
+    }
     base = torch.ones(4, 4)
     named |= {"x": base, "y": base.t()}
     other = {
@@ -154,7 +168,10 @@ def test_a_folder_that_does_not_fit_is_named(tmp_path):
         ("base_model.model.e.lora_embedding_A.default", ["base_model.model.e.lora_embedding_A"]),
         ("base_model.model.lm_head.modules_to_save.default.weight", ["base_model.model.lm_head.weight"]),
         ("base_model.model.q.base_layer.weight", ["base_model.model.q.base_layer.weight", "q.weight"]),
-        ("base_model.model.lm_head.original_module.weight", ["base_model.model.lm_head.original_module.weight", "lm_head.weight"]),
+        (
+            "base_model.model.lm_head.original_module.weight",
+            ["base_model.model.lm_head.original_module.weight", "lm_head.weight"],
+        ),
     ],
 )
 def test_names_as_checkpoints_write_them(name, stored):
@@ -167,7 +184,13 @@ def test_adapters_and_their_base_are_found_on_disk(tmp_path):
 
     def adapted(seed: int):
         torch.manual_seed(seed)
-        config = LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], modules_to_save=["norm"], use_dora=False, init_lora_weights=False)
+        config = LoraConfig(
+            r=2,
+            target_modules=["q_proj", "embed_tokens"],
+            modules_to_save=["norm"],
+            use_dora=False,
+            init_lora_weights=False,
+        )
         return get_peft_model(build_model(seed=seed), config, adapter_name="mine" if seed else "default")
 
     model, other = adapted(0), adapted(1)
@@ -250,7 +273,9 @@ def test_noise_does_not_depend_on_blocks_threads_device_path_or_company(monkeypa
     finally:
         torch.set_num_threads(threads)
     there = live._Perturbed.noise_there
-    monkeypatch.setattr(live._Perturbed, "noise", lambda self, start, stop: there(self, start, stop, torch.device("cpu")))
+    monkeypatch.setattr(
+        live._Perturbed, "noise", lambda self, start, stop: there(self, start, stop, torch.device("cpu"))
+    )
     assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
 
 
@@ -287,8 +312,15 @@ def tensors(draw_from):
     dtype = draw_from(st.sampled_from([*FLOATS, torch.float8_e5m2]))
     shape = draw_from(st.lists(st.integers(0, 9), max_size=3))
     rng = np.random.default_rng(draw_from(st.integers(0, 2**32)))
-    values = torch.from_numpy(np.asarray(rng.standard_normal(shape))).mul(10.0 ** draw_from(st.integers(-4, 2))).to(dtype)
-    wild = torch.from_numpy(np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize + 8), np.uint8).copy()).view(-1)[:-8].view(dtype).reshape(shape)
+    values = (
+        torch.from_numpy(np.asarray(rng.standard_normal(shape))).mul(10.0 ** draw_from(st.integers(-4, 2))).to(dtype)
+    )
+    wild = (
+        torch.from_numpy(np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize + 8), np.uint8).copy())
+        .view(-1)[:-8]
+        .view(dtype)
+        .reshape(shape)
+    )
     chosen = torch.from_numpy(np.asarray(rng.random(shape) < draw_from(st.sampled_from([0.0, 0.1, 1.0]))))
     return torch.where(chosen, bits(wild), bits(values)).view(dtype)
 
@@ -342,7 +374,9 @@ def test_little_is_kept(dtype, scale):
     named = {"w": (draw(200_000) * 0.02).to(dtype)}
     handle = live.perturb_(named, seed=1, scale=scale, stds={"w": 0.02})
     assert handle.bytes_kept / named["w"].nbytes == pytest.approx(TABLE[dtype, scale], rel=0.05)
-    row = next(line for line in (live.__doc__ or "").splitlines() if line.strip().startswith(str(dtype).removeprefix("torch.")))
+    row = next(
+        line for line in (live.__doc__ or "").splitlines() if line.strip().startswith(str(dtype).removeprefix("torch."))
+    )
     assert f"{TABLE[dtype, scale]:.1%}".replace("%", " %") in row
 
 
@@ -412,7 +446,10 @@ def test_undo_twice_is_refused():
 def test_the_weights_are_back_after_an_error_inside_the_block():
     weight = draw(8)
     before = weight.clone()
-    with pytest.raises(ZeroDivisionError, match="noisy: True"), live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}):
+    with (
+        pytest.raises(ZeroDivisionError, match="noisy: True"),
+        live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}),
+    ):
         raise ZeroDivisionError(f"noisy: {not same_bits(weight, before)}")
     assert same_bits(weight, before)
     with live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}) as handle:

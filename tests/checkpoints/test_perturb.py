@@ -51,7 +51,15 @@ def test_threads_shards_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch
         for module in ("engine", "provenance", "build"):
             monkeypatch.setattr(f"holdfast.checkpoints.{module}.UNIT", unit)
         folder = write_folder(tmp_path / f"m{number}", model, shards=shards)
-        perturb(folder, tmp_path / f"out{number}", scale=1.0, seed=3, stds=dict.fromkeys(MATRICES, 0.02), workers=workers, sync=False)
+        perturb(
+            folder,
+            tmp_path / f"out{number}",
+            scale=1.0,
+            seed=3,
+            stds=dict.fromkeys(MATRICES, 0.02),
+            workers=workers,
+            sync=False,
+        )
         found.append(read_folder(tmp_path / f"out{number}"))
     assert all(f == found[0] for f in found) and found[0] != model
 
@@ -107,7 +115,9 @@ def test_nan_is_named_and_not_taken_for_a_spread(tmp_path: Path) -> None:
     values[4] = np.inf
     folder = write_folder(tmp_path / "model", {"a": stored(np.ones(3), "F16"), "b": stored(values, "F16")})
     for stds in ("tensor", {"a": 1.0}, {"b": 1.0}):
-        with pytest.raises(ModelError, match=r"^b in .*model\.safetensors.* holds 1 infinite of 6 values, the first at \[4\]"):
+        with pytest.raises(
+            ModelError, match=r"^b in .*model\.safetensors.* holds 1 infinite of 6 values, the first at \[4\]"
+        ):
             perturb(folder, tmp_path / "out", scale=0.1, seed=1, stds=stds, sync=False)
 
 
@@ -127,7 +137,9 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 def test_what_gets_noise_is_said_and_names_that_fit_nothing_too(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", random_model(0))
-    plan = prepare_perturb(folder, scale=1.0, seed=0, stds={MATRICES[0]: 0.1, MATRICES[1]: 0.0, "lm_head.weight": 0.1}).plan
+    plan = prepare_perturb(
+        folder, scale=1.0, seed=0, stds={MATRICES[0]: 0.1, MATRICES[1]: 0.0, "lm_head.weight": 0.1}
+    ).plan
     assert plan.notes == (
         "1 of 8 tensors (480 parameters) get noise; the others stay as they are.",
         "1 names in stds are not in the checkpoint: lm_head.weight.",

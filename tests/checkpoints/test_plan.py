@@ -18,7 +18,12 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def plan_of(
-    tmp_path: Path, *models: Model, method: str = "linear", configs: tuple[dict[str, Any], ...] = (), tokens: Any = None, **request: Any
+    tmp_path: Path,
+    *models: Model,
+    method: str = "linear",
+    configs: tuple[dict[str, Any], ...] = (),
+    tokens: Any = None,
+    **request: Any,
 ) -> Plan:
     folders = []
     for i, model in enumerate(models):
@@ -39,7 +44,13 @@ def without(model: Model, *names: str) -> Model:
 
 
 def test_all_differences_are_in_one_error(tmp_path: Path) -> None:
-    shapes = llama_shapes(head=True) | {"a.position_ids": (4,), "odd.weight": (2, 3), "mask": (3,), "extra.bias": (2,), "only.weight": (2,)}
+    shapes = llama_shapes(head=True) | {
+        "a.position_ids": (4,),
+        "odd.weight": (2, 3),
+        "mask": (3,),
+        "extra.bias": (2,),
+        "only.weight": (2,),
+    }
     first = random_model(0, shapes=shapes)
     first["a.position_ids"], first["mask"] = stored(np.arange(4), "I64"), stored(np.ones(3, bool), "BOOL")
     second = without(random_model(1, shapes=shapes), HEAD, "extra.bias", "only.weight")
@@ -75,7 +86,9 @@ def test_policies_are_checked_together() -> None:
     with pytest.raises(ConfigError) as caught:
         Policies(vocabulary="kep", tied_heads="tied", unmatched="")
     assert (
-        len(caught.value.problems) == 3 and "Did you mean 'keep'?" in caught.value.problems[0] and "Did you mean 'tie'?" in caught.value.problems[1]
+        len(caught.value.problems) == 3
+        and "Did you mean 'keep'?" in caught.value.problems[0]
+        and "Did you mean 'tie'?" in caught.value.problems[1]
     )
 
 
@@ -86,7 +99,9 @@ def test_weights_are_not_rounded_to_integers(dtype: str, tmp_path: Path) -> None
 
 
 def test_plain_fp8_numbers_are_no_quantisation(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, random_model(0, "F8_E4M3"), random_model(1, "F8_E4M3"), configs=({"quantization_config": None}, {}))
+    plan = plan_of(
+        tmp_path, random_model(0, "F8_E4M3"), random_model(1, "F8_E4M3"), configs=({"quantization_config": None}, {})
+    )
     assert plan.summary()["dtypes"] == {"F8_E4M3": sum(j.size for j in plan.jobs)}
 
 
@@ -96,12 +111,23 @@ def test_plain_fp8_numbers_are_no_quantisation(tmp_path: Path) -> None:
 def test_the_summary_counts_what_will_be_done(tmp_path: Path) -> None:
     model = random_model(0, llama_dtypes := dict.fromkeys(llama_shapes(), "BF16") | {"model.norm.weight": "F32"})
     model["ids"] = stored(np.arange(5), "I64")
-    plan = plan_of(tmp_path, model, model, random_model(2, llama_dtypes) | {"ids": model["ids"]}, method="task_arithmetic")
+    plan = plan_of(
+        tmp_path, model, model, random_model(2, llama_dtypes) | {"ids": model["ids"]}, method="task_arithmetic"
+    )
     floats = sum(np.prod(t.shape, dtype=int) for t in model.values() if t.dtype != "I64")
     nbytes = sum(len(t.content) for t in model.values())
     found = plan.summary()
-    assert found["tensors"] == len(model) and found["parameters"] == floats + 5 and (found["combined"], found["copied"]) == (len(model) - 1, 1)
-    assert found["bytes_written"] == nbytes and found["bytes_read"] == 3 * nbytes and found["passes"] == 1 and found["files"] == ["model.safetensors"]
+    assert (
+        found["tensors"] == len(model)
+        and found["parameters"] == floats + 5
+        and (found["combined"], found["copied"]) == (len(model) - 1, 1)
+    )
+    assert (
+        found["bytes_written"] == nbytes
+        and found["bytes_read"] == 3 * nbytes
+        and found["passes"] == 1
+        and found["files"] == ["model.safetensors"]
+    )
     assert found["dtypes"] == {"BF16": floats - 12, "F32": 12, "I64": 5} and found["notes"] == []
 
 
@@ -112,13 +138,17 @@ def test_dtypes_are_the_layouts_tensor_by_tensor_or_the_asked_one(tmp_path: Path
     kept = plan_of(tmp_path, first, second)
     assert {j.name: j.dtype.name for j in kept.jobs} == {n: t.dtype for n, t in first.items()} and kept.config == {}
     asked = plan_of(tmp_path, first, second, dtype="float32")
-    assert {j.dtype.name for j in asked.jobs if j.name != "ids"} == {"F32"} and {j.dtype.name for j in asked.jobs if j.name == "ids"} == {"I64"}
+    assert {j.dtype.name for j in asked.jobs if j.name != "ids"} == {"F32"} and {
+        j.dtype.name for j in asked.jobs if j.name == "ids"
+    } == {"I64"}
     assert asked.config == {"dtype": "F32"}
     other = plan_of(tmp_path, first, second, layout="model 2")
     assert {j.name: j.dtype.name for j in other.jobs} == {n: t.dtype for n, t in second.items()}
 
 
-@pytest.mark.parametrize(("shards", "files"), [(1, ["model.safetensors"]), (3, [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)])])
+@pytest.mark.parametrize(
+    ("shards", "files"), [(1, ["model.safetensors"]), (3, [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)])]
+)
 def test_the_layouts_sharding_is_kept(shards: int, files: list[str], tmp_path: Path) -> None:
     model = random_model(0)
     write_folder(tmp_path / "m0", model, shards=shards)
@@ -137,7 +167,9 @@ def _names(file: Path) -> set[str]:
 
 
 def test_a_layout_is_one_of_the_parents(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"layout: expected one of the parents \(model 1, model 2, or its folder\), got elsewhere"):
+    with pytest.raises(
+        ConfigError, match=r"layout: expected one of the parents \(model 1, model 2, or its folder\), got elsewhere"
+    ):
         plan_of(tmp_path, random_model(0), random_model(1), layout="elsewhere")
     for name in ("model 2", "2", tmp_path / "m1", f"{tmp_path}/./m1"):
         assert plan_of(tmp_path, random_model(0), random_model(1), layout=name).layout == 1
@@ -146,7 +178,9 @@ def test_a_layout_is_one_of_the_parents(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------ tensors not all have
 
 
-def built(tmp_path: Path, *models: Model, method: str = "linear", configs: tuple[dict[str, Any], ...] = (), **request: Any) -> tuple[Plan, Model]:
+def built(
+    tmp_path: Path, *models: Model, method: str = "linear", configs: tuple[dict[str, Any], ...] = (), **request: Any
+) -> tuple[Plan, Model]:
     plan = plan_of(tmp_path, *models, method=method, configs=configs, **request)
     folders = [tmp_path / f"m{i}" for i in range(len(models))]
     base = {"base": folders.pop(0)} if method == "task_arithmetic" else {}
@@ -156,7 +190,10 @@ def built(tmp_path: Path, *models: Model, method: str = "linear", configs: tuple
 
 @pytest.mark.parametrize("policy", ["keep", "drop"])
 def test_without_a_base_what_one_lacks_is_copied_or_left_out(policy: str, tmp_path: Path) -> None:
-    first, second = random_model(0, shapes=llama_shapes() | {"a": (3,)}), random_model(1, shapes=llama_shapes() | {"b": (3,)})
+    first, second = (
+        random_model(0, shapes=llama_shapes() | {"a": (3,)}),
+        random_model(1, shapes=llama_shapes() | {"b": (3,)}),
+    )
     plan, found = built(tmp_path, first, second, policies=Policies(unmatched=policy))
     assert found["a"] == first["a"]  # the layout's own are always kept
     assert found.get("b") == (second["b"] if policy == "keep" else None)
@@ -166,10 +203,17 @@ def test_without_a_base_what_one_lacks_is_copied_or_left_out(policy: str, tmp_pa
 
 def test_with_a_base_what_a_model_lacks_has_not_changed(tmp_path: Path) -> None:
     shapes = llama_shapes() | {"a": (3,), "c": (2,)}
-    base, one, two = random_model(0, "F32", shapes), random_model(1, "F32", shapes), without(random_model(2, "F32", shapes), "a", "c")
+    base, one, two = (
+        random_model(0, "F32", shapes),
+        random_model(1, "F32", shapes),
+        without(random_model(2, "F32", shapes), "a", "c"),
+    )
     one = without(one, "c") | {"new": stored(np.ones(2), "F32")}
     _, found = built(tmp_path, base, one, two, method="task_arithmetic", policies=Policies(unmatched="keep"))
-    assert np.array_equal(found["a"].values, (base["a"].values + (one["a"].values - base["a"].values).astype(np.float32)).astype(np.float32))
+    assert np.array_equal(
+        found["a"].values,
+        (base["a"].values + (one["a"].values - base["a"].values).astype(np.float32)).astype(np.float32),
+    )
     assert found["c"] == base["c"] and found["new"] == one["new"]
 
 
@@ -177,7 +221,9 @@ def test_with_a_base_what_a_model_lacks_has_not_changed(tmp_path: Path) -> None:
 
 
 def with_head(model: Model, head: Stored | None = None) -> Model:
-    return model | {HEAD: head or stored(np.random.default_rng(9).normal(size=model[EMBEDDING].shape), model[EMBEDDING].dtype)}
+    return model | {
+        HEAD: head or stored(np.random.default_rng(9).normal(size=model[EMBEDDING].shape), model[EMBEDDING].dtype)
+    }
 
 
 def test_untie_writes_a_head_made_of_the_embeddings_of_who_is_tied(tmp_path: Path) -> None:
@@ -191,7 +237,11 @@ def test_untie_writes_a_head_made_of_the_embeddings_of_who_is_tied(tmp_path: Pat
 def test_tie_leaves_separate_heads_out(tmp_path: Path) -> None:
     tied, separate = random_model(0, "F32"), with_head(random_model(1, "F32"))
     plan, found = built(tmp_path, separate, tied, policies=Policies(tied_heads="tie"))
-    assert HEAD not in found and plan.config == {"tie_word_embeddings": True} and "separate heads are left out" in plan.notes[0]
+    assert (
+        HEAD not in found
+        and plan.config == {"tie_word_embeddings": True}
+        and "separate heads are left out" in plan.notes[0]
+    )
 
 
 def test_a_stored_head_that_repeats_the_embeddings_is_a_tied_one(tmp_path: Path) -> None:
@@ -206,11 +256,15 @@ def test_a_stored_head_of_its_own_is_not_dropped_because_the_configuration_says_
     first, second = with_head(random_model(0)), with_head(random_model(1))
     tied = {"tie_word_embeddings": True}
     plan, found = built(tmp_path, first, second, configs=(tied, tied), weights=[1.0, 0.0])
-    assert found[HEAD] == first[HEAD] and plan.config == {"tie_word_embeddings": False} and "both count" in plan.notes[0]
+    assert (
+        found[HEAD] == first[HEAD] and plan.config == {"tie_word_embeddings": False} and "both count" in plan.notes[0]
+    )
 
 
 def test_a_layers_output_weight_is_no_head(tmp_path: Path) -> None:
-    shapes = llama_shapes() | {f"model.layers.{i}.attention.{n}.weight": (3, 2) for i in range(2) for n in ("output", "c_output")}
+    shapes = llama_shapes() | {
+        f"model.layers.{i}.attention.{n}.weight": (3, 2) for i in range(2) for n in ("output", "c_output")
+    }
     first, second = random_model(0, shapes=shapes), random_model(1, shapes=shapes)
     plan, found = built(tmp_path, first, second, configs=({"tie_word_embeddings": True}, {"tie_word_embeddings": True}))
     assert set(found) == set(shapes) and plan.notes == ()

@@ -83,7 +83,9 @@ def test_broken_folders_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_cut_file_is_refused_by_name(size: int, tmp_path: Path) -> None:
     file = single(tmp_path / "model") / "model.safetensors"
     file.write_bytes(file.read_bytes()[:size])
-    with pytest.raises(ModelError, match=r"Expected a whole safetensors file at .*model\.safetensors.*Copy or download it again"):
+    with pytest.raises(
+        ModelError, match=r"Expected a whole safetensors file at .*model\.safetensors.*Copy or download it again"
+    ):
         CheckpointReader(tmp_path / "model")
 
 
@@ -132,7 +134,9 @@ def test_any_stretch_of_any_tensor(shards: int, tmp_path: Path) -> None:
             for stop in range(start, entry.size + 1):
                 operand = reader.read(name, start, stop, buffer)
                 assert operand.dtype is entry.dtype and operand.raw.dtype == entry.dtype.storage
-                assert operand.raw.tobytes() == tensor.content[start * entry.dtype.itemsize : stop * entry.dtype.itemsize]
+                assert (
+                    operand.raw.tobytes() == tensor.content[start * entry.dtype.itemsize : stop * entry.dtype.itemsize]
+                )
         assert reader.mapped(name).tobytes() == tensor.content
 
 
@@ -169,7 +173,9 @@ def test_stretches_cover_a_tensor_once(size: int, unit: int) -> None:
 
 def header_file(folder: Path, header: Any, data: bytes = b"", *, size: int | None = None) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
+    (folder / "model.safetensors").write_bytes(
+        (len(text) if size is None else size).to_bytes(8, "little") + text + data
+    )
     return folder / "model.safetensors"
 
 
@@ -206,7 +212,9 @@ def said(dtype: Any = "F32", shape: Any = (2,), begin: Any = 0, end: Any = 8) ->
 )
 def test_a_wrong_header_is_refused_with_the_reason(header: Any, reason: str, tmp_path: Path) -> None:
     file = header_file(tmp_path, header, bytes(8))
-    with pytest.raises(ModelError, match=r"Expected a whole safetensors file at .*model\.safetensors, but .*Copy or download it again") as caught:
+    with pytest.raises(
+        ModelError, match=r"Expected a whole safetensors file at .*model\.safetensors, but .*Copy or download it again"
+    ) as caught:
         CheckpointReader(tmp_path)
     caught.match(reason)
     assert file.name in str(caught.value)
@@ -246,11 +254,20 @@ def test_no_file_makes_another_error(tmp_path_factory: pytest.TempPathFactory, c
 
 @given(at=st.integers(0, 400), byte=st.integers(0, 255))
 @settings(max_examples=80, deadline=None)
-def test_a_header_with_one_wrong_byte_is_refused_or_means_something_else(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int) -> None:
+def test_a_header_with_one_wrong_byte_is_refused_or_means_something_else(
+    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int
+) -> None:
     folder = tmp_path_factory.getbasetemp() / "flipped"
     folder.mkdir(exist_ok=True)
     file = folder / "model.safetensors"
-    write_file(file, {"a": stored(np.arange(4.0), "F32"), "b": stored(np.zeros((0, 3)), "F16"), "c": stored(np.ones((2, 3)), "BF16")})
+    write_file(
+        file,
+        {
+            "a": stored(np.arange(4.0), "F32"),
+            "b": stored(np.zeros((0, 3)), "F16"),
+            "c": stored(np.ones((2, 3)), "BF16"),
+        },
+    )
     content = bytearray(file.read_bytes())
     at %= len(content) - 28  # the header
     content[at] = byte
@@ -275,17 +292,31 @@ def index(folder: Path, change: dict[str, str | None]) -> None:
 def test_an_index_that_contradicts_the_shards(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "model")
     index(folder, {"model.norm.w": "model-00001-of-00003.safetensors", "lm_head.w": "model-00003-of-00003.safetensors"})
-    with pytest.raises(ModelError, match=r"2 of 4 tensors are not where .*model\.norm\.w \(in model-00001.*lm_head\.w \(in model-00003"):
+    with pytest.raises(
+        ModelError, match=r"2 of 4 tensors are not where .*model\.norm\.w \(in model-00001.*lm_head\.w \(in model-00003"
+    ):
         CheckpointReader(folder)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": "../x.safetensors"}}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"weight_map": []}',
+        '{"weight_map": {}}',
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": {"a": "../x.safetensors"}}',
+    ],
 )
 def test_an_index_that_is_none(text: str, tmp_path: Path) -> None:
     folder = sharded(tmp_path / "model")
     (folder / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(ModelError, match=r"Expected an index of shards in .*model\.safetensors\.index\.json, but it cannot be read"):
+    with pytest.raises(
+        ModelError, match=r"Expected an index of shards in .*model\.safetensors\.index\.json, but it cannot be read"
+    ):
         CheckpointReader(folder)
 
 
@@ -299,7 +330,10 @@ def test_shards_without_an_index_are_not_guessed_at(tmp_path: Path) -> None:
 def test_weights_that_the_index_does_not_list_are_not_left_out_in_silence(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "shard")
     index(folder, {"model.norm.w": None})
-    with pytest.raises(ModelError, match=r"holds model-00003-of-00003\.safetensors, which model\.safetensors\.index\.json does not list"):
+    with pytest.raises(
+        ModelError,
+        match=r"holds model-00003-of-00003\.safetensors, which model\.safetensors\.index\.json does not list",
+    ):
         CheckpointReader(folder)
     folder = sharded(tmp_path / "both")
     single(tmp_path / "other")
@@ -318,7 +352,8 @@ def test_other_files_beside_an_index_do_not_matter(tmp_path: Path) -> None:
 def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "model")
     write_file(
-        folder / "model-00001-of-00003.safetensors", {"model.layers.0.w": stored(np.zeros(3), "F32"), "model.norm.w": stored(np.ones(1), "F32")}
+        folder / "model-00001-of-00003.safetensors",
+        {"model.layers.0.w": stored(np.zeros(3), "F32"), "model.norm.w": stored(np.ones(1), "F32")},
     )
     assert CheckpointReader(folder).shape("model.norm.w") == (3,)  # where the index says
     index(folder, {"model.norm.w": None, "x": "model-00003-of-00003.safetensors"})
@@ -330,7 +365,9 @@ def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_cut_after_it_was_opened(tmp_path: Path) -> None:
-    reader = CheckpointReader(write_folder(tmp_path / "model", {"first": stored(np.ones(50), "F32"), "last": stored(np.ones(50), "F32")}))
+    reader = CheckpointReader(
+        write_folder(tmp_path / "model", {"first": stored(np.ones(50), "F32"), "last": stored(np.ones(50), "F32")})
+    )
     file = tmp_path / "model" / "model.safetensors"
     os.truncate(file, file.stat().st_size - 4)
     buffer = np.empty(400, np.uint8)

@@ -12,7 +12,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoint_folders import Model, Stored, assert_rounded, llama_shapes, random_model, read_folder, stored, weights, write_folder
+from checkpoint_folders import (
+    Model,
+    Stored,
+    assert_rounded,
+    llama_shapes,
+    random_model,
+    read_folder,
+    stored,
+    weights,
+    write_folder,
+)
 from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.plan import Policies
 from holdfast.checkpoints.reader import CheckpointReader
@@ -36,8 +46,14 @@ def pair(folder: Path, dtype: str, *, spread: float = 0.05, shards: int = 1) -> 
     instruct = random_model(1, dtype, near=base, spread=spread)
     # some weights have not moved, of both signs of zero too
     for model in (base, instruct):
-        model["model.norm.weight"] = stored(np.array([0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -0.0, 0.0, 2.0, 1.5, -2.0, -0.25]), dtype)
-    return (*(write_folder(folder / n, m, shards=shards) for n, m in (("base", base), ("instruct", instruct))), base, instruct)  # type: ignore[return-value]
+        model["model.norm.weight"] = stored(
+            np.array([0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -0.0, 0.0, 2.0, 1.5, -2.0, -0.25]), dtype
+        )
+    return (
+        *(write_folder(folder / n, m, shards=shards) for n, m in (("base", base), ("instruct", instruct))),
+        base,
+        instruct,
+    )  # type: ignore[return-value]
 
 
 def bits(tensor: Stored) -> np.ndarray:
@@ -52,12 +68,19 @@ def differences(one: Model, other: Model) -> int:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize(("dtype", "residual"), [("BF16", "float32"), ("F16", "float32"), ("F32", "float32"), ("F32", "float64"), ("F16", "float64")])
-def test_extract_and_apply_give_the_instruct_model_back(dtype: str, residual: str, shards: int, small_units: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "residual"),
+    [("BF16", "float32"), ("F16", "float32"), ("F32", "float32"), ("F32", "float64"), ("F16", "float64")],
+)
+def test_extract_and_apply_give_the_instruct_model_back(
+    dtype: str, residual: str, shards: int, small_units: int, tmp_path: Path
+) -> None:
     base, instruct, _, wanted = pair(tmp_path, dtype, shards=shards)
     extracted = extract_residual(instruct, base, tmp_path / "residual", dtype=residual, sync=False)
     assert extracted.record["audit"]["inexact"] == 0
-    assert sorted(p.name for p in (tmp_path / "residual").glob("*.safetensors"))[0].startswith("residual") and residual_folder(tmp_path / "residual")
+    assert sorted(p.name for p in (tmp_path / "residual").glob("*.safetensors"))[0].startswith(
+        "residual"
+    ) and residual_folder(tmp_path / "residual")
     apply_residual(tmp_path / "residual", base, tmp_path / "back", sync=False)
     assert read_folder(tmp_path / "back") == wanted
     assert weights(tmp_path / "back").keys() == weights(base).keys()
@@ -79,7 +102,10 @@ def test_float32_models_within_a_factor_of_two_come_back_from_float32(small_unit
     draw = np.random.default_rng(4)
     instruct = {n: stored(t.values * draw.uniform(0.500001, 1.999999, size=t.shape), "F32") for n, t in base.items()}
     folders = [write_folder(tmp_path / n, m) for n, m in (("base", base), ("instruct", instruct))]
-    assert extract_residual(folders[1], folders[0], tmp_path / "residual", sync=False).record["audit"] == {"remainders": 0, "inexact": 0}
+    assert extract_residual(folders[1], folders[0], tmp_path / "residual", sync=False).record["audit"] == {
+        "remainders": 0,
+        "inexact": 0,
+    }
     apply_residual(tmp_path / "residual", folders[0], tmp_path / "back", sync=False)
     assert read_folder(tmp_path / "back") == instruct
 
@@ -92,7 +118,11 @@ def test_float32_models_within_a_factor_of_two_come_back_from_float32(small_unit
 )  # fmt: skip
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_audit_counts_what_does_not_come_back(
-    small_units: int, tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[float, float, float]], dtype: str, residual: str
+    small_units: int,
+    tmp_path_factory: pytest.TempPathFactory,
+    numbers: list[tuple[float, float, float]],
+    dtype: str,
+    residual: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("audit")
     models = [{"w": stored(np.array([n[i] * (n[2] if i else 1.0) for n in numbers]), dtype)} for i in range(2)]
@@ -100,8 +130,14 @@ def test_the_audit_counts_what_does_not_come_back(
     record = extract_residual(instruct, base, folder / "residual", dtype=residual, sync=False).record
     apply_residual(folder / "residual", base, folder / "back", sync=False)
     assert record["audit"]["inexact"] == differences(models[1], read_folder(folder / "back"))
-    if residual != "bfloat16" and all(abs(float(a)) < 2**29 * abs(float(b)) or float(a) == 0 for (a,), (b,) in _pairs(models)):
-        lost = [1 for (a,), (b,) in _pairs(models) if float(b) == 0 and np.signbit(b) and not (float(a) == 0 and np.signbit(a))]
+    if residual != "bfloat16" and all(
+        abs(float(a)) < 2**29 * abs(float(b)) or float(a) == 0 for (a,), (b,) in _pairs(models)
+    ):
+        lost = [
+            1
+            for (a,), (b,) in _pairs(models)
+            if float(b) == 0 and np.signbit(b) and not (float(a) == 0 and np.signbit(a))
+        ]
         assert record["audit"]["inexact"] == len(lost)
 
 
@@ -112,7 +148,9 @@ def _pairs(models: list[Model]) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_far_apart_float32_models_come_back_through_remainders(small_units: int, tmp_path: Path) -> None:
     """What float32 cannot hold lies beside the residual, shard by shard; without it the result is off in those places and nowhere else."""
     models = [random_model(i, "F32") for i in range(2)]
-    base, instruct = (write_folder(tmp_path / n, m, shards=3) for n, m in zip(("base", "instruct"), models, strict=True))
+    base, instruct = (
+        write_folder(tmp_path / n, m, shards=3) for n, m in zip(("base", "instruct"), models, strict=True)
+    )
     record = extract_residual(instruct, base, tmp_path / "residual", sync=False).record
     files = sorted((tmp_path / "residual").glob("*.remainder.safetensors"))
     assert record["audit"]["remainders"] > 100 and record["audit"]["inexact"] == 0 and len(files) == 3
@@ -130,13 +168,17 @@ def test_far_apart_float32_models_come_back_through_remainders(small_units: int,
     assert differences(models[1], read_folder(tmp_path / "without")) == record["audit"]["remainders"]
 
 
-def test_a_killed_extraction_keeps_its_remainders(small_units: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_extraction_keeps_its_remainders(
+    small_units: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file counts as finished only with its remainders; the residual is the same as without the interruption."""
     from holdfast.checkpoints.writer import CheckpointWriter
     from holdfast.errors import StorageError
 
     models = [random_model(i, "F32") for i in range(2)]
-    base, instruct = (write_folder(tmp_path / n, m, shards=3) for n, m in zip(("base", "instruct"), models, strict=True))
+    base, instruct = (
+        write_folder(tmp_path / n, m, shards=3) for n, m in zip(("base", "instruct"), models, strict=True)
+    )
     extract_residual(instruct, base, tmp_path / "whole")
     plain, left = CheckpointWriter.write, [sum(t.values.size for t in models[0].values()) * 3 // 4 // 64]
 
@@ -174,14 +216,24 @@ def test_what_did_not_change_stays_whatever_it_is_put_on(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, -0.7, 0.0])
-@pytest.mark.parametrize("dtypes", [("BF16", "BF16", "BF16"), ("F32", "F32", "F32"), ("F16", "BF16", "F32"), ("BF16", "F32", "F16")])
-def test_transfer_is_extract_then_apply(dtypes: tuple[str, str, str], scale: float, small_units: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "dtypes", [("BF16", "BF16", "BF16"), ("F32", "F32", "F32"), ("F16", "BF16", "F32"), ("BF16", "F32", "F16")]
+)
+def test_transfer_is_extract_then_apply(
+    dtypes: tuple[str, str, str], scale: float, small_units: int, tmp_path: Path
+) -> None:
     old = random_model(0, dtypes[0])
-    models = {"old": old, "instruct": random_model(1, dtypes[1], near=old, spread=0.1), "new": random_model(2, dtypes[2], near=old, spread=0.1)}
+    models = {
+        "old": old,
+        "instruct": random_model(1, dtypes[1], near=old, spread=0.1),
+        "new": random_model(2, dtypes[2], near=old, spread=0.1),
+    }
     folders = {n: write_folder(tmp_path / n, m, shards=1 + i) for i, (n, m) in enumerate(models.items())}
     extract_residual(folders["instruct"], folders["old"], tmp_path / "residual", sync=False)
     apply_residual(tmp_path / "residual", folders["new"], tmp_path / "two", scale=scale, sync=False)
-    built = transfer_residual(folders["instruct"], folders["old"], folders["new"], tmp_path / "one", scale=scale, sync=False)
+    built = transfer_residual(
+        folders["instruct"], folders["old"], folders["new"], tmp_path / "one", scale=scale, sync=False
+    )
     one = read_folder(tmp_path / "one")
     assert one == read_folder(tmp_path / "two") and weights(tmp_path / "one") == weights(tmp_path / "two")
     for name, tensor in one.items():
@@ -190,7 +242,9 @@ def test_transfer_is_extract_then_apply(dtypes: tuple[str, str, str], scale: flo
         assert tensor.dtype == dtypes[2]
     if scale == 0.0:
         assert one == models["new"]
-    assert [p["role"] for p in built.record["parents"]] == ["base", "instruct", "old base"] and built.record["method"]["scale"] == scale
+    assert [p["role"] for p in built.record["parents"]] == ["base", "instruct", "old base"] and built.record["method"][
+        "scale"
+    ] == scale
 
 
 def test_a_residual_of_an_adapter(tmp_path: Path) -> None:
@@ -220,7 +274,10 @@ def test_a_residual_of_an_adapter(tmp_path: Path) -> None:
 
 def test_a_model_is_no_residual(tmp_path: Path) -> None:
     base, instruct, _, _ = pair(tmp_path, "BF16")
-    with pytest.raises(ModelError, match=r"Expected a residual \(residual\.safetensors\) in .*instruct, found another kind of checkpoint"):
+    with pytest.raises(
+        ModelError,
+        match=r"Expected a residual \(residual\.safetensors\) in .*instruct, found another kind of checkpoint",
+    ):
         prepare_apply(instruct, base)
     extract_residual(instruct, base, tmp_path / "residual", sync=False)
     from transformers import AutoModelForCausalLM
@@ -252,10 +309,14 @@ def test_tensors_that_not_all_have_mean_the_same_in_one_pass_and_two(tmp_path: P
     with pytest.raises(ShapeError, match=r"x, y(?s:.*)--unmatched keep"):
         extract_residual(folders["instruct"], folders["old"], tmp_path / "residual")
     policies = Policies(unmatched="keep")
-    record = extract_residual(folders["instruct"], folders["old"], tmp_path / "residual", policies=policies, sync=False).record
+    record = extract_residual(
+        folders["instruct"], folders["old"], tmp_path / "residual", policies=policies, sync=False
+    ).record
     assert record["copied"] == {"instruct": ["x", "y"]}
     apply_residual(tmp_path / "residual", folders["new"], tmp_path / "two", policies=policies, sync=False)
-    transfer_residual(folders["instruct"], folders["old"], folders["new"], tmp_path / "one", policies=policies, sync=False)
+    transfer_residual(
+        folders["instruct"], folders["old"], folders["new"], tmp_path / "one", policies=policies, sync=False
+    )
     one, two, new = (read_folder(tmp_path / n) for n in ("one", "two", "new"))
     assert one == two
     assert one["y"] == new["y"] and one["z"] == new["z"] and one["x"] == read_folder(folders["instruct"])["x"]
@@ -264,15 +325,23 @@ def test_tensors_that_not_all_have_mean_the_same_in_one_pass_and_two(tmp_path: P
 @pytest.mark.parametrize("policy", ["keep"])
 def test_new_tokens_of_the_instruct_model_arrive_in_the_result(policy: str, small_units: int, tmp_path: Path) -> None:
     tokens = [f"t{i}" for i in range(40)]
-    models = {"old": (0, 40, tokens), "instruct": (1, 41, [*tokens[:5], "<|im_start|>", *tokens[5:]]), "new": (2, 40, tokens)}
+    models = {
+        "old": (0, 40, tokens),
+        "instruct": (1, 41, [*tokens[:5], "<|im_start|>", *tokens[5:]]),
+        "new": (2, 40, tokens),
+    }
     held = {n: random_model(seed, "F32", llama_shapes(rows)) for n, (seed, rows, _) in models.items()}
-    folders = {n: write_folder(tmp_path / n, held[n], tokens=models[n][2], files={"chat_template.jinja": n}) for n in models}
+    folders = {
+        n: write_folder(tmp_path / n, held[n], tokens=models[n][2], files={"chat_template.jinja": n}) for n in models
+    }
     with pytest.raises(ShapeError, match=r"<\|im_start\|>"):
         prepare_extract(folders["instruct"], folders["old"])
     policies = Policies(vocabulary=policy)
     extract_residual(folders["instruct"], folders["old"], tmp_path / "residual", policies=policies, sync=False)
     apply_residual(tmp_path / "residual", folders["new"], tmp_path / "two", policies=policies, sync=False)
-    transfer_residual(folders["instruct"], folders["old"], folders["new"], tmp_path / "one", policies=policies, sync=False)
+    transfer_residual(
+        folders["instruct"], folders["old"], folders["new"], tmp_path / "one", policies=policies, sync=False
+    )
     one = read_folder(tmp_path / "one")
     assert one == read_folder(tmp_path / "two")
     rows = np.delete(np.arange(41), 5)
@@ -303,7 +372,9 @@ def test_nan_in_a_residual_or_its_parents(tmp_path: Path) -> None:
         (lambda out: transfer_residual(instruct, broken, base, out), "old base"),
         (lambda out: apply_residual(residual, base, out), "residual"),
     ):
-        with pytest.raises(ModelError, match=rf"model\.norm\.weight in .*\({role}\) holds 1 NaN of 12 values, the first at \[7\]"):
+        with pytest.raises(
+            ModelError, match=rf"model\.norm\.weight in .*\({role}\) holds 1 NaN of 12 values, the first at \[7\]"
+        ):
             call(tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
@@ -320,9 +391,15 @@ def test_a_fine_tune_is_taken_for_one(tmp_path: Path) -> None:
     prepared = prepare_extract(instruct, base)
     assert prepared.plan.notes == ()
     found = {d.layer: d for d in prepared.plan.ancestry}
-    assert found.keys() == {"embed", "0", "1", "norm", "total"} and 0.02 < found["total"].relative < 0.08 and found["total"].cosine > 0.99
+    assert (
+        found.keys() == {"embed", "0", "1", "norm", "total"}
+        and 0.02 < found["total"].relative < 0.08
+        and found["total"].cosine > 0.99
+    )
     record = extract_residual(instruct, base, tmp_path / "residual", sync=False).record
-    assert len(json.loads((tmp_path / "residual" / "provenance.json").read_text())["ancestry"]) == 5 and record["ancestry"]
+    assert (
+        len(json.loads((tmp_path / "residual" / "provenance.json").read_text())["ancestry"]) == 5 and record["ancestry"]
+    )
 
 
 def test_strangers_and_twins_are_warned_about(tmp_path: Path) -> None:
@@ -365,13 +442,17 @@ def test_transformers_loads_what_a_residual_was_put_on(tokenizer: Any, tmp_path:
         tokenizer.save_pretrained(tmp_path / name)
         return model.state_dict()
 
-    states = [save(i, n, max_shard_size=s) for i, (n, s) in enumerate([("old", "5GB"), ("instruct", "20KB"), ("new", "20KB")])]
+    states = [
+        save(i, n, max_shard_size=s) for i, (n, s) in enumerate([("old", "5GB"), ("instruct", "20KB"), ("new", "20KB")])
+    ]
     tokenizer.chat_template = None
     transfer_residual(tmp_path / "instruct", tmp_path / "old", tmp_path / "new", tmp_path / "out", sync=False)
     loaded, said = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(said.values()) and loaded.dtype == torch.bfloat16 and loaded.generation_config.max_new_tokens == 11
     for name, value in loaded.state_dict().items():
-        assert torch.equal(value, (states[2][name].float() + (states[1][name].float() - states[0][name].float())).to(torch.bfloat16))
+        assert torch.equal(
+            value, (states[2][name].float() + (states[1][name].float() - states[0][name].float())).to(torch.bfloat16)
+        )
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == "{# instruct #}"
     extract_residual(tmp_path / "instruct", tmp_path / "old", tmp_path / "residual", sync=False)
     assert len(CheckpointReader(tmp_path / "residual").files) == len(CheckpointReader(tmp_path / "instruct").files) > 1

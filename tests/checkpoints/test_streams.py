@@ -22,7 +22,12 @@ from holdfast.errors import ModelError, StorageError
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=f"no library: {native.why_not()}")
 
-SHAPES = {"model.embed_tokens.weight": (90, 131), "model.layers.0.w": (70, 131), "model.layers.1.w": (9, 131), "model.norm.weight": (131,)}
+SHAPES = {
+    "model.embed_tokens.weight": (90, 131),
+    "model.layers.0.w": (70, 131),
+    "model.layers.1.w": (9, 131),
+    "model.norm.weight": (131,),
+}
 """In blocks of 5,000 elements: several with an odd rest, one of 1,179, and one that is too small to be streamed."""
 MIXED = dict(zip(SHAPES, ("F16", "F8_E4M3", "BF16", "F32"), strict=True))
 
@@ -43,7 +48,9 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def both_ways(prepare: Callable[[], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], ...]:
+def both_ways(
+    prepare: Callable[[], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, str], ...]:
     """Hashes of all files: streamed, and the ordinary way. The records agree but for their times."""
     found = []
     for name, least in (("streamed", 512), ("ordinary", 1 << 60)):
@@ -52,7 +59,9 @@ def both_ways(prepare: Callable[[], Prepared], tmp_path: Path, monkeypatch: pyte
         found.append((built.record | {"created": "", "seconds": {}}, contents(tmp_path / name)))
     (one, streamed), (other, ordinary) = found
     assert one == other
-    return tuple({name: digest for name, digest in files.items() if name != "provenance.json"} for files in (streamed, ordinary))
+    return tuple(
+        {name: digest for name, digest in files.items() if name != "provenance.json"} for files in (streamed, ordinary)
+    )
 
 
 SUMS: list[tuple[str, dict[str, Any]]] = [
@@ -78,16 +87,27 @@ def three_models(tmp_path: Path, dtype: Any, shards: int = 2) -> tuple[list[Mode
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "F16", "F8_E4M3", "F8_E5M2", "mixed"])
-@pytest.mark.parametrize(("method", "parameters"), SUMS, ids=lambda value: value if isinstance(value, str) else ",".join(map(str, value.values())))
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    SUMS,
+    ids=lambda value: value if isinstance(value, str) else ",".join(map(str, value.values())),
+)
 def test_a_merge_is_the_same_both_ways(
-    method: str, parameters: dict[str, Any], dtype: str, streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    parameters: dict[str, Any],
+    dtype: str,
+    streams: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from holdfast.checkpoints.methods.registry import METHODS
 
     _, folders = three_models(tmp_path, MIXED if dtype == "mixed" else dtype)
     count = {"wise_ft": 1, "slerp": 2}.get(method, 3)
     base = folders[0] if METHODS[method].needs_base else None
-    streamed, ordinary = both_ways(lambda: prepare_merge(method, folders[1 : 1 + count], base=base, **parameters), tmp_path, monkeypatch)
+    streamed, ordinary = both_ways(
+        lambda: prepare_merge(method, folders[1 : 1 + count], base=base, **parameters), tmp_path, monkeypatch
+    )
     assert streamed == ordinary
     assert sorted(streams) == sorted([5000, 5000, 1790, 5000, 4170, 1179])
 
@@ -96,7 +116,9 @@ def test_models_of_different_dtypes(streams: list[int], tmp_path: Path, monkeypa
     models = [random_model(i, dtype, SHAPES) for i, dtype in enumerate(("F32", "BF16", "F8_E5M2"))]
     base, *others = [write_folder(tmp_path / f"in{i}", m) for i, m in enumerate(models)]
     for dtype in ("float16", "float32"):
-        streamed, ordinary = both_ways(lambda d=dtype: prepare_merge("task_arithmetic", others, base=base, dtype=d), tmp_path / dtype, monkeypatch)
+        streamed, ordinary = both_ways(
+            lambda d=dtype: prepare_merge("task_arithmetic", others, base=base, dtype=d), tmp_path / dtype, monkeypatch
+        )
         assert streamed == ordinary and len(streams) == 6
         streams.clear()
     monkeypatch.setattr(build, "STREAMED", 512)
@@ -105,7 +127,9 @@ def test_models_of_different_dtypes(streams: list[int], tmp_path: Path, monkeypa
     assert not streams  # float64 is NumPy's
 
 
-def test_tensors_that_a_model_lacks_and_those_that_are_copied(streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_that_a_model_lacks_and_those_that_are_copied(
+    streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models, _ = three_models(tmp_path, "BF16")
     models[0]["extra.weight"] = stored(np.random.default_rng(3).normal(size=(60, 100)), "BF16")
     models[0]["counts"] = stored(np.arange(6000), "I64")
@@ -116,13 +140,17 @@ def test_tensors_that_a_model_lacks_and_those_that_are_copied(streams: list[int]
     for dtype in (None, "float32"):
         place = tmp_path / str(dtype)
         request: dict[str, Any] = {"base": base, "dtype": dtype, "policies": Policies(unmatched="keep")}
-        streamed, ordinary = both_ways(lambda r=request: prepare_merge("task_arithmetic", others, **r), place, monkeypatch)
+        streamed, ordinary = both_ways(
+            lambda r=request: prepare_merge("task_arithmetic", others, **r), place, monkeypatch
+        )
         assert streamed == ordinary and sorted(streams) == sorted([5000, 5000, 1790, 5000, 4170, 1179, 5000, 1000])
         streams.clear()
 
 
 @pytest.mark.parametrize("count", [32, 33, 40])
-def test_more_models_than_one_call_takes(count: int, streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_models_than_one_call_takes(
+    count: int, streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A soup of 32 models has 63 operands, which is what a call takes; larger ones go the ordinary way."""
     models = [random_model(i, "BF16", {"w": (70, 131)}) for i in range(count)]
     folders = [write_folder(tmp_path / f"in{i}", m) for i, m in enumerate(models)]
@@ -132,7 +160,9 @@ def test_more_models_than_one_call_takes(count: int, streams: list[int], tmp_pat
 
 @pytest.mark.parametrize("storage", ["BF16", "F16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_residuals_are_the_same_both_ways(dtype: str, storage: str, streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residuals_are_the_same_both_ways(
+    dtype: str, storage: str, streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With remainders in two blocks, one a tensor's last: only those are read again."""
     models, _ = three_models(tmp_path, storage)
     values = [m["model.layers.0.w"].values.copy() for m in models[:2]]
@@ -147,11 +177,17 @@ def test_residuals_are_the_same_both_ways(dtype: str, storage: str, streams: lis
     for scale in (1.0, -0.4):
         place = tmp_path / str(scale)
         streams.clear()
-        streamed, ordinary = both_ways(lambda s=scale: prepare_transfer(instruct, base, other, scale=s), place, monkeypatch)
+        streamed, ordinary = both_ways(
+            lambda s=scale: prepare_transfer(instruct, base, other, scale=s), place, monkeypatch
+        )
         assert streamed == ordinary and len(streams) == 6
         streams.clear()
-        streamed, ordinary = both_ways(lambda s=scale: prepare_apply(tmp_path / "streamed", other, scale=s), place / "apply", monkeypatch)
-        assert streamed == ordinary and len(streams) == (0 if dtype == "float32" else 6)  # a residual with remainders is no plain folder
+        streamed, ordinary = both_ways(
+            lambda s=scale: prepare_apply(tmp_path / "streamed", other, scale=s), place / "apply", monkeypatch
+        )
+        assert streamed == ordinary and len(streams) == (
+            0 if dtype == "float32" else 6
+        )  # a residual with remainders is no plain folder
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E5M2", "F32"])
@@ -161,7 +197,9 @@ def test_digests_are_xxh3_128(dtype: str) -> None:
     assert library is not None
     size = {"BF16": 2, "F8_E5M2": 1, "F32": 4}[dtype]
     draw = np.random.default_rng(0)
-    edges = [n + d for n in (256, 512, 1024, 2048, 3072, 4096, 9216) for d in (-65, -64, -63, -33, -1, 0, 1, 31, 64, 65)]
+    edges = [
+        n + d for n in (256, 512, 1024, 2048, 3072, 4096, 9216) for d in (-65, -64, -63, -33, -1, 0, 1, 31, 64, 65)
+    ]
     for length in [241, *(n for n in edges if n > 240), *draw.integers(241, 40_000, 60)]:
         count = int(length) // size + (int(length) // size * size <= 240)
         content = draw.integers(0, 0x38, count * size, dtype=np.uint8).tobytes()  # no NaN in any of the types
@@ -193,7 +231,9 @@ def test_nan_names_file_and_tensor(value: str, place: int, streams: list[int], t
     values.flat[place] = float(value)
     models[1]["model.layers.0.w"] = stored(values, "BF16")
     where = rf"\[{place // 131}, {place % 131}\]"
-    with pytest.raises(ModelError, match=rf"model\.layers\.0\.w in .*in1.*holds 1 {'NaN' if value == 'nan' else 'infinite'} .* {where}"):
+    with pytest.raises(
+        ModelError, match=rf"model\.layers\.0\.w in .*in1.*holds 1 {'NaN' if value == 'nan' else 'infinite'} .* {where}"
+    ):
         merged(tmp_path, models).write(tmp_path / "out", workers=1, sync=False)
     assert streams and not (tmp_path / "out").exists()
 
@@ -210,7 +250,9 @@ def test_a_file_that_became_shorter(streams: list[int], tmp_path: Path) -> None:
     prepared = merged(tmp_path, [random_model(i, "BF16", SHAPES) for i in range(2)])
     file = tmp_path / "in1" / "model.safetensors"
     os.truncate(file, file.stat().st_size - 4000)
-    with pytest.raises(ModelError, match=r"in1/model\.safetensors ends within model\.layers\.[01]\.w: it has become shorter"):
+    with pytest.raises(
+        ModelError, match=r"in1/model\.safetensors ends within model\.layers\.[01]\.w: it has become shorter"
+    ):
         prepared.write(tmp_path / "out", workers=1, sync=False)
     assert streams and not (tmp_path / "out").exists()
 
@@ -222,13 +264,19 @@ def test_a_disk_that_fills_up(streams: list[int], tmp_path: Path, monkeypatch: p
     prepared = merged(tmp_path, [random_model(i, "BF16", SHAPES) for i in range(2)])
     before, real, calls = contents(tmp_path), CheckpointWriter.place, itertools.count()
     with open("/dev/full", "wb", buffering=0) as full:
-        monkeypatch.setattr(CheckpointWriter, "place", lambda self, name, byte: (full.fileno(), 0) if next(calls) == 3 else real(self, name, byte))
+        monkeypatch.setattr(
+            CheckpointWriter,
+            "place",
+            lambda self, name, byte: (full.fileno(), 0) if next(calls) == 3 else real(self, name, byte),
+        )
         with pytest.raises(StorageError, match=r"Could not write .*out \(No space left on device\)"):
             prepared.write(tmp_path / "out", workers=1, sync=False)
     assert contents(tmp_path) == before
 
 
-def test_without_the_library_everything_goes_the_ordinary_way(streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_everything_goes_the_ordinary_way(
+    streams: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, folders = three_models(tmp_path, "BF16")
     with_it = prepare_merge("task_arithmetic", folders[1:], base=folders[0]).write(tmp_path / "with", sync=False)
     count = len(streams)

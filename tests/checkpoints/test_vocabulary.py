@@ -50,7 +50,11 @@ def test_a_saved_tokenizer_is_read_as_transformers_reads_it(tokenizer_folder):
 
 def test_merges_are_not_parsed(tokenizer_folder, monkeypatch):
     folder, tokenizer = tokenizer_folder
-    monkeypatch.setattr(module, "_read_json", lambda path: {} if path.name == "tokenizer_config.json" else pytest.fail("the whole file was parsed"))
+    monkeypatch.setattr(
+        module,
+        "_read_json",
+        lambda path: {} if path.name == "tokenizer_config.json" else pytest.fail("the whole file was parsed"),
+    )
     assert vocabulary(folder) == tokenizer.get_vocab()
 
 
@@ -67,16 +71,29 @@ def test_other_files(tmp_path):
     def folder(name, **files):
         (tmp_path / name).mkdir()
         for file, content in files.items():
-            file = {"added": "added_tokens.json", "config": "tokenizer_config.json", "lines": "vocab.txt", "model": "tokenizer.json"}.get(
-                file, f"{file}.json"
+            file = {
+                "added": "added_tokens.json",
+                "config": "tokenizer_config.json",
+                "lines": "vocab.txt",
+                "model": "tokenizer.json",
+            }.get(file, f"{file}.json")
+            (tmp_path / name / file).write_text(
+                content if isinstance(content, str) else json.dumps(content), encoding="utf-8"
             )
-            (tmp_path / name / file).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
         return tmp_path / name
 
     declared = {"added_tokens_decoder": {"2": {"content": "<s>"}, "0": {"content": "a"}}}
-    assert vocabulary(folder("gpt", vocab={"a": 0, "b": 1}, added={"<x>": 7}, config=declared)) == {"a": 0, "b": 1, "<x>": 7, "<s>": 2}
+    assert vocabulary(folder("gpt", vocab={"a": 0, "b": 1}, added={"<x>": 7}, config=declared)) == {
+        "a": 0,
+        "b": 1,
+        "<x>": 7,
+        "<s>": 2,
+    }
     assert vocabulary(folder("bert", lines="[PAD]\n\n##é\n")) == {"[PAD]": 0, "": 1, "##é": 2}
-    unigram = {"added_tokens": [{"id": 3, "content": "<x>"}], "model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["▁a", -1.5]]}}
+    unigram = {
+        "added_tokens": [{"id": 3, "content": "<x>"}],
+        "model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["▁a", -1.5]]},
+    }
     assert vocabulary(folder("t5", model=unigram)) == {"<unk>": 0, "▁a": 1, "<x>": 3}
     assert vocabulary(folder("none")) is None and "no tokenizer" in why_unreadable(tmp_path / "none")
     (folder("piece") / "tokenizer.model").write_bytes(b"\x0a\x0b")
@@ -120,9 +137,16 @@ def test_which_tensors_hold_tokens():
         == of({"text_config": {"vocab_size": 32}}, **llama)
         == expected
     )
-    gpt = dict(transformer__wte__weight=(32, 4), transformer__wpe__weight=(32, 4), transformer__h__0__ln_1__weight=(32,))
+    gpt = dict(
+        transformer__wte__weight=(32, 4), transformer__wpe__weight=(32, 4), transformer__h__0__ln_1__weight=(32,)
+    )
     assert of({"vocab_size": 32}, **gpt) == ["transformer.wte.weight"]
-    olmo = dict(wte__weight=(32, 4), ff_out__weight=(32, 4), blocks__0__ff_out__weight=(4, 16), embed_tokens_per_layer__weight=(30, 4))
+    olmo = dict(
+        wte__weight=(32, 4),
+        ff_out__weight=(32, 4),
+        blocks__0__ff_out__weight=(4, 16),
+        embed_tokens_per_layer__weight=(30, 4),
+    )
     assert of({}, **olmo) == ["wte.weight", "ff_out.weight"]
     assert of({"vocab_size": 32}, lm_head__weight=(32, 4), embed_tokens__weight=(30, 4)) == ["embed_tokens.weight"]
     assert of({}, x__weight=(3, 3), scale=()) == []
@@ -206,7 +230,11 @@ def whole(source, name):
 @given(data=st.data())
 def test_a_view_reads_any_stretch(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 5)))
-    source_rows, rows, columns = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 11)), data.draw(st.integers(1, 5))
+    source_rows, rows, columns = (
+        data.draw(st.integers(1, 9)),
+        data.draw(st.integers(0, 11)),
+        data.draw(st.integers(1, 5)),
+    )
     order = np.array(data.draw(st.lists(st.integers(-1, source_rows - 1), min_size=rows, max_size=rows)), np.int64)
     kinds = st.sampled_from(["F32", "BF16", "F16", "F64"])
     values, others = rng.standard_normal((source_rows, columns)), rng.standard_normal((rows, columns))
@@ -253,7 +281,9 @@ def checkpoint(
     values = np.full((rows or len(held), columns), -1.0, np.float32)
     for i, token in enumerate(held):
         values[i] = offset + ord(token[0]) - ord("a")
-    save_file({"model.embed_tokens.weight": values, "model.norm.weight": np.ones(3, np.float32)}, folder / "model.safetensors")
+    save_file(
+        {"model.embed_tokens.weight": values, "model.norm.weight": np.ones(3, np.float32)}, folder / "model.safetensors"
+    )
     (folder / "config.json").write_text(json.dumps({"vocab_size": len(values), "tie_word_embeddings": True}))
     if tokens is not None:
         (folder / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(tokens)}))
@@ -265,25 +295,40 @@ def align(sources, policy="error", *, layout=0, base=None, members=None, **more)
     notes: list[str] = []
     members = range(len(sources)) if members is None else members
     roles = [f"model {i}" for i in range(len(sources))]
-    views = align_vocabularies(sources, roles, members=members, layout=layout, base=base, policy=policy, problems=problems, notes=notes, **more)
-    return [whole(v, "model.embed_tokens.weight")[:, 0].tolist() for v in views] if not problems else None, problems, notes
+    views = align_vocabularies(
+        sources, roles, members=members, layout=layout, base=base, policy=policy, problems=problems, notes=notes, **more
+    )
+    return (
+        [whole(v, "model.embed_tokens.weight")[:, 0].tolist() for v in views] if not problems else None,
+        problems,
+        notes,
+    )
 
 
 def test_the_same_vocabulary_is_left_alone(tmp_path):
     sources = [checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", list("abc"), offset=10)]
-    views = align_vocabularies(sources, ["a", "b"], members=[0, 1], layout=0, base=None, policy="error", problems=[], notes=(notes := []))
+    views = align_vocabularies(
+        sources, ["a", "b"], members=[0, 1], layout=0, base=None, policy="error", problems=[], notes=(notes := [])
+    )
     assert views == sources and notes == []
 
 
 def test_another_order_and_padding_need_no_policy(tmp_path):
-    sources = [checkpoint(tmp_path / "a", list("abc"), rows=5), checkpoint(tmp_path / "b", list("cab"), rows=4, offset=10)]
+    sources = [
+        checkpoint(tmp_path / "a", list("abc"), rows=5),
+        checkpoint(tmp_path / "b", list("cab"), rows=4, offset=10),
+    ]
     found, problems, notes = align(sources)
     assert problems == [] and len(notes) == 1 and "model 1" in notes[0]
     assert found == [[0, 1, 2, -1, -1], [10, 11, 12, -1, -1]]
 
 
 def test_without_a_policy_every_difference_is_listed(tmp_path):
-    sources = [checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", list("ab")), checkpoint(tmp_path / "c", list("abcde"))]
+    sources = [
+        checkpoint(tmp_path / "a", list("abc")),
+        checkpoint(tmp_path / "b", list("ab")),
+        checkpoint(tmp_path / "c", list("abcde")),
+    ]
     _, problems, _ = align(sources)
     assert len(problems) == 2 and "'c'" in problems[0] and "'d', 'e'" in problems[1]
     assert all("--vocabulary keep" in p and "--vocabulary zero" in p for p in problems)
@@ -297,7 +342,11 @@ def test_keep_gives_all_the_row_of_the_layout(tmp_path):
     ]
     found, problems, notes = align(sources, "keep", layout=1, base=0)
     assert problems == [] and len(notes) == 2
-    assert found == [[10, 11, 22, 23], [20, 21, 22, 23], [30, 31, 22, 23]]  # c: the base lacks it, d: the model lacks it
+    assert found == [
+        [10, 11, 22, 23],
+        [20, 21, 22, 23],
+        [30, 31, 22, 23],
+    ]  # c: the base lacks it, d: the model lacks it
 
 
 def test_zero_gives_who_lacks_it_the_row_of_the_base(tmp_path):
@@ -309,7 +358,12 @@ def test_zero_gives_who_lacks_it_the_row_of_the_base(tmp_path):
     ]
     found, problems, _ = align(sources, "zero", layout=1, base=0)
     assert problems == []
-    assert found == [[10, 11, 22, 13], [20, 21, 22, 23], [30, 31, 22, 13], [40, 41, 22, 43]]  # c: no delta without a base; d: a delta of 0 for one
+    assert found == [
+        [10, 11, 22, 13],
+        [20, 21, 22, 23],
+        [30, 31, 22, 13],
+        [40, 41, 22, 43],
+    ]  # c: no delta without a base; d: a delta of 0 for one
 
 
 def test_zero_without_a_base_takes_the_row_of_the_layout(tmp_path):
@@ -341,7 +395,11 @@ def test_fisher_information_is_zero_where_it_is_missing(tmp_path):
 @pytest.mark.parametrize("policy", ["error", "keep"])
 def test_tokenizers_that_cannot_be_read(policy, tmp_path):
     """The same number of rows is taken at its word, with a note; another number needs a policy."""
-    first, same, more = checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", None, rows=3), checkpoint(tmp_path / "c", None, rows=4)
+    first, same, more = (
+        checkpoint(tmp_path / "a", list("abc")),
+        checkpoint(tmp_path / "b", None, rows=3),
+        checkpoint(tmp_path / "c", None, rows=4),
+    )
     found, problems, notes = align([first, same], policy)
     assert problems == [] and "taken to mean the same tokens" in notes[0] and found == [[0, 1, 2], [-1, -1, -1]]
     found, problems, notes = align([more, first], policy)
@@ -365,7 +423,9 @@ def test_an_adapters_tokenizer_counts(tmp_path):
     tuned = checkpoint(tmp_path / "tuned", None, rows=3, offset=10)
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "vocab.json").write_text(json.dumps({"b": 0, "a": 1, "x": 2}))
-    view = SimpleNamespace(label="view", folder=tmp_path / "adapter", entries=tuned.entries, read=tuned.read, base=tuned)
+    view = SimpleNamespace(
+        label="view", folder=tmp_path / "adapter", entries=tuned.entries, read=tuned.read, base=tuned
+    )
     (tmp_path / "tuned" / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     _, problems, _ = align([base, view])
     assert "'x'" in problems[0]

@@ -32,7 +32,10 @@ def shards_of(tensors: Model, count: int = 1) -> list[tuple[str, list[Slot]]]:
     names = list(tensors)
     each = -(-len(names) // count)
     slots = {n: Slot(n, dtype(t.dtype), t.shape, len(t.content)) for n, t in tensors.items()}
-    return [(file, [slots[n] for n in names[i * each : (i + 1) * each]]) for i, file in enumerate(shard_names("model", count))]
+    return [
+        (file, [slots[n] for n in names[i * each : (i + 1) * each]])
+        for i, file in enumerate(shard_names("model", count))
+    ]
 
 
 def pieces(tensors: Model, unit: int = 50) -> list[tuple[str, int, np.ndarray]]:
@@ -73,7 +76,9 @@ def test_the_bytes_come_back_in_whatever_order_they_are_written(shards: int, syn
     assert read_folder(tmp_path / "model") == MIXED
     reader = CheckpointReader(tmp_path / "model")
     assert set(reader.entries) == set(MIXED) and reader.metadata == {"format": "pt"}
-    assert all(e.offset % e.dtype.itemsize == 0 for e in reader.entries.values())  # a memory map of any of them is aligned
+    assert all(
+        e.offset % e.dtype.itemsize == 0 for e in reader.entries.values()
+    )  # a memory map of any of them is aligned
     names = [FILE, *([f.name for f in reader.files]), *(["model.safetensors.index.json"] if shards > 1 else [])]
     assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(names)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
@@ -222,16 +227,25 @@ def test_giving_up(finish: int, keep: bool, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs to know what a descriptor is open on")
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_everything_is_on_the_disk_before_it_gets_its_name(overwrite: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_everything_is_on_the_disk_before_it_gets_its_name(
+    overwrite: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if overwrite:
         write(tmp_path / "model", random_model(0), shards=3)
     events: list[tuple[str, str]] = []
     fsync, rename, place = os.fsync, os.rename, writer_module._put_in_place
 
     def named(path: object) -> str:
-        return str(Path(str(path)).relative_to(tmp_path)).removesuffix(".part").removeprefix(f".model.{KEY[:16]}.partial").strip("/")
+        return (
+            str(Path(str(path)).relative_to(tmp_path))
+            .removesuffix(".part")
+            .removeprefix(f".model.{KEY[:16]}.partial")
+            .strip("/")
+        )
 
-    monkeypatch.setattr(os, "fsync", lambda fd: (fsync(fd), events.append(("sync", named(os.readlink(f"/proc/self/fd/{fd}"))))))
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (fsync(fd), events.append(("sync", named(os.readlink(f"/proc/self/fd/{fd}")))))
+    )
     monkeypatch.setattr(os, "rename", lambda a, b: (rename(a, b), events.append(("name", named(b)))))
     monkeypatch.setattr(writer_module, "_put_in_place", lambda *a, **k: (events.append(("place", "")), place(*a, **k)))
     write(tmp_path / "model", MIXED, shards=3, sync=True, overwrite=overwrite)
@@ -242,7 +256,10 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(overwrite: bool, monk
         assert synced and synced[0] < events.index(("place", ""))
         if name.endswith(".safetensors"):
             assert synced[0] < events.index(("name", name))
-    assert events.index(("sync", "")) < events.index(("place", "")) and events[-1] == ("sync", ".")  # the folders themselves
+    assert events.index(("sync", "")) < events.index(("place", "")) and events[-1] == (
+        "sync",
+        ".",
+    )  # the folders themselves
 
 
 # ------------------------------------------------------------------------------------------------------------------ destinations
@@ -252,7 +269,9 @@ def test_an_existing_folder_is_replaced_only_when_asked_to(tmp_path: Path) -> No
     old, new = random_model(0), random_model(1)
     write(tmp_path / "model", old)
     (tmp_path / "model" / "notes.txt").write_text("of the old one")
-    with pytest.raises(RunFolderError, match=r"model exists and is not empty\. Choose another folder, or add --overwrite"):
+    with pytest.raises(
+        RunFolderError, match=r"model exists and is not empty\. Choose another folder, or add --overwrite"
+    ):
         write(tmp_path / "model", new)
     assert read_folder(tmp_path / "model") == old
     write(tmp_path / "model", new, overwrite=True)
@@ -272,7 +291,8 @@ def test_what_this_engine_did_not_write_is_never_replaced(tmp_path: Path) -> Non
     (folder / "metrics.jsonl").write_text("{}")
     before = contents(folder)
     with pytest.raises(
-        RunFolderError, match=r"run was not written by this engine \(no provenance\.json in it\) and is not replaced: checkpoint-500, "
+        RunFolderError,
+        match=r"run was not written by this engine \(no provenance\.json in it\) and is not replaced: checkpoint-500, ",
     ):
         write(folder, MIXED, overwrite=True)
     assert contents(folder) == before
@@ -295,7 +315,9 @@ def test_a_link_is_followed_and_kept(tmp_path: Path) -> None:
     write(tmp_path / "model", random_model(0))
     write(tmp_path / "model", MIXED, overwrite=True)
     assert (tmp_path / "model").is_symlink() and read_folder(tmp_path / "disk" / "model") == MIXED
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "model"] and [p.name for p in (tmp_path / "disk").iterdir()] == ["model"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "model"] and [
+        p.name for p in (tmp_path / "disk").iterdir()
+    ] == ["model"]
 
 
 def test_a_mount_point_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -326,7 +348,9 @@ def test_a_folder_that_comes_into_being_in_the_last_moment(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_replacing_works_on_systems_without_an_exchange_of_names(exchange: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_replacing_works_on_systems_without_an_exchange_of_names(
+    exchange: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if not exchange:
         monkeypatch.setattr(writer_module, "_exchange", lambda one, other: False)
     write(tmp_path / "model", random_model(0))
@@ -386,9 +410,13 @@ def test_a_process_that_was_killed_holds_no_lock(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------ bad disks
 
 
-@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, StorageError), (errno.EIO, StorageError), (errno.EROFS, RunFolderError)])
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, StorageError), (errno.EIO, StorageError), (errno.EROFS, RunFolderError)]
+)
 @pytest.mark.parametrize("call", ["pwrite", "ftruncate", "fsync", "rename"])
-def test_every_call_may_fail(call: str, number: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_call_may_fail(
+    call: str, number: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     write(tmp_path / "model", random_model(0))
     before = contents(tmp_path)
     real, calls = getattr(os, call), iter(range(1000))

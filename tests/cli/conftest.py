@@ -36,7 +36,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
     prefix = "base_model.model.model.layers.0.self_attn.q_proj"
     tensors = {f"{prefix}.lora_A.weight": torch.randn(4, 32) / 10, f"{prefix}.lora_B.weight": torch.randn(32, 4) / 10}
     save_file(tensors, folder / "adapter" / "adapter_model.safetensors", metadata={"format": "pt"})
-    said = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "base_model_name_or_path": "base", "bias": "none"}
+    said = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": "base",
+        "bias": "none",
+    }
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps(said))
     return folder
 

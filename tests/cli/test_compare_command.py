@@ -17,7 +17,10 @@ from evaluation.test_compare_folders import TEXT, answers, texts, write, write_a
 from holdfast.cli.compare import find_models
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
-from holdfast.results import Comparison, EvaluationRecord, RunFolder, RunRecord, StageMatrix, read_json, write_json
+from holdfast.records.comparison import Comparison, StageMatrix
+from holdfast.records.evaluation import EvaluationRecord
+from holdfast.records.run import RunFolder, RunRecord
+from holdfast.support.files import read_json, write_json
 
 
 def measure(folder: Path, shift: float, *, model: str) -> None:
@@ -72,7 +75,11 @@ def page(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append({"path": path, **given})
         return path
 
-    monkeypatch.setitem(sys.modules, "holdfast.reports.comparison_report", types.SimpleNamespace(write_comparison_report=write_comparison_report))
+    monkeypatch.setitem(
+        sys.modules,
+        "holdfast.reports.comparison_report",
+        types.SimpleNamespace(write_comparison_report=write_comparison_report),
+    )
     return seen
 
 
@@ -128,9 +135,15 @@ def test_a_run_alone_is_start_against_result(here, capsys):
         (["three"], ["expected two models, got 3", "add --stages", "three:base, three:math, three:law"]),
         (["three", "two:base"], ["three holds 3 models: name the one to compare, three:base, three:math, three:law"]),
         (["two:bse", "two:tuned"], ["two has no model 'bse'. Did you mean two:base? It has: two:base, two:tuned"]),
-        (["runs/direct:end", "runs/kept"], ["runs/direct is a run, which has runs/direct:start and runs/direct:result; got ':end'"]),
+        (
+            ["runs/direct:end", "runs/kept"],
+            ["runs/direct is a run, which has runs/direct:start and runs/direct:result; got ':end'"],
+        ),
         (["runs/late"], ["nothing was measured of the run's start model"]),
-        (["runs/dircet", "twoo:base"], ["no such folder: runs/dircet. Did you mean runs/direct", "no such folder: twoo:base. Did you mean two"]),
+        (
+            ["runs/dircet", "twoo:base"],
+            ["no such folder: runs/dircet. Did you mean runs/direct", "no such folder: twoo:base. Did you mean two"],
+        ),
         (["runs", "two:base"], ["found neither. Inside are: runs/direct, runs/kept, runs/late"]),
         (["two/base/source.quiz.json", "two:base"], ["expected a folder, got the file"]),
         (["two:base", "two:tuned", "one"], ["expected two models, got 3: base, tuned, only", "--stages"]),
@@ -146,7 +159,10 @@ def test_words_that_name_no_two_models(here, words, parts, capsys):
 
 def test_what_is_not_finished_is_said(here, tmp_path, capsys):
     found = record("runs/kept", "one", capsys=capsys)
-    assert found["notes"][:2] == ["runs/kept: the run is interrupted, not finished.", "one: the evaluation is interrupted, not finished."]
+    assert found["notes"][:2] == [
+        "runs/kept: the run is interrupted, not finished.",
+        "one: the evaluation is interrupted, not finished.",
+    ]
     write_json(tmp_path / "out" / "evaluate.json", EvaluationRecord(models=[{"label": "a"}, {"label": "b"}]))
     with pytest.raises(ConfigError, match=r"nothing was measured of a and b \(the evaluation is running"):
         find_models(str(tmp_path / "out"), alone=True)
@@ -169,7 +185,12 @@ def test_the_table(here, capsys):
 
 def test_all_files(here, tmp_path, page, capsys):
     out = tmp_path / "deep" / "out"
-    assert call("two", "--output-dir", str(out), "--markdown", str(tmp_path / "comment.md"), "--fail-if", "quiz drop > 50pt") == 0
+    assert (
+        call(
+            "two", "--output-dir", str(out), "--markdown", str(tmp_path / "comment.md"), "--fail-if", "quiz drop > 50pt"
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     found = read_json(out / "comparison.json")
     assert {(c["suite"], c["name"]) for c in found["comparisons"]} == {
@@ -187,7 +208,11 @@ def test_all_files(here, tmp_path, page, capsys):
     assert ET.parse(out / "comparison.xml").getroot()[0].get("tests") == "1"
     [given] = page
     assert given["path"] == out / "comparison.html"
-    assert (given["before"].path, given["after"].path, given["labels"]) == (Path("two/base"), Path("two/tuned"), ("base", "tuned"))
+    assert (given["before"].path, given["after"].path, given["labels"]) == (
+        Path("two/base"),
+        Path("two/tuned"),
+        ("base", "tuned"),
+    )
     assert [c.name for c in given["comparisons"]] == [c["name"] for c in found["comparisons"]]
     assert (len(given["gates"]), given["unmatched"], given["matrix"]) == (1, [], None)
     assert all(f"Wrote {path}" in shown for path in (out / "comparison.html", tmp_path / "comment.md"))
@@ -195,7 +220,10 @@ def test_all_files(here, tmp_path, page, capsys):
 
 def test_the_page_itself(here, tmp_path):
     pytest.importorskip("holdfast.reports.comparison_report")
-    assert call("three", "--stages", "quiz", "riddles", "--fail-if", "any drop > 90%", "--html", str(tmp_path / "a.html")) == 0
+    assert (
+        call("three", "--stages", "quiz", "riddles", "--fail-if", "any drop > 90%", "--html", str(tmp_path / "a.html"))
+        == 0
+    )
     text = (tmp_path / "a.html").read_text()
     assert "<html" in text and "riddles" in text and "any drop &gt; 90%" in text
 
@@ -228,12 +256,22 @@ def test_what_is_not_compared_is_said(here, tmp_path, capsys):
     ("rules", "strict", "code", "said"),
     [
         (["quiz drop > 1pt"], False, 3, ["FAIL       quiz drop > 1pt"]),
-        (["quiz drop > 50pt", "target/prose rise > 50%"], False, 0, ["PASS       quiz drop > 50pt", "PASS       target/prose rise > 50%"]),
+        (
+            ["quiz drop > 50pt", "target/prose rise > 50%"],
+            False,
+            0,
+            ["PASS       quiz drop > 50pt", "PASS       target/prose rise > 50%"],
+        ),
         (["quiz drop > 20pt"], False, 0, ["UNDECIDED  quiz drop > 20pt"]),
         (["quiz drop > 20pt"], True, 3, ["UNDECIDED  quiz drop > 20pt, which fails"]),
         (["any drop > 2%", "quiz drop > 50pt"], False, 3, ["FAIL       any drop > 2% (4 of 4)", "5 tests were made"]),
         (["average drop > 5pt"], False, 3, ["FAIL       average drop > 5pt"]),
-        (["prose perplexity rise > 3%"], False, 3, ["FAIL       prose perplexity rise > 3%", "target/prose perplexity: rise 22"]),
+        (
+            ["prose perplexity rise > 3%"],
+            False,
+            3,
+            ["FAIL       prose perplexity rise > 3%", "target/prose perplexity: rise 22"],
+        ),
     ],
 )
 def test_the_gate(here, rules, strict, code, said, capsys):
@@ -251,13 +289,24 @@ def test_rules_of_a_yaml(here, tmp_path, capsys):
 
 
 def test_files_are_there_when_the_gate_fails(here, tmp_path, capsys):
-    assert call("two", "--fail_if", "quiz drop > 1pt", "--junit", str(tmp_path / "a.xml"), "--json", str(tmp_path / "a.json")) == 3
+    assert (
+        call(
+            "two",
+            "--fail_if",
+            "quiz drop > 1pt",
+            "--junit",
+            str(tmp_path / "a.xml"),
+            "--json",
+            str(tmp_path / "a.json"),
+        )
+        == 3
+    )
     assert ET.parse(tmp_path / "a.xml").getroot()[0].get("failures") == "1"
     assert read_json(tmp_path / "a.json")["failed"] is True
 
 
 def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
-    from holdfast.evaluation import compare_folders
+    from holdfast.evaluation.compare import folders as compare_folders
 
     monkeypatch.setattr(compare_folders, "compare_entries", lambda *a, **k: pytest.fail("the work began"))
     assert (
@@ -285,7 +334,10 @@ def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
     for part in ("rule 'quiz drop'", "expected one of primary, all, got 'al'", "between 0 and 1, got 95", "of at least 100, got '3'", "ends with .html, got a.png",
                  "expected LABEL=TASK"):  # fmt: skip
         assert part in shown, shown
-    assert call("two", "--fail-if", "qiuz drop > 1pt", "--fail-if", "prose drop > 1pt", "--fail-if", "quiz drop > 1pt") == 2
+    assert (
+        call("two", "--fail-if", "qiuz drop > 1pt", "--fail-if", "prose drop > 1pt", "--fail-if", "quiz drop > 1pt")
+        == 2
+    )
     shown = capsys.readouterr().err
     assert "2 problems" in shown and "Did you mean 'quiz'?" in shown and "points are of shares" in shown
     assert call("two", "--strict") == 2
@@ -319,9 +371,14 @@ def test_sequential_training(here, page, tmp_path, capsys):
     [
         (
             ["three", "--stages", "quiz"],
-            ["--stages names 1 tasks, so expected 2 models (the start, and one after each stage), got 3: base, math, law"],
+            [
+                "--stages names 1 tasks, so expected 2 models (the start, and one after each stage), got 3: base, math, law"
+            ],
         ),
-        (["three", "--stages", "a=qiuz", "b=quiz"], ["--stages: task 'qiuz': the start was not measured on it. Did you mean 'quiz'?"]),
+        (
+            ["three", "--stages", "a=qiuz", "b=quiz"],
+            ["--stages: task 'qiuz': the start was not measured on it. Did you mean 'quiz'?"],
+        ),
         (["three", "--stages", "a=quiz", "b=prose"], ["expected tasks in one unit"]),
     ],
     ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",

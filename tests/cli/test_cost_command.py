@@ -29,7 +29,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         architectures=["LlamaForCausalLM"],
     )
     config.save_pretrained("model")
-    Path("run.yaml").write_text("model_name_or_path: model\ndataset_name: absent.jsonl\nmax_length: 128\nlearning_rate: 1e-5\npacking: true\n")
+    Path("run.yaml").write_text(
+        "model_name_or_path: model\ndataset_name: absent.jsonl\nmax_length: 128\nlearning_rate: 1e-5\npacking: true\n"
+    )
     return tmp_path
 
 
@@ -48,15 +50,44 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_loads_nothing_heavy() -> None:
     import subprocess
 
-    code = "import sys; from holdfast.cli.cost import run; run(['--help']); print('torch' in sys.modules, file=sys.stderr)"
+    code = (
+        "import sys; from holdfast.cli.cost import run; run(['--help']); print('torch' in sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "False"
 
 
 def test_a_run_without_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_cost(["--model", "model", "--tokens", "1e6", "--epochs", "2", "--window", "128", "--gpu", "h100", "--gpu", "RTX 4090"]) == 0
+    assert (
+        run_cost(
+            [
+                "--model",
+                "model",
+                "--tokens",
+                "1e6",
+                "--epochs",
+                "2",
+                "--window",
+                "128",
+                "--gpu",
+                "h100",
+                "--gpu",
+                "RTX 4090",
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
-    for word in ("Operations", "6 x parameters x tokens x epochs", "Memory of one process", "largest sum", "H100", "RTX-4090", "fits", "Assumed"):
+    for word in (
+        "Operations",
+        "6 x parameters x tokens x epochs",
+        "Memory of one process",
+        "largest sum",
+        "H100",
+        "RTX-4090",
+        "fits",
+        "Assumed",
+    ):
         assert word in shown
     assert "2 M tokens" in shown and "a utilisation of 0.4" in shown
 
@@ -67,7 +98,16 @@ def test_a_yaml_and_the_command_line_over_it(desk: Path, capsys: pytest.CaptureF
     named = record(capsys, "--config", "run.yaml", "--tokens", "1e6")
     assert named == plain
     changed = record(
-        capsys, "run.yaml", "--tokens", "1e6", "--use_peft", "--max-length", "64", "--retention", "label_annealing:weight=0.5", "--no_packing"
+        capsys,
+        "run.yaml",
+        "--tokens",
+        "1e6",
+        "--use_peft",
+        "--max-length",
+        "64",
+        "--retention",
+        "label_annealing:weight=0.5",
+        "--no_packing",
     )
     assert changed["plan"]["window"] == 64 and changed["plan"]["use_peft"] and changed["plan"]["packing"] is None
     assert changed["plan"]["teacher"]["kind"] == "adapter_off"
@@ -76,7 +116,10 @@ def test_a_yaml_and_the_command_line_over_it(desk: Path, capsys: pytest.CaptureF
 
 
 def test_the_papers_ratio_from_the_command_line(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = (record(capsys, "--model", "model", "--tokens", tokens, "--epochs", "5", "--window", "128") for tokens in ("204800M", "100e6"))
+    first, second = (
+        record(capsys, "--model", "model", "--tokens", tokens, "--epochs", "5", "--window", "128")
+        for tokens in ("204800M", "100e6")
+    )
     assert first["flops"]["paper"] / second["flops"]["paper"] == 2048
 
 
@@ -104,7 +147,21 @@ def test_what_does_not_fit_is_told_what_would(desk: Path, capsys: pytest.Capture
 
 def test_every_mistake_at_once(desk: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        run_cost(["run.yaml", "--gpu", "H10", "--utilisation", "2", "--learning_rte", "1", "--mean_length", "short", "--max_length", "1"])
+        run_cost(
+            [
+                "run.yaml",
+                "--gpu",
+                "H10",
+                "--utilisation",
+                "2",
+                "--learning_rte",
+                "1",
+                "--mean_length",
+                "short",
+                "--max_length",
+                "1",
+            ]
+        )
     said = str(caught.value)
     for word in (
         "'H10'",
@@ -148,7 +205,9 @@ def test_a_study_is_its_trials_together(desk: Path, capsys: pytest.CaptureFixtur
     Path("study.yaml").write_text(STUDY)
     found = record(capsys, "study.yaml", "--tokens", "1e6")
     direct = record(capsys, "--model", "model", "--tokens", "1e6", "--window", "128")["flops"]["total"]
-    annealed = record(capsys, "--model", "model", "--tokens", "1e6", "--window", "128", "--retention", "label_annealing")["flops"]["total"]
+    annealed = record(
+        capsys, "--model", "model", "--tokens", "1e6", "--window", "128", "--retention", "label_annealing"
+    )["flops"]["total"]
     assert found["runs"] == 5 * 2
     assert found["flops"] == pytest.approx(2 * (2 * direct + 3 * annealed))
     assert found["largest"]["plan"]["methods"] == ["label_annealing"]

@@ -18,8 +18,8 @@ from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.cli import main as main_module
 from holdfast.cli.main import main
 from holdfast.data.prepare.registry import FORMATS
-from holdfast.ledger import stream_ledger
-from holdfast.results import read_json, write_jsonl
+from holdfast.support.files import read_json, write_jsonl
+from holdfast.support.ledger import stream_ledger
 
 SECRET = "sk-very-secret-0123456789"
 COMMAND = ("holdfast.cli.data", "prepares")
@@ -32,7 +32,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_DEBUG", "")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setitem(main_module.COMMANDS, "data", COMMAND)
-    rows = [{"query": f"What is {i}+{i}?", "response": f"{2 * i}", "type": "x", "original_question": f"q{i}"} for i in range(30)]
+    rows = [
+        {"query": f"What is {i}+{i}?", "response": f"{2 * i}", "type": "x", "original_question": f"q{i}"}
+        for i in range(30)
+    ]
     Path("MetaMathQA.json").write_text(json.dumps([*rows, rows[0]]))
     write_jsonl("qa.jsonl", [{"question": r["query"], "answer": r["response"]} for r in rows])
     return tmp_path
@@ -46,7 +49,19 @@ def article(handler, asked) -> bool:
 
 def synthesis(server: FakeEndpoint | None, *more: str) -> list[str]:
     url = server.url if server is not None else "http://127.0.0.1:9/v1"
-    return ["data", "synthesise", "--input", "qa.jsonl", "--output", "articles.jsonl", "--model", "writer", "--base_url", url, *more]
+    return [
+        "data",
+        "synthesise",
+        "--input",
+        "qa.jsonl",
+        "--output",
+        "articles.jsonl",
+        "--model",
+        "writer",
+        "--base_url",
+        url,
+        *more,
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------------- prepare
@@ -60,10 +75,24 @@ def test_help_teaches(capsys):
     capsys.readouterr()
     assert main(["data", "prepare", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in (*FORMATS, "--heldout", "--most_malformed", "--tags", "--questions", "examples", "pip install py7zr"))
+    assert all(
+        word in shown
+        for word in (
+            *FORMATS,
+            "--heldout",
+            "--most_malformed",
+            "--tags",
+            "--questions",
+            "examples",
+            "pip install py7zr",
+        )
+    )
     assert main(["data", "synthesise", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--budget_usd", "--api_key_variable", "--per_article", "{material}", "examples", "never written"))
+    assert all(
+        word in shown
+        for word in ("--budget_usd", "--api_key_variable", "--per_article", "{material}", "examples", "never written")
+    )
 
 
 def test_every_option_of_a_format_is_an_option_of_the_command():
@@ -74,7 +103,19 @@ def test_every_option_of_a_format_is_an_option_of_the_command():
 
 
 def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
-    words = ["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "out/train.jsonl", "--heldout", "0.2", "--seed", "1"]
+    words = [
+        "data",
+        "prepare",
+        "metamath",
+        "--input",
+        "MetaMathQA.json",
+        "--output",
+        "out/train.jsonl",
+        "--heldout",
+        "0.2",
+        "--seed",
+        "1",
+    ]
     assert main(words) == 0
     shown = capsys.readouterr().out
     record = read_json("out/train.jsonl.json")
@@ -174,7 +215,9 @@ def test_articles_and_what_they_cost(capsys):
 def test_what_comes_out_of_prepare_goes_into_synthesise_and_train(capsys):
     from holdfast.data.sources import load_rows
 
-    assert main(["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "m.jsonl", "--limit", "6"]) == 0
+    assert (
+        main(["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "m.jsonl", "--limit", "6"]) == 0
+    )
     words = synthesis(None)
     words[3] = "m.jsonl"
     with FakeEndpoint(always=article) as server:
@@ -189,8 +232,28 @@ def test_a_template_of_ones_own_and_a_yaml():
     Path("t.txt").write_text("Explain: {material} ({focus})")
     Path("s.yaml").write_text("prompt: t.txt\nper_article: 10\nmax_tokens: 50\nmodel: writer\n")
     with FakeEndpoint(always=article) as server:
-        assert main(["data", "synthesise", "--config", "s.yaml", "--input", "qa.jsonl", "--output", "a.jsonl", "--base_url", server.url]) == 0
-    assert len(server.asked) == 3 and server.messages[0].startswith("Explain: (1)\n") and server.asked[0].body["max_tokens"] == 50
+        assert (
+            main(
+                [
+                    "data",
+                    "synthesise",
+                    "--config",
+                    "s.yaml",
+                    "--input",
+                    "qa.jsonl",
+                    "--output",
+                    "a.jsonl",
+                    "--base_url",
+                    server.url,
+                ]
+            )
+            == 0
+        )
+    assert (
+        len(server.asked) == 3
+        and server.messages[0].startswith("Explain: (1)\n")
+        and server.asked[0].body["max_tokens"] == 50
+    )
     assert read_json("a.jsonl.json")["settings"]["prompt"] == "t.txt"
 
 
@@ -214,7 +277,9 @@ def test_mistakes_of_synthesise(words, parts, capsys):
 
 
 def test_too_many_failures_fail_the_command(capsys):
-    failing = lambda handler, asked: fake.status(400, "too long")(handler, asked) if "What is 0+0?" in asked.message else article(handler, asked)
+    failing = lambda handler, asked: (
+        fake.status(400, "too long")(handler, asked) if "What is 0+0?" in asked.message else article(handler, asked)
+    )
     with FakeEndpoint(always=failing) as server:
         assert main(synthesis(server)) == 1
         assert "1 of 10 requests failed for good" in capsys.readouterr().err
@@ -269,7 +334,7 @@ def test_any_stop_goes_on_where_it_was(number, place):
 
 
 def test_two_at_once_are_refused():
-    from holdfast.ledger import Ledger
+    from holdfast.support.ledger import Ledger
 
     with FakeEndpoint(always=article) as server:
         assert main(synthesis(server, "--limit", "1")) == 0

@@ -63,13 +63,36 @@ def test_what_is_shown_and_that_the_corpus_reader_takes_it(monkeypatch, capsys):
         assert "3 The Paper (not kept: 1 outside the dates)" in " ".join(shown.split())
         assert "3 articles were fetched, 3 are in news/articles.jsonl; the limit of 3 is reached." in shown
         assert main([*WORDS, "--after", "2024-03-02"]) == 0
-        assert "1 articles were fetched, 4 are in news/articles.jsonl; all sources are exhausted." in capsys.readouterr().out
-    assert main(["data", "prepare", "corpus", "--input", "news", "--output", "new.jsonl", "--after", "2024-03-04", "--near_duplicates", "1"]) == 0
+        assert (
+            "1 articles were fetched, 4 are in news/articles.jsonl; all sources are exhausted."
+            in capsys.readouterr().out
+        )
+    assert (
+        main(
+            [
+                "data",
+                "prepare",
+                "corpus",
+                "--input",
+                "news",
+                "--output",
+                "new.jsonl",
+                "--after",
+                "2024-03-04",
+                "--near_duplicates",
+                "1",
+            ]
+        )
+        == 0
+    )
     shown = " ".join(capsys.readouterr().out.split())
     for line in ("2 rows in new.jsonl", "2 skipped: dated before 2024-03-04", "1 files read (1 rows)", "1 other files in the folders (1 records of holdfast)",
                  "2 rows dated 2024-03-04 to 2024-03-05 2 2024-03"):  # fmt: skip
         assert line in shown, shown
-    assert {json.loads(line)["date"] for line in Path("new.jsonl").read_text().splitlines()} == {"2024-03-04", "2024-03-05"}
+    assert {json.loads(line)["date"] for line in Path("new.jsonl").read_text().splitlines()} == {
+        "2024-03-04",
+        "2024-03-05",
+    }
 
 
 @needs_fundus
@@ -94,7 +117,10 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys):
         local(monkeypatch, paper)
         paper.before = lambda path: os.kill(os.getpid(), signal.SIGINT) if len(paper.articles) == 3 else None
         assert main(WORDS) == 130
-        assert "What was fetched is kept in news/articles.jsonl; the same command goes on from there" in capsys.readouterr().err
+        assert (
+            "What was fetched is kept in news/articles.jsonl; the same command goes on from there"
+            in capsys.readouterr().err
+        )
         paper.before = lambda path: None
         assert main(WORDS) == 0
     assert len(Path("news/articles.jsonl").read_text().splitlines()) == 6
@@ -126,7 +152,9 @@ sys.exit(main(sys.argv[1:]))
         local(monkeypatch, paper)
         assert main(WORDS) == 0
     after = Path("news/articles.jsonl").read_text().splitlines()
-    assert len(after) == 30 == len({json.loads(line)["url"] for line in after}) and after[: len(before) - 1] == before[:-1]
+    assert (
+        len(after) == 30 == len({json.loads(line)["url"] for line in after}) and after[: len(before) - 1] == before[:-1]
+    )
     assert len(paper.articles) <= 31
 
 
@@ -152,7 +180,9 @@ def test_mistakes(words, parts, capsys):
 
 def test_without_fundus_it_says_what_to_install(monkeypatch, capsys):
     real = importlib.util.find_spec
-    monkeypatch.setattr(crawl_module.importlib.util, "find_spec", lambda name, *rest: None if name == "fundus" else real(name, *rest))
+    monkeypatch.setattr(
+        crawl_module.importlib.util, "find_spec", lambda name, *rest: None if name == "fundus" else real(name, *rest)
+    )
     assert main(WORDS) == 2
     assert "pip install 'holdfast[crawl]'" in capsys.readouterr().err
     assert main(["data", "crawl", "--list_publishers"]) == 2

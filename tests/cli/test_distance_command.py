@@ -12,13 +12,16 @@ import pytest
 from holdfast.checkpoints.distance import distance
 from holdfast.cli.distance import ordered
 from holdfast.cli.main import main
-from holdfast.results import LayerDistance, read_json
+from holdfast.records.run import LayerDistance
+from holdfast.support.files import read_json
 
 
 def rows(shown: str, first: str) -> list[list[str]]:
     """Cells of the table's rows, its head left out."""
     lines = shown.split(f"\n{first} ", 1)[1].splitlines()[1:]
-    return [cells for line in lines if line.strip() and (cells := line.split())][: [line.split()[:1] for line in lines].index(["total"]) + 1]
+    return [cells for line in lines if line.strip() and (cells := line.split())][
+        : [line.split()[:1] for line in lines].index(["total"]) + 1
+    ]
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,14 +86,20 @@ def test_json_on_stdout_is_clean_and_complete(desk: Path, capsys: pytest.Capture
     assert read_json("deep/a.json")["tensors"] == found["tensors"]
 
 
-def test_the_page_gets_the_record(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_gets_the_record(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen = []
 
     def write_distance_report(record, path):
         seen.append((record, path))
         return path
 
-    monkeypatch.setitem(sys.modules, "holdfast.reports.distance_report", types.SimpleNamespace(write_distance_report=write_distance_report))
+    monkeypatch.setitem(
+        sys.modules,
+        "holdfast.reports.distance_report",
+        types.SimpleNamespace(write_distance_report=write_distance_report),
+    )
     assert main(["distance", "base", "math", "--plot", "a.html", "--json", "-"]) == 0
     captured = capsys.readouterr()
     ((record, path),) = seen

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.results import EvaluationFolder, read_json
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.support.files import read_json
 from tiny import build_model
 
 SUITE = """\
@@ -54,12 +55,19 @@ def material(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
     for name, seed in (("base", 0), ("tuned", 3)):
         build_model(seed=seed).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    write_rows(folder / "prose.jsonl", [{"text": f"The quick brown fox {i} jumps over the lazy dog."} for i in range(6)])
+    write_rows(
+        folder / "prose.jsonl", [{"text": f"The quick brown fox {i} jumps over the lazy dog."} for i in range(6)]
+    )
     write_rows(folder / "reviews.jsonl", [{"text": f"Answer {i}: four", "label": i % 2} for i in range(6)])
-    rows = [{"q": f"Is item {i} red or a context manager?", "options": ["red", "a context manager"], "right": i % 2} for i in range(6)]
+    rows = [
+        {"q": f"Is item {i} red or a context manager?", "options": ["red", "a context manager"], "right": i % 2}
+        for i in range(6)
+    ]
     write_rows(folder / "colours.jsonl", rows)
     (folder / "colours.yaml").write_text(TASK)
-    letters = TASK.replace("task: colours", "task: letters").replace("doc_to_choice: options", 'doc_to_choice: ["A", "B"]')
+    letters = TASK.replace("task: colours", "task: letters").replace(
+        "doc_to_choice: options", 'doc_to_choice: ["A", "B"]'
+    )
     (folder / "letters.yaml").write_text(letters)
     (folder / "suite.yaml").write_text(SUITE)
     return folder
@@ -117,7 +125,9 @@ def evaluate(*words: str) -> None:
 # ------------------------------------------------------------------------------------------------------------- it works
 
 
-def test_two_models_on_a_suite_of_everything(desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace) -> None:
+def test_two_models_on_a_suite_of_everything(
+    desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace
+) -> None:
     evaluate("base", "tuned", "--suite", "suite.yaml", "--output_dir", "out")
     shown = capsys.readouterr()
     assert worked.loaded == ["base", "tuned"] and worked.measured == ENTRIES * 2
@@ -125,7 +135,9 @@ def test_two_models_on_a_suite_of_everything(desk: Path, capsys: pytest.CaptureF
     assert "Against base" in shown.out
     record = read_json("out/evaluate.json")
     assert record["status"] == "finished" and record["suites"] == ["suite.yaml"]
-    assert [(m["label"], m["name"], m["architecture"]) for m in record["models"]] == [(n, n, "LlamaForCausalLM") for n in ("base", "tuned")]
+    assert [(m["label"], m["name"], m["architecture"]) for m in record["models"]] == [
+        (n, n, "LlamaForCausalLM") for n in ("base", "tuned")
+    ]
     assert record["models"][0]["hash"] != record["models"][1]["hash"]
     for label in ("base", "tuned"):
         found = EvaluationFolder(desk / "out" / label)
@@ -169,7 +181,9 @@ def test_models_settings_and_entries_are_added_to_a_folder(desk: Path, worked: S
     assert EvaluationFolder("out/base").find("measured", "colours").metrics["acc"].n == 3
 
 
-def test_labels_are_folders_and_names(desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_folders_and_names(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(desk))
     evaluate("before=base", "after=~/tuned", "--perplexity", "prose.jsonl", "--output_dir", "out", "--json")
     shown = capsys.readouterr()
@@ -192,7 +206,9 @@ def test_two_models_of_one_folder_name(desk: Path, capsys: pytest.CaptureFixture
     assert all(line in shown for line in ("final: one/final\n", "two-final: two/final\n", "one-final: one/final/\n"))
 
 
-def test_a_dry_run_checks_everything_and_writes_nothing(desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace, refused) -> None:
+def test_a_dry_run_checks_everything_and_writes_nothing(
+    desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace, refused
+) -> None:
     before = sorted(desk.rglob("*"))
     evaluate("base", "tuned", "--suite", "suite.yaml", "--skip", "reviews", "--limit", "4", "--dry_run")
     shown = capsys.readouterr().out
@@ -213,12 +229,16 @@ def test_a_dry_run_checks_everything_and_writes_nothing(desk: Path, capsys: pyte
 
 
 def test_skipped_entries_are_not_measured(desk: Path, worked: SimpleNamespace) -> None:
-    evaluate("base", "--suite", "suite.yaml", "--skip", "letters-answers", "target/prose-memorisation", "--output_dir", "out")
+    evaluate(
+        "base", "--suite", "suite.yaml", "--skip", "letters-answers", "target/prose-memorisation", "--output_dir", "out"
+    )
     assert worked.measured == ["source/prose", "source/colours", "target/reviews"]
     assert EvaluationFolder("out/base").find("average", "both") is None
 
 
-def test_ctrl_c_and_the_same_command_again(desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, refused) -> None:
+def test_ctrl_c_and_the_same_command_again(
+    desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, refused
+) -> None:
     from holdfast.evaluation import runner
 
     command = ["base", "tuned", "--suite", "suite.yaml", "--output_dir", "out"]
@@ -240,7 +260,9 @@ def test_ctrl_c_and_the_same_command_again(desk: Path, worked: SimpleNamespace, 
     assert worked.measured == [*ENTRIES[2:], *ENTRIES], "what was finished is not measured again"
     assert read_json("out/evaluate.json")["status"] == "finished"
     evaluate("base", *command[2:-1], "whole")
-    one, other = ({(e.suite, e.name): e.metrics for e in EvaluationFolder(f"{out}/base").all()} for out in ("out", "whole"))
+    one, other = (
+        {(e.suite, e.name): e.metrics for e in EvaluationFolder(f"{out}/base").all()} for out in ("out", "whole")
+    )
     assert one == other
 
 
@@ -262,7 +284,9 @@ def test_a_cache_that_two_folders_share(desk: Path, worked: SimpleNamespace) -> 
     for evaluation in EvaluationFolder("two/start").all():
         twin = EvaluationFolder("one/base").find(evaluation.suite, evaluation.name)
         assert evaluation.metrics == twin.metrics and evaluation.model["name"] == "start"
-        rows = [EvaluationFolder(folder).samples(evaluation.suite, evaluation.name) for folder in ("one/base", "two/start")]
+        rows = [
+            EvaluationFolder(folder).samples(evaluation.suite, evaluation.name) for folder in ("one/base", "two/start")
+        ]
         assert rows[0] == rows[1]
 
 
@@ -287,7 +311,10 @@ def test_an_adapter_is_measured_as_what_it_makes_of_its_base(desk: Path, worked:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(1)
-    lora = get_peft_model(AutoModelForCausalLM.from_pretrained("base"), LoraConfig(r=4, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM"))
+    lora = get_peft_model(
+        AutoModelForCausalLM.from_pretrained("base"),
+        LoraConfig(r=4, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM"),
+    )
     with torch.no_grad():
         for name, parameter in lora.named_parameters():
             if "lora_" in name:
@@ -311,15 +338,35 @@ def test_an_adapter_is_measured_as_what_it_makes_of_its_base(desk: Path, worked:
     worked.measured.clear()
     config = json.loads(Path("lora/adapter_config.json").read_text())
     Path("lora/adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 2 * config["lora_alpha"]}))
-    evaluate("base", "lora", "--suite", "suite.yaml", "--skip", "colours", "letters-answers", "reviews", "--output_dir", "out")
-    assert worked.measured == ["source/prose", "target/prose-memorisation"], "a changed adapter is another model, its base is not"
+    evaluate(
+        "base",
+        "lora",
+        "--suite",
+        "suite.yaml",
+        "--skip",
+        "colours",
+        "letters-answers",
+        "reviews",
+        "--output_dir",
+        "out",
+    )
+    assert worked.measured == ["source/prose", "target/prose-memorisation"], (
+        "a changed adapter is another model, its base is not"
+    )
 
 
-def test_what_was_measured_needs_no_data_any_more(desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_needs_no_data_any_more(
+    desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task of the hub that was measured with a network is there without one."""
-    from holdfast.evaluation import harness, tasks
+    from holdfast.evaluation.tasks import harness, tasks
 
-    row = {"id": "1", "question": "What?", "choices": {"text": ["red", "a list"], "label": ["A", "B"]}, "answerKey": "A"}
+    row = {
+        "id": "1",
+        "question": "What?",
+        "choices": {"text": ["red", "a list"], "label": ["A", "B"]},
+        "answerKey": "A",
+    }
     write_rows(desk / "arc.jsonl", [row, {**row, "question": "Which?"}])
     original = tasks.load_tasks
 
@@ -345,7 +392,19 @@ def test_everything_wrong_at_once(desk: Path, refused) -> None:
     (desk / "foreign").mkdir()
     (desk / "foreign" / "thesis.txt").write_text("mine")
     text = refused(
-        *("basee", "tuned", "--suite", "knowlege", "--tasks", "humaneval", "--data", "arc_easy", "piqa=nowhere.jsonl", "--limit", "0"),
+        *(
+            "basee",
+            "tuned",
+            "--suite",
+            "knowlege",
+            "--tasks",
+            "humaneval",
+            "--data",
+            "arc_easy",
+            "piqa=nowhere.jsonl",
+            "--limit",
+            "0",
+        ),
         *("--batch_size", "0", "--dtype", "fp16", "--confidence", "2", "--output_dir", "foreign"),
     )
     assert text.startswith("error: 10 problems:\n")
@@ -383,7 +442,18 @@ def test_models_tasks_and_data_that_do_not_fit_are_one_message(desk: Path, refus
     (desk / "columns.jsonl").write_text('{"a": 1}\n')
     write_rows(desk / "empty.jsonl", [{"text": ""}, {"text": "x y"}])
     text = refused(
-        *("base", "bert", "mute", "pickled", "--tasks", "arc_easy", "--data", "arc_easy=columns.jsonl", "--perplexity", "empty.jsonl"),
+        *(
+            "base",
+            "bert",
+            "mute",
+            "pickled",
+            "--tasks",
+            "arc_easy",
+            "--data",
+            "arc_easy=columns.jsonl",
+            "--perplexity",
+            "empty.jsonl",
+        ),
         *("--answers", "colours.yaml", "--device", "gpu", "--output_dir", "out"),
     )
     text = text[text.index("error: ") :]  # behind the bars of saving above
@@ -405,9 +475,13 @@ def test_models_tasks_and_data_that_do_not_fit_are_one_message(desk: Path, refus
 
 def test_an_unknown_task_with_the_nearest_names(desk: Path, refused, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a few names here; the harness's whole index takes many seconds."""
-    from holdfast.evaluation import tasks
+    from holdfast.evaluation.tasks import tasks
 
-    monkeypatch.setattr(tasks, "task_manager", lambda: SimpleNamespace(task_index=dict.fromkeys(("arc_easy", "arc_challenge", "piqa", "overruling"))))
+    monkeypatch.setattr(
+        tasks,
+        "task_manager",
+        lambda: SimpleNamespace(task_index=dict.fromkeys(("arc_easy", "arc_challenge", "piqa", "overruling"))),
+    )
     text = refused("base", "--tasks", "arc_esy", "--output_dir", "out")
     assert "measured/arc_esy: 'arc_esy' is no task of the lm-evaluation-harness and no file. Nearest: arc_easy" in text
     assert "`lm_eval ls tasks` lists all" in text
@@ -420,7 +494,9 @@ def test_an_unknown_task_with_the_nearest_of_all_names(desk: Path, refused) -> N
 
 
 def test_an_unknown_suite(desk: Path, refused) -> None:
-    assert "--suite: unknown suite 'overtrainin'. Did you mean 'overtraining'?" in refused("base", "--suite", "overtrainin")
+    assert "--suite: unknown suite 'overtrainin'. Did you mean 'overtraining'?" in refused(
+        "base", "--suite", "overtrainin"
+    )
     assert "--suite: no such suite file: suit.yaml" in refused("base", "--suite", "suit.yaml")
 
 
@@ -461,7 +537,9 @@ def test_a_tokenizer_without_a_chat_template(desk: Path, refused) -> None:
 
 def test_no_such_model(desk: Path, refused) -> None:
     text = refused("basee", "./base2", "x=/nowhere/at/all", "base/", "tuned2/", "--perplexity", "prose.jsonl")
-    assert [f"no such model folder: {name} " in text for name in ("basee", "./base2", "/nowhere/at/all", "base/", "tuned2/")] == [
+    assert [
+        f"no such model folder: {name} " in text for name in ("basee", "./base2", "/nowhere/at/all", "base/", "tuned2/")
+    ] == [
         True,
         True,
         True,
@@ -489,15 +567,22 @@ def test_a_folder_with_other_files(desk: Path, refused) -> None:
     (desk / "thesis").mkdir()
     (desk / "thesis" / "chapter.txt").write_text("mine")
     text = refused("base", "--perplexity", "prose.jsonl", "--output_dir", "thesis")
-    assert text == "error: thesis is not empty and holds no evaluation of holdfast. Expected a new or empty --output_dir, or an earlier one.\n"
-    assert "Could not write in the output folder prose.jsonl" in refused("base", "--perplexity", "prose.jsonl", "--output_dir", "prose.jsonl")
+    assert (
+        text
+        == "error: thesis is not empty and holds no evaluation of holdfast. Expected a new or empty --output_dir, or an earlier one.\n"
+    )
+    assert "Could not write in the output folder prose.jsonl" in refused(
+        "base", "--perplexity", "prose.jsonl", "--output_dir", "prose.jsonl"
+    )
 
 
 def test_a_folder_that_is_in_use(desk: Path, refused) -> None:
-    from holdfast.environment import lock_folder
+    from holdfast.support.environment import lock_folder
 
     with lock_folder(desk / "out"):
-        assert "Another holdfast process is at work in out" in refused("base", "--perplexity", "prose.jsonl", "--output_dir", "out")
+        assert "Another holdfast process is at work in out" in refused(
+            "base", "--perplexity", "prose.jsonl", "--output_dir", "out"
+        )
 
 
 def test_programs_without_permission(desk: Path, refused) -> None:
@@ -509,14 +594,21 @@ def test_programs_without_permission(desk: Path, refused) -> None:
 
 def test_data_for_what_is_not_measured(desk: Path, refused) -> None:
     text = refused("base", "--tasks", "arc_easy", "--data", "arc_easi=prose.jsonl")
-    assert "--data: no entry or task 'arc_easi' in what is to be measured. Did you mean 'arc_easy'? There are: arc_easy, measured/arc_easy." in text
-    assert "two files for arc_easy" in refused("base", "--tasks", "arc_easy", "--data", "arc_easy=a.jsonl", "arc_easy=b.jsonl")
+    assert (
+        "--data: no entry or task 'arc_easi' in what is to be measured. Did you mean 'arc_easy'? There are: arc_easy, measured/arc_easy."
+        in text
+    )
+    assert "two files for arc_easy" in refused(
+        "base", "--tasks", "arc_easy", "--data", "arc_easy=a.jsonl", "arc_easy=b.jsonl"
+    )
 
 
 def test_nothing_to_measure(desk: Path, refused) -> None:
     assert "nothing to measure: expected --suite NAME, --tasks TASK" in refused("base")
     assert "expected at least one model" in refused("--suite", "knowledge")
-    assert "--skip: nothing is left to measure without colours" in refused("base", "--tasks", "colours.yaml", "--skip", "colours")
+    assert "--skip: nothing is left to measure without colours" in refused(
+        "base", "--tasks", "colours.yaml", "--skip", "colours"
+    )
 
 
 def test_suites_that_ask_the_same_in_different_ways(desk: Path, refused) -> None:

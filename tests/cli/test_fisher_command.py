@@ -12,7 +12,7 @@ from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.retention.fisher import SavedFisher
-from holdfast.training.fisher import compute_fisher, default_folder
+from holdfast.runs.fisher import compute_fisher, default_folder
 
 LEAST = ["fisher", "base", "--data", "old.jsonl", "--device", "cpu"]
 
@@ -31,7 +31,9 @@ def contents(folder: str | Path) -> dict[str, bytes]:
 def test_help_teaches(capsys):
     assert main(["fisher", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--data", "--samples", "--estimator", "examples", "ewc:fisher=", "--method fisher"))
+    assert all(
+        word in shown for word in ("--data", "--samples", "--estimator", "examples", "ewc:fisher=", "--method fisher")
+    )
 
 
 def test_writes_beside_the_model_and_leaves_it_alone(desk, capsys):
@@ -43,7 +45,11 @@ def test_writes_beside_the_model_and_leaves_it_alone(desk, capsys):
     assert {n: e.shape for n, e in found.reader.entries.items()} == {n: e.shape for n, e in model.entries.items()}
     assert all(float(found.reader.tensor(n).min()) >= 0 for n in found.reader.names())
     assert max(float(found.reader.tensor(n).max()) for n in found.reader.names()) > 0
-    assert (found.record["samples"], found.record["estimator"], found.record["data"]["name"]) == (6, "empirical", "old.jsonl")
+    assert (found.record["samples"], found.record["estimator"], found.record["data"]["name"]) == (
+        6,
+        "empirical",
+        "old.jsonl",
+    )
     assert found.record["tokens"] > 6
     assert "base-fisher" in capsys.readouterr().out
     written = (Path("base-fisher") / "fisher.safetensors").stat().st_mtime_ns
@@ -75,7 +81,10 @@ def test_the_command_is_the_function_and_a_run_takes_it(desk):
     assert contents("one") == contents("two")
 
     ends = []
-    for folder, method in (("a", EWC(coefficient=30.0, fisher="one")), ("b", EWC(coefficient=30.0, data="old.jsonl", samples=5))):
+    for folder, method in (
+        ("a", EWC(coefficient=30.0, fisher="one")),
+        ("b", EWC(coefficient=30.0, data="old.jsonl", samples=5)),
+    ):
         plain = make_trainer(Path(folder), {})
         trainer = type(plain)(
             model=AutoModelForCausalLM.from_pretrained("base"), args=plain.args, train_dataset=plain.train_dataset,
@@ -89,14 +98,50 @@ def test_the_command_is_the_function_and_a_run_takes_it(desk):
 def test_merging_takes_the_folders(desk):
     for name in ("math", "code"):
         assert main(["fisher", name, "--data", "old.jsonl", "--device", "cpu", "--samples", "4"]) == 0
-    assert main(["merge", "math", "code", "--method", "fisher", "--fisher", "math-fisher", "code-fisher", "--output_dir", "both"]) == 0
+    assert (
+        main(
+            [
+                "merge",
+                "math",
+                "code",
+                "--method",
+                "fisher",
+                "--fisher",
+                "math-fisher",
+                "code-fisher",
+                "--output_dir",
+                "both",
+            ]
+        )
+        == 0
+    )
     name = "model.layers.0.mlp.down_proj.weight"
-    a, b, fa, fb = (CheckpointReader(folder).tensor(name).double() for folder in ("math", "code", "math-fisher", "code-fisher"))
-    torch.testing.assert_close(CheckpointReader("both").tensor(name).double(), (fa * a + fb * b) / (fa + fb), rtol=1e-6, atol=1e-7)
+    a, b, fa, fb = (
+        CheckpointReader(folder).tensor(name).double() for folder in ("math", "code", "math-fisher", "code-fisher")
+    )
+    torch.testing.assert_close(
+        CheckpointReader("both").tensor(name).double(), (fa * a + fb * b) / (fa + fb), rtol=1e-6, atol=1e-7
+    )
 
 
 def test_all_mistakes_show_at_once(desk, capsys):
-    assert main(["fisher", "nowhere/at/all", "--samples", "0", "--estimator", "exact", "--max_length", "1", "--dtype", "int8"]) == 2
+    assert (
+        main(
+            [
+                "fisher",
+                "nowhere/at/all",
+                "--samples",
+                "0",
+                "--estimator",
+                "exact",
+                "--max_length",
+                "1",
+                "--dtype",
+                "int8",
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     for word in ("--data is missing", "nowhere/at/all", "--samples: expected a whole number of at least 1", "--estimator: expected one of empirical",
                  "--max_length", "--dtype"):  # fmt: skip

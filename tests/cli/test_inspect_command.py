@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoints.inspect import inspect
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
-from holdfast.results import to_jsonable
+from holdfast.support.files import to_jsonable
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,8 +64,14 @@ def test_damage_is_exit_code_1_and_named(desk: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert main(["inspect", "out", "--verify"]) == 1
     shown = capsys.readouterr().out
-    assert "  FAILED  values are finite: NaN or infinities in 1 tensors: model.layers.1.mlp.up_proj.weight (1 of 2,048)\n" in shown
-    assert "  FAILED  content is as recorded: 1 tensors are not as they were written: model.layers.1.mlp.up_proj.weight\n" in shown
+    assert (
+        "  FAILED  values are finite: NaN or infinities in 1 tensors: model.layers.1.mlp.up_proj.weight (1 of 2,048)\n"
+        in shown
+    )
+    assert (
+        "  FAILED  content is as recorded: 1 tensors are not as they were written: model.layers.1.mlp.up_proj.weight\n"
+        in shown
+    )
 
 
 def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +91,10 @@ def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) 
     ("words", "parts"),
     [
         ([], ["expected one folder, got 0"]),
-        (["base", "math", "--verfy"], ["expected one folder, got 2: base, math", "unknown option '--verfy'. Did you mean '--verify'?"]),
+        (
+            ["base", "math", "--verfy"],
+            ["expected one folder, got 2: base, math", "unknown option '--verfy'. Did you mean '--verify'?"],
+        ),
         (["./bas"], ["folder: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
         (["empty"], ["Expected a checkpoint in empty (model.safetensors,"]),
         (["."], ["found 6 in folders inside it. Choose one:\n  adapter\n  base\n"]),

@@ -18,10 +18,18 @@ from holdfast.cli import judge
 from holdfast.cli import main as main_module
 from holdfast.cli.main import main
 from holdfast.cli.request import Request
-from holdfast.evaluation import answers_store
-from holdfast.evaluation.answers_store import GenerationSettings, answer_of, generated_answers, prompt_of, read_answers, read_prompts, store_of
-from holdfast.ledger import read_ledger
-from holdfast.results import read_json, read_jsonl, write_jsonl
+from holdfast.evaluation.judge import answers_store
+from holdfast.evaluation.judge.answers_store import (
+    GenerationSettings,
+    answer_of,
+    generated_answers,
+    prompt_of,
+    read_answers,
+    read_prompts,
+    store_of,
+)
+from holdfast.support.files import read_json, read_jsonl, write_jsonl
+from holdfast.support.ledger import read_ledger
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")
 
@@ -37,7 +45,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setitem(main_module.COMMANDS, "judge", COMMAND)
     prompts = [f"Say {i}." for i in range(10)]
-    write_jsonl("tuned.jsonl", [{"instruction": p, "output": f"{i}" + "!" * (i % 4), "generator": "tuned-7b"} for i, p in enumerate(prompts)])
+    write_jsonl(
+        "tuned.jsonl",
+        [{"instruction": p, "output": f"{i}" + "!" * (i % 4), "generator": "tuned-7b"} for i, p in enumerate(prompts)],
+    )
     write_jsonl("base.jsonl", [{"prompt": p, "answer": f"{i}!"} for i, p in enumerate(prompts)])
     write_jsonl("prompts.jsonl", [{"prompt": p} for p in prompts[:4]])
     return tmp_path
@@ -45,11 +56,25 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def words(server: FakeEndpoint | None, *more: str, candidate: str = "tuned.jsonl") -> list[str]:
     url = server.url if server is not None else "http://127.0.0.1:9/v1"
-    return ["judge", candidate, "--reference", "base.jsonl", "--judge_model", "big", "--base_url", url, "--output_dir", "judged", *more]
+    return [
+        "judge",
+        candidate,
+        "--reference",
+        "base.jsonl",
+        "--judge_model",
+        "big",
+        "--base_url",
+        url,
+        "--output_dir",
+        "judged",
+        *more,
+    ]
 
 
 def everything(folder: Path) -> str:
-    return "".join(p.read_text(errors="replace") for p in folder.rglob("*") if p.is_file() and p.suffix != ".safetensors")
+    return "".join(
+        p.read_text(errors="replace") for p in folder.rglob("*") if p.is_file() and p.suffix != ".safetensors"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- files
@@ -58,7 +83,10 @@ def everything(folder: Path) -> str:
 def test_help_teaches(place, capsys):
     assert main(["judge", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--reference", "--judge_model", "--api_key_env", "--most_failures", "examples", "never written"))
+    assert all(
+        word in shown
+        for word in ("--reference", "--judge_model", "--api_key_env", "--most_failures", "examples", "never written")
+    )
 
 
 def test_two_files(place, capsys):
@@ -73,7 +101,11 @@ def test_two_files(place, capsys):
     assert asked == 2 * (10 - same) == found["judgements"]["questions"]
     assert (found["n"], found["identical"], found["ties"], found["wins"], found["losses"]) == (10, same, same, 4, 3)
     assert found["candidate"]["label"] == "tuned-7b" and found["reference"]["label"] == "base"
-    assert found["judge"]["model"] == "big" and found["judge"]["base_url"] == server.url and "{first}" in found["judge"]["template"]
+    assert (
+        found["judge"]["model"] == "big"
+        and found["judge"]["base_url"] == server.url
+        and "{first}" in found["judge"]["template"]
+    )
     assert 0.5 < found["value"] < 1 and found["interval"][0] < found["value"] < found["interval"][1]
     assert "not AlpacaEval" in found["length_controlled"]["label"] and found["versions"]["openai"]
     assert (found["prompt_tokens"], found["judgements"]["asked"]) == (1400, 0)
@@ -104,7 +136,9 @@ def test_prompts_choose_and_limit(place, capsys):
 
 def test_a_template_of_ones_own_and_a_yaml(place):
     Path("t.txt").write_text("{instruction}|{first}|{second}")
-    Path("judge.yaml").write_text("template: t.txt\nmax_tokens: 3\nreference: base.jsonl\njudge_model: big\noutput_dir: judged\n")
+    Path("judge.yaml").write_text(
+        "template: t.txt\nmax_tokens: 3\nreference: base.jsonl\njudge_model: big\noutput_dir: judged\n"
+    )
     answer = lambda handler, asked: fake.body(json.dumps(completion("M", 0.25)).encode())(handler, asked)
     with FakeEndpoint(always=answer) as server:
         assert main(["judge", "tuned.jsonl", "--config", "judge.yaml", "--base_url", server.url]) == 0
@@ -203,7 +237,9 @@ def test_few_failures_are_borne_and_many_are_not(place, capsys):
 
 def start(server: FakeEndpoint) -> subprocess.Popen:
     code = f"import sys; from holdfast.cli import main; main.COMMANDS['judge'] = {COMMAND!r}; sys.exit(main.main(sys.argv[1:]))"
-    return subprocess.Popen([sys.executable, "-c", code, *words(server, "--workers", "2")], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words(server, "--workers", "2")], stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
@@ -213,7 +249,10 @@ def test_stopped_in_the_middle_it_goes_on(number, code, place):
         server.faults = [fake.fine() for _ in range(5)] + [fake.late(60)] * 2
         running = start(server)
         until = time.monotonic() + 30
-        while not (len(server.asked) >= 7 and Path("judged/judgements.jsonl").read_text().count("\n") == 5) and time.monotonic() < until:
+        while (
+            not (len(server.asked) >= 7 and Path("judged/judgements.jsonl").read_text().count("\n") == 5)
+            and time.monotonic() < until
+        ):
             time.sleep(0.02)
         running.send_signal(number)
         _, said = running.communicate(timeout=20)
@@ -239,7 +278,9 @@ def models(place: Path, model_folder: Path, tokenizer) -> Path:
     os.symlink(model_folder, place / "model")
     build_model(seed=4).save_pretrained(place / "other")
     tokenizer.save_pretrained(place / "other")
-    (place / "other" / "chat_template.jinja").write_text("{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<reply>")
+    (place / "other" / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<reply>"
+    )
     return place
 
 
@@ -276,7 +317,9 @@ def test_answers_are_the_models_greedy_ones(models):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     saved = json.loads(Path("other/generation_config.json").read_text())
-    Path("other/generation_config.json").write_text(json.dumps({**saved, "do_sample": True, "repetition_penalty": 5.0, "temperature": 9.0}))
+    Path("other/generation_config.json").write_text(
+        json.dumps({**saved, "do_sample": True, "repetition_penalty": 5.0, "temperature": 9.0})
+    )
     prompts = ["Hi", "The quick brown fox jumps over the lazy dog.", "def add(a, b):"]
     settings = GenerationSettings(max_new_tokens=5, batch_size=3, device="cpu")
     for name in ("model", "other"):
@@ -291,16 +334,26 @@ def test_answers_are_the_models_greedy_ones(models):
                     ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
                 if ids[-1] == tokenizer.eos_token_id:
                     break
-            assert found.answers[prompt] == tokenizer.decode(ids[given:], skip_special_tokens=True).strip(), (name, prompt)
+            assert found.answers[prompt] == tokenizer.decode(ids[given:], skip_special_tokens=True).strip(), (
+                name,
+                prompt,
+            )
     bare = generated_answers(
-        "other", prompts, store_of("x", "other", settings), GenerationSettings(max_new_tokens=5, device="cpu", chat_template=False)
+        "other",
+        prompts,
+        store_of("x", "other", settings),
+        GenerationSettings(max_new_tokens=5, device="cpu", chat_template=False),
     )
     assert bare.answers != found.answers
 
 
 def test_a_store_is_named_by_all_that_decides_the_answers(models):
     settings = GenerationSettings(device="cpu")
-    names = {store_of("d", "model", settings), store_of("d", "other", settings), store_of("d", "other", GenerationSettings(max_new_tokens=9))}
+    names = {
+        store_of("d", "model", settings),
+        store_of("d", "other", settings),
+        store_of("d", "other", GenerationSettings(max_new_tokens=9)),
+    }
     assert store_of("d", "model", GenerationSettings(device="cuda")) in names
     Path("other/chat_template.jinja").write_text("changed")
     names.add(store_of("d", "other", settings))
@@ -314,7 +367,8 @@ def test_an_adapter_answers_through_its_base(models):
 
     for base in ("model", "other"):
         adapted = get_peft_model(
-            AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=True)
+            AutoModelForCausalLM.from_pretrained(base),
+            LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=True),
         )
         adapted.peft_config["default"].base_model_name_or_path = base
         adapted.save_pretrained(f"{base}-lora")
@@ -322,7 +376,10 @@ def test_an_adapter_answers_through_its_base(models):
     stores = [store_of("a", name, settings) for name in ("model", "model-lora", "other-lora")]
     assert len(set(stores)) == 3
     prompts = ["Hi", "The quick brown fox"]
-    plain, adapted = (generated_answers(name, prompts, store, settings) for name, store in zip(("model", "model-lora"), stores, strict=False))
+    plain, adapted = (
+        generated_answers(name, prompts, store, settings)
+        for name, store in zip(("model", "model-lora"), stores, strict=False)
+    )
     assert adapted.answers == plain.answers  # a fresh adapter adds nothing
 
 
@@ -341,7 +398,9 @@ def test_generation_goes_on_where_it_was(models, monkeypatch):
     assert len(read_ledger(store, key="instruction")) == 4
     asked = []
     answer = answers_store._answer
-    monkeypatch.setattr(answers_store, "_answer", lambda m, t, prompts, s: asked.extend(prompts) or answer(m, t, prompts, s))
+    monkeypatch.setattr(
+        answers_store, "_answer", lambda m, t, prompts, s: asked.extend(prompts) or answer(m, t, prompts, s)
+    )
     assert generated_answers("model", prompts, store, settings).answers == whole.answers
     assert sorted(asked, key=len) == sorted(prompts, key=len)[:3]
 
@@ -419,7 +478,9 @@ def test_a_real_server(place):
     port = free_port()
     script = Path(sys.executable).with_name("transformers")
     with open("serve.log", "w") as log:
-        server = subprocess.Popen([script, "serve", place / "sayer", "--port", str(port), "--device", "cpu"], stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [script, "serve", place / "sayer", "--port", str(port), "--device", "cpu"], stdout=log, stderr=log
+        )
     try:
         wait_for(port, server)
         argv = words(None)
@@ -431,7 +492,9 @@ def test_a_real_server(place):
         server.wait(20)
     found = read_json("judged/win_rate.json")
     assert (found["value"], found["first_preferred"], found["order_changes"], found["n"]) == (0.5, 1.0, 1.0, 10)
-    assert (found["judgements"]["judged"], found["judgements"]["by_logprobs"]) == (14, 0) and found["completion_tokens"] == 28
+    assert (found["judgements"]["judged"], found["judgements"]["by_logprobs"]) == (14, 0) and found[
+        "completion_tokens"
+    ] == 28
     assert any("without log-probabilities" in note for note in found["notes"])
     assert {row["reply"] for row in read_ledger("judged/judgements.jsonl").values()} == {"m"}
 

@@ -58,7 +58,9 @@ def raising(error: BaseException):
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else None,
 )
-def test_exit_codes_and_messages(command, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, text: str) -> None:
+def test_exit_codes_and_messages(
+    command, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, text: str
+) -> None:
     command(raising(error))
     assert main(["train"]) == code
     shown = capsys.readouterr().err
@@ -68,7 +70,9 @@ def test_exit_codes_and_messages(command, capsys: pytest.CaptureFixture[str], er
 
 @pytest.mark.parametrize("error", [ConfigError("bad key"), ValueError("odd")])
 @pytest.mark.parametrize("words", [["--debug", "train"], ["train", "--debug"]])
-def test_debug_shows_the_traceback(command, capsys: pytest.CaptureFixture[str], words: list[str], error: Exception) -> None:
+def test_debug_shows_the_traceback(
+    command, capsys: pytest.CaptureFixture[str], words: list[str], error: Exception
+) -> None:
     command(raising(error))
     main(words)
     shown = capsys.readouterr().err
@@ -84,7 +88,9 @@ def test_debug_is_not_passed_on_but_trls_own_is(command) -> None:
     assert seen == [["--seed", "1"], ["--debug", "underflow_overflow"]]
 
 
-def test_a_process_of_many_says_which_it_is(command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_many_says_which_it_is(
+    command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "1")
     command(raising(HoldfastError("it failed")))
     main(["train"])

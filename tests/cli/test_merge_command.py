@@ -63,7 +63,16 @@ def test_help_names_every_method_and_parameter(capsys: pytest.CaptureFixture[str
         for parameter in parameters_of(cls):
             assert f"\n      --{parameter.name}" in shown
             assert " ".join(parameter.help.split()[:5]) in shown
-    for option in ("--vocabulary", "--tied_heads", "--unmatched", "--dry_run", "--json", "--no_sync", "--overwrite", "--config"):
+    for option in (
+        "--vocabulary",
+        "--tied_heads",
+        "--unmatched",
+        "--dry_run",
+        "--json",
+        "--no_sync",
+        "--overwrite",
+        "--config",
+    ):
         assert f"\n  {option} " in shown
     assert max(map(len, shown.splitlines())) <= 150
 
@@ -98,9 +107,13 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path: Path) -> None:
     times = []
     for _ in range(4):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "holdfast", "merge", "--help"], check=True, capture_output=True, env=environment)
+        subprocess.run(
+            [sys.executable, "-m", "holdfast", "merge", "--help"], check=True, capture_output=True, env=environment
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)  # the machine may be busy elsewhere
+        times.append(
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        )  # the machine may be busy elsewhere
     assert min(times) < 0.5, times
 
 
@@ -112,25 +125,64 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path: Path) -> None:
     [
         (["math", "code"], {"method": "linear"}),
         (["math", "code", "--method", "soup", "--weights", "0.7", "0.3"], {"method": "linear", "weights": (0.7, 0.3)}),
-        (["math", "code", "--no_normalize", "--weights=0.7,-1e-1"], {"method": "linear", "weights": (0.7, -0.1), "normalize": False}),
-        (["math", "--method", "WiSE-FT", "--base", "base", "--alpha", "0.3"], {"method": "wise_ft", "base": "base", "alpha": 0.3}),
+        (
+            ["math", "code", "--no_normalize", "--weights=0.7,-1e-1"],
+            {"method": "linear", "weights": (0.7, -0.1), "normalize": False},
+        ),
+        (
+            ["math", "--method", "WiSE-FT", "--base", "base", "--alpha", "0.3"],
+            {"method": "wise_ft", "base": "base", "alpha": 0.3},
+        ),
         (["math", "code", "--method", "slerp", "--t", "0.3"], {"method": "slerp", "t": 0.3}),
         (
-            ["--weights", "1", "-1e-1", "--scale", "0.5", "--method", "task-arithmetic", "--base", "base", "--", "math", "code"],
+            [
+                "--weights",
+                "1",
+                "-1e-1",
+                "--scale",
+                "0.5",
+                "--method",
+                "task-arithmetic",
+                "--base",
+                "base",
+                "--",
+                "math",
+                "code",
+            ],
             {"method": "task_arithmetic", "base": "base", "weights": (1, -0.1), "scale": 0.5},
         ),
-        (["math", *FOUR, "code", "--normalize", "false"], {"method": "ties", "base": "base", "density": 0.5, "normalize": False}),
-        (["math", "code", *FOUR, "--semantics=mergekit"], {"method": "ties", "base": "base", "density": 0.5, "semantics": "mergekit"}),
-        (["math", "code", "--method", "dare", "--base", "base", "--p", ".5", "--seed", "3"], {"method": "dare", "base": "base", "p": 0.5, "seed": 3}),
-        (["math", "--method", "dare-ties", "--base", "base", "--rescale=false"], {"method": "dare_ties", "base": "base", "rescale": False}),
-        (["math", "--method", "breadcrumbs", "--base", "base", "--gamma", "0.1"], {"method": "breadcrumbs", "base": "base", "gamma": 0.1}),
+        (
+            ["math", *FOUR, "code", "--normalize", "false"],
+            {"method": "ties", "base": "base", "density": 0.5, "normalize": False},
+        ),
+        (
+            ["math", "code", *FOUR, "--semantics=mergekit"],
+            {"method": "ties", "base": "base", "density": 0.5, "semantics": "mergekit"},
+        ),
+        (
+            ["math", "code", "--method", "dare", "--base", "base", "--p", ".5", "--seed", "3"],
+            {"method": "dare", "base": "base", "p": 0.5, "seed": 3},
+        ),
+        (
+            ["math", "--method", "dare-ties", "--base", "base", "--rescale=false"],
+            {"method": "dare_ties", "base": "base", "rescale": False},
+        ),
+        (
+            ["math", "--method", "breadcrumbs", "--base", "base", "--gamma", "0.1"],
+            {"method": "breadcrumbs", "base": "base", "gamma": 0.1},
+        ),
         (["math", "code", "--method", "fisher", "--fisher", "f1", "f2"], {"method": "fisher", "fisher": ["f1", "f2"]}),
         (["adapter", "--adapter-base", "base"], {"method": "linear", "adapter_base": "base"}),
-        (["math", "code", "--dtype", "bf16", "--layout", "2", "--tokenizer", "code"], {"dtype": "bfloat16", "layout": "code"}),
+        (
+            ["math", "code", "--dtype", "bf16", "--layout", "2", "--tokenizer", "code"],
+            {"dtype": "bfloat16", "layout": "code"},
+        ),
     ],
     ids=lambda v: " ".join(v)[:60] if isinstance(v, list) else "",
 )
-def test_writes_what_the_function_writes(desk: Path, words: list[str], request_: dict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_what_the_function_writes(
+    desk: Path, words: list[str], request_: dict, capsys: pytest.CaptureFixture[str]
+) -> None:
     if "fisher" in request_:
         for name in request_["fisher"]:
             shutil.copytree("base", name)
@@ -139,7 +191,9 @@ def test_writes_what_the_function_writes(desk: Path, words: list[str], request_:
                 squared = np.square(np.array(reader.mapped(entry.name)))
                 np.memmap(entry.file, np.float32, "r+", entry.offset, (entry.size,))[:] = squared
     assert main(["merge", "--output_dir", "out", *words, "--no-sync", "--workers", "2"]) == 0, capsys.readouterr().err
-    models = [w for w in ("math", "code", "adapter") if w in words[: words.index("--layout") if "--layout" in words else None]]
+    models = [
+        w for w in ("math", "code", "adapter") if w in words[: words.index("--layout") if "--layout" in words else None]
+    ]
     merge(models, "expected", sync=False, **request_)
     assert same("out", "expected")
     assert record("out")["method"] == record("expected")["method"]
@@ -149,7 +203,9 @@ def test_writes_what_the_function_writes(desk: Path, words: list[str], request_:
 def test_says_what_it_will_do_and_what_it_did(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["merge", "math", "code", *FOUR, "--output_dir", "out"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.startswith("merge: ties(density=0.5, scale=1, semantics=original, normalize=true) of base base, model 1 math, model 2 code\n")
+    assert captured.err.startswith(
+        "merge: ties(density=0.5, scale=1, semantics=original, normalize=true) of base base, model 1 math, model 2 code\n"
+    )
     assert "(F32), " in captured.err and "; about " in captured.err and "in 3 passes" in captured.err
     (line,) = captured.out.splitlines()
     assert line.startswith(f"Wrote {desk / 'out'}: ")
@@ -226,7 +282,9 @@ def test_dry_run_as_json(desk: Path, tree, capsys: pytest.CaptureFixture[str]) -
     assert tree(desk) == before
 
 
-def test_dry_run_says_when_the_disk_is_too_small(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_says_when_the_disk_is_too_small(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
     assert main(["merge", "math", "code", "--output_dir", "out", "--dry_run"]) == 1
     captured = capsys.readouterr()
@@ -240,8 +298,25 @@ def test_dry_run_says_when_the_disk_is_too_small(desk: Path, monkeypatch: pytest
 
 
 def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["math", "code", "--method", "ties", "--dencity", "0.5", "--density", "1.5", "--gamma", "0.1", "--weights", "1", "2", "3"]
-    shown = errors([*words, "--vocabulary", "kepe", "--dtype", "bf61", "--workers", "0", "--layout", "nobody", "--no-snyc"], capsys)
+    words = [
+        "math",
+        "code",
+        "--method",
+        "ties",
+        "--dencity",
+        "0.5",
+        "--density",
+        "1.5",
+        "--gamma",
+        "0.1",
+        "--weights",
+        "1",
+        "2",
+        "3",
+    ]
+    shown = errors(
+        [*words, "--vocabulary", "kepe", "--dtype", "bf61", "--workers", "0", "--layout", "nobody", "--no-snyc"], capsys
+    )
     for part in (
         "11 problems:",
         "unknown option '--dencity'. Did you mean '--density'?",
@@ -264,19 +339,37 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
     [
         ([], ["no models: expected the checkpoints to merge", "--output_dir is missing"]),
         (["math", "code", "--method", "tise"], ["Did you mean 'ties'?"]),
-        (["math", "code", "--density", "0.5"], ["--density: linear does not take it; ties, dare, dare_ties and breadcrumbs do."]),
-        (["math", "code", "--method", "slerp", "--weights", "1", "2"], ["--weights: slerp does not take it", "Its own: --t."]),
-        (["--weights", "1", "2", "math", "code"], ["--weights: expected numbers, got math, code. Name the models first"]),
+        (
+            ["math", "code", "--density", "0.5"],
+            ["--density: linear does not take it; ties, dare, dare_ties and breadcrumbs do."],
+        ),
+        (
+            ["math", "code", "--method", "slerp", "--weights", "1", "2"],
+            ["--weights: slerp does not take it", "Its own: --t."],
+        ),
+        (
+            ["--weights", "1", "2", "math", "code"],
+            ["--weights: expected numbers, got math, code. Name the models first"],
+        ),
         (["math", "code", "--normalize", "--weights", "x"], ["--weights: expected numbers, got x"]),
-        (["math", "code", "--method", "ties", "--base", "base", "--density", "half"], ["ties.density: expected a number, got 'half'"]),
+        (
+            ["math", "code", "--method", "ties", "--base", "base", "--density", "half"],
+            ["ties.density: expected a number, got 'half'"],
+        ),
         (["math", "code", "--normalize=maybe"], ["--normalize"]),
         (["math", "--method"], ["--method: expected one argument. See 'holdfast merge --help'."]),
-        (["./mth", "./no/cod"], ["model: Expected a checkpoint folder at ./mth, found none. Did you mean 'math'?", "./no/cod"]),
+        (
+            ["./mth", "./no/cod"],
+            ["model: Expected a checkpoint folder at ./mth, found none. Did you mean 'math'?", "./no/cod"],
+        ),
         (["math/model.safetensors", "code"], ["found a file. Name the folder that it lies in"]),
         (["math", "code", "--base", "base"], ["linear takes no base"]),
         (["math", "code", "stranger", "--method", "slerp"], ["expected 2 models, got 3"]),
         (["math", "code", "--fisher", "base"], ["linear takes no Fisher information"]),
-        (["math", "code", "--method", "fisher"], ["fisher needs Fisher information for each model: expected 2 checkpoints, got 0"]),
+        (
+            ["math", "code", "--method", "fisher"],
+            ["fisher needs Fisher information for each model: expected 2 checkpoints, got 0"],
+        ),
         (["math", "wide"], ["These checkpoints do not fit together", "embed_tokens.weight"]),
         (["math", "code", "--output_dir", "math"], ["is the input math"]),
         (["math", "code", "--output_dir", "base/out"], ["lies in the input base"]),
@@ -328,7 +421,9 @@ def test_interrupted_is_exit_code_130_and_leaves_nothing(
     assert [name for name, _ in tree(desk)] == before
 
 
-def test_interrupted_before_writing(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_before_writing(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
@@ -351,7 +446,15 @@ def write(name: str, **keys) -> str:
 
 def test_yaml_and_command_line_are_one_request(desk: Path) -> None:
     entries = [{"model": "math", "weight": 0.25}, {"model": "code", "weight": "75e-2"}]
-    write("a.yaml", method="task-arithmetic", base="base", models=entries, scale="5e-1", output_dir="out", **{"no-sync": True})
+    write(
+        "a.yaml",
+        method="task-arithmetic",
+        base="base",
+        models=entries,
+        scale="5e-1",
+        output_dir="out",
+        **{"no-sync": True},
+    )
     assert main(["merge", "--config", "a.yaml"]) == 0
     merge(["math", "code"], "expected", method="task_arithmetic", base="base", weights=(0.25, 0.75), scale=0.5)
     assert same("out", "expected")
@@ -367,7 +470,13 @@ def test_yaml_and_command_line_are_one_request(desk: Path) -> None:
 
 
 def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write("bad.yaml", methd="ties", densty=0.5, models=["math", {"modle": "code"}, {"model": "code", "wait": 1}, 3.5, None], overwrite="yes")
+    write(
+        "bad.yaml",
+        methd="ties",
+        densty=0.5,
+        models=["math", {"modle": "code"}, {"model": "code", "wait": 1}, 3.5, None],
+        overwrite="yes",
+    )
     shown = errors(["--config", "bad.yaml"], capsys)
     for part in (
         "bad.yaml: unknown key 'methd'. Did you mean 'method'?",
@@ -380,7 +489,9 @@ def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert part in shown, part
     write("both.yaml", models=[{"model": "math", "weight": 1}], weights=[1], output_dir="out")
     assert "given beside the models and with them" in errors(["--config", "both.yaml"], capsys)
-    write("types.yaml", models=["math", "code"], weights=["a", 1], overwrite="yes", dtype=["x"], output_dir="out", seed=1)
+    write(
+        "types.yaml", models=["math", "code"], weights=["a", 1], overwrite="yes", dtype=["x"], output_dir="out", seed=1
+    )
     shown = errors(["--config", "types.yaml"], capsys)
     assert "weights: expected numbers, got a" in shown
     assert "dtype: expected text, got 'x'" in shown
@@ -515,19 +626,46 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("{merge_method: model_stock, base_model: base, models: [{model: math}]}", "there is no 'model_stock' here; this takes linear, slerp"),
+        (
+            "{merge_method: model_stock, base_model: base, models: [{model: math}]}",
+            "there is no 'model_stock' here; this takes linear, slerp",
+        ),
         ("{merge_method: tise, base_model: base, models: [{model: math}]}", "Did you mean 'ties'?"),
         ("{base_model: base, models: [{model: math}]}", "merge_method: expected a method"),
-        ("{merge_method: slerp, base_model: base, models: [{model: math}]}", "parameters.t is missing: mergekit requires it"),
-        ("{merge_method: ties, models: [{model: math, parameters: {weight: 1}}]}", "base_model is missing: ties needs one"),
-        ("{merge_method: linear, base_model: base, models: [{model: math, parameters: {weight: 1}}]}", "linear takes no base; list it under"),
+        (
+            "{merge_method: slerp, base_model: base, models: [{model: math}]}",
+            "parameters.t is missing: mergekit requires it",
+        ),
+        (
+            "{merge_method: ties, models: [{model: math, parameters: {weight: 1}}]}",
+            "base_model is missing: ties needs one",
+        ),
+        (
+            "{merge_method: linear, base_model: base, models: [{model: math, parameters: {weight: 1}}]}",
+            "linear takes no base; list it under",
+        ),
         ("{merge_method: linear, models: []}", "models: expected a list of"),
         ("{merge_method: linear, models: [math]}", "entry 1: expected {model: FOLDER"),
-        ("{merge_method: linear, models: [{model: math, parameters: {weight: much}}]}", "models, math.weight: expected a number, got 'much'"),
-        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: code}", "expected one of the parents"),
-        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: base}", "there is no base_model"),
-        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], dtpye: x}", "unknown key 'dtpye'. Did you mean 'dtype'?"),
-        ("{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer: {source: math, tokens: {}}}", "tokenizer.tokens: not"),
+        (
+            "{merge_method: linear, models: [{model: math, parameters: {weight: much}}]}",
+            "models, math.weight: expected a number, got 'much'",
+        ),
+        (
+            "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: code}",
+            "expected one of the parents",
+        ),
+        (
+            "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: base}",
+            "there is no base_model",
+        ),
+        (
+            "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], dtpye: x}",
+            "unknown key 'dtpye'. Did you mean 'dtype'?",
+        ),
+        (
+            "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer: {source: math, tokens: {}}}",
+            "tokenizer.tokens: not",
+        ),
         ("{merge_method: linear, models: [{model: math, parameters: [1]}]}", "expected parameters by name"),
         (
             "{merge_method: ties, base_model: base, models: [{model: math, parameters: {weight: 1}}], parameters: {normalize: 3}}",
@@ -570,7 +708,9 @@ def test_the_result_is_mergekits(desk: Path, method: str) -> None:
         request["parameters"] = {"lambda": 0.8, "normalize": method != "task_arithmetic"}
     write("mergekit.yml", **request)
     assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out"]) == 0
-    run_merge(MergeConfiguration.model_validate(request), "expected", options=MergeOptions(quiet=True, write_model_card=False))
+    run_merge(
+        MergeConfiguration.model_validate(request), "expected", options=MergeOptions(quiet=True, write_model_card=False)
+    )
     ours, theirs = weights("out"), weights("expected")
     assert ours.keys() == theirs.keys()
     for name, values in theirs.items():

@@ -13,7 +13,7 @@ from holdfast.cli.main import main
 from holdfast.cli.quickstart import default_workers
 from holdfast.cli.report import find_run
 from holdfast.errors import RunFolderError
-from holdfast.results import RunFolder, RunRecord
+from holdfast.records.run import RunFolder, RunRecord
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,11 @@ def no_debug(monkeypatch: pytest.MonkeyPatch) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """What `quickstart` was called with."""
     calls: list[dict] = []
-    monkeypatch.setitem(sys.modules, "holdfast.studies.quickstart", types.SimpleNamespace(quickstart=lambda **options: calls.append(options)))
+    monkeypatch.setitem(
+        sys.modules,
+        "holdfast.studies.quickstart",
+        types.SimpleNamespace(quickstart=lambda **options: calls.append(options)),
+    )
     return calls
 
 
@@ -33,7 +37,13 @@ def test_quickstart_defaults_and_options(started: list[dict]) -> None:
     assert main(["quickstart"]) == 0
     assert main(["quickstart", "--output-dir", "here", "--seed=3", "--workers", "1", "--quick", "--only", "sfa"]) == 0
     assert [{k: v for k, v in call.items() if k != "console"} for call in started] == [
-        {"output_dir": Path("holdfast-quickstart"), "seed": 0, "workers": default_workers(), "quick": False, "only": []},
+        {
+            "output_dir": Path("holdfast-quickstart"),
+            "seed": 0,
+            "workers": default_workers(),
+            "quick": False,
+            "only": [],
+        },
         {"output_dir": Path("here"), "seed": 3, "workers": 1, "quick": True, "only": ["sfa"]},
     ]
 
@@ -54,7 +64,9 @@ def test_workers_follow_the_cores_this_process_may_use(monkeypatch: pytest.Monke
         (["--out", "x"], "unknown option '--out'"),
     ],
 )
-def test_quickstart_mistakes(started: list[dict], capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+def test_quickstart_mistakes(
+    started: list[dict], capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     assert main(["quickstart", *words]) == 2
     assert message in capsys.readouterr().err
     assert started == []

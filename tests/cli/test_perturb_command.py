@@ -28,19 +28,27 @@ def same(one: str | Path, other: str | Path) -> bool:
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["perturb", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--scale", "--seed", "--std", "init ", "tensor ", "FOLDER ", "NUMBER ", "examples"))
+    assert all(
+        word in shown for word in ("--scale", "--seed", "--std", "init ", "tensor ", "FOLDER ", "NUMBER ", "examples")
+    )
 
 
 @pytest.mark.parametrize("std", ["tensor", "code", "0.02"])
 def test_writes_what_the_function_writes(desk: Path, std: str) -> None:
     assert main([*LEAST, "--std", std]) == 0
     reader = CheckpointReader("base")
-    stds = {"tensor": "tensor", "code": own_stds(CheckpointReader("code")), "0.02": dict.fromkeys(reader.entries, 0.02)}[std]
+    stds = {
+        "tensor": "tensor",
+        "code": own_stds(CheckpointReader("code")),
+        "0.02": dict.fromkeys(reader.entries, 0.02),
+    }[std]
     perturb("base", "expected", scale=0.1, seed=3, stds=stds)
     assert same("out", "expected")
     assert not same("out", "base")
     if std == "0.02":
-        moved = np.concatenate([(a - b).ravel() for a, b in zip(weights("out").values(), weights("base").values(), strict=True)])
+        moved = np.concatenate(
+            [(a - b).ravel() for a, b in zip(weights("out").values(), weights("base").values(), strict=True)]
+        )
         assert moved.std() == pytest.approx(0.002, rel=0.02)
 
 
@@ -52,14 +60,21 @@ def test_the_default_is_the_spread_at_initialisation(desk: Path, capsys: pytest.
     perturb("base", "expected", scale=0.1, seed=3, stds=init_stds("base", stored=True))
     assert same("out", "expected")
     before, after = weights("base"), weights("out")
-    assert all(np.array_equal(before[n], after[n]) == ("norm" in n) for n in before), "norms are initialised to constants and stay"
+    assert all(np.array_equal(before[n], after[n]) == ("norm" in n) for n in before), (
+        "norms are initialised to constants and stay"
+    )
 
 
 def test_scale_0_copies_and_seeds_differ(desk: Path) -> None:
     assert main(["perturb", "base", "--scale", "0", "--std", "tensor", "--output_dir", "copy"]) == 0
     assert same("copy", "base")
     for seed in ("1", "2"):
-        assert main(["perturb", "base", "--scale", "0.1", "--seed", seed, "--std", "tensor", "--output_dir", f"seed-{seed}"]) == 0
+        assert (
+            main(
+                ["perturb", "base", "--scale", "0.1", "--seed", seed, "--std", "tensor", "--output_dir", f"seed-{seed}"]
+            )
+            == 0
+        )
     assert not same("seed-1", "seed-2")
 
 
@@ -80,7 +95,9 @@ def test_yaml(desk: Path) -> None:
 
 
 def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["perturb", "--scael", "1", "--seed", "1.5", "--std", "tensr", "--dtype", "f33", "--workers", "many"]) == 2
+    assert (
+        main(["perturb", "--scael", "1", "--seed", "1.5", "--std", "tensr", "--dtype", "f33", "--workers", "many"]) == 2
+    )
     shown = capsys.readouterr().err
     for part in (
         "unknown option '--scael'. Did you mean '--scale'?",
@@ -99,9 +116,18 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
     [
         (["--scale", "1", "--output_dir", "out"], "expected one model, got 0"),
         (["base", "code", "--scale", "1", "--output_dir", "out"], "expected one model, got 2: base, code"),
-        (["base", "--scale", "-1", "--std", "tensor", "--output_dir", "out"], "scale: expected a finite number of at least 0, got -1"),
-        (["base", "--scale", "1", "--std=-1e-3", "--output_dir", "out"], "stds: expected a finite number of at least 0 for "),
-        (["./bas", "--scale", "1", "--output_dir", "out"], "model: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"),
+        (
+            ["base", "--scale", "-1", "--std", "tensor", "--output_dir", "out"],
+            "scale: expected a finite number of at least 0, got -1",
+        ),
+        (
+            ["base", "--scale", "1", "--std=-1e-3", "--output_dir", "out"],
+            "stds: expected a finite number of at least 0 for ",
+        ),
+        (
+            ["./bas", "--scale", "1", "--output_dir", "out"],
+            "model: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?",
+        ),
     ],
     ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
 )

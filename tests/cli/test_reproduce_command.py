@@ -25,13 +25,29 @@ def test_the_recipes_are_those_of_the_claims():
 def test_everything_by_default(asked):
     assert command.run(["label-annealing"]) == 0
     words = {k: v for k, v in asked[0].items() if k != "console"}
-    assert words == {"recipes": list(claims.RECIPES), "full": False, "quick": False, "workers": None, "output_dir": "reproduce-label-annealing"}
+    assert words == {
+        "recipes": list(claims.RECIPES),
+        "full": False,
+        "quick": False,
+        "workers": None,
+        "output_dir": "reproduce-label-annealing",
+    }
 
 
 def test_options_are_handed_on(asked, tmp_path):
-    assert command.run(["label_annealing", "--recipes", "math", "code", "--workers", "1", "--output-dir", str(tmp_path), "--quick"]) == 0
+    assert (
+        command.run(
+            ["label_annealing", "--recipes", "math", "code", "--workers", "1", "--output-dir", str(tmp_path), "--quick"]
+        )
+        == 0
+    )
     words = asked[0]
-    assert (words["recipes"], words["workers"], words["output_dir"], words["quick"]) == (["math", "code"], 1, str(tmp_path), True)
+    assert (words["recipes"], words["workers"], words["output_dir"], words["quick"]) == (
+        ["math", "code"],
+        1,
+        str(tmp_path),
+        True,
+    )
 
 
 def test_all_mistakes_at_once(asked):
@@ -64,4 +80,7 @@ def test_help_teaches(capsys):
         command.run(["--help"])
     assert not ended.value.code
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--recipes", "--full", "--quick", "--workers", "--output_dir", "claims.html", "examples"))
+    assert all(
+        word in shown
+        for word in ("--recipes", "--full", "--quick", "--workers", "--output_dir", "claims.html", "examples")
+    )

@@ -66,7 +66,9 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
     text = "\n".join([command.HELP, command.EXTRACT_EPILOG, command.APPLY_EPILOG.rpartition("\napply.yaml")[0]])
     lines = text.replace("\\\n", " ").splitlines()
     examples = [
-        shlex.split(line, comments=True)[1:] for line in lines if line.startswith(("  holdfast residual extract", "  holdfast residual apply"))
+        shlex.split(line, comments=True)[1:]
+        for line in lines
+        if line.startswith(("  holdfast residual extract", "  holdfast residual apply"))
     ]
     assert len(examples) == 11
     for words in examples:
@@ -89,8 +91,12 @@ def test_back_on_its_base_it_is_the_instruct_model(desk: Path, capsys: pytest.Ca
     for name in ("math", "base"):
         assert main(["merge", name, "--dtype", "bf16", "--output_dir", f"{name}-bf16"]) == 0
     capsys.readouterr()
-    assert main(["residual", "extract", "--instruct", "math-bf16", "--base", "base-bf16", "--output_dir", "residual"]) == 0
-    assert "  exact: put back on its base with scale 1, it gives the tuned model bit for bit\n" in capsys.readouterr().out
+    assert (
+        main(["residual", "extract", "--instruct", "math-bf16", "--base", "base-bf16", "--output_dir", "residual"]) == 0
+    )
+    assert (
+        "  exact: put back on its base with scale 1, it gives the tuned model bit for bit\n" in capsys.readouterr().out
+    )
     assert main(["residual", "apply", "--residual", "residual", "--base", "base-bf16", "--output_dir", "back"]) == 0
     assert same("back", "math-bf16")
     assert main(["inspect", "residual", "--verify"]) == 0
@@ -112,12 +118,22 @@ def test_adapters(desk: Path) -> None:
 
 def test_strangers_are_warned_about_with_the_evidence(desk: Path, tree, capsys: pytest.CaptureFixture[str]) -> None:
     before = tree(desk)
-    assert main(["residual", "extract", "--instruct", "math", "--base", "stranger", "--output_dir", "out", "--dry_run"]) == 0
+    assert (
+        main(["residual", "extract", "--instruct", "math", "--base", "stranger", "--output_dir", "out", "--dry_run"])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "  WARNING: instruct does not look like a fine-tune of base" in " ".join(shown.split("note        "))
     table = shown.split("A sample of every layer:")[1].split()
     assert table[:4] == ["layer", "relative", "norm", "cosine"]
-    assert [word for word in table[4:] if word in ("embed", "0", "1", "norm", "head", "total")] == ["embed", "0", "1", "norm", "head", "total"]
+    assert [word for word in table[4:] if word in ("embed", "0", "1", "norm", "head", "total")] == [
+        "embed",
+        "0",
+        "1",
+        "norm",
+        "head",
+        "total",
+    ]
     assert tree(desk) == before
     assert main([*EXTRACT, "--dry_run"]) == 0
     assert "WARNING" not in capsys.readouterr().out
@@ -133,7 +149,9 @@ def test_dry_run_as_json(desk: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("a.yaml").write_text(yaml.safe_dump({"instruct": "math", "old-base": "base", "base": "code", "scale": "2", "output_dir": "out"}))
+    Path("a.yaml").write_text(
+        yaml.safe_dump({"instruct": "math", "old-base": "base", "base": "code", "scale": "2", "output_dir": "out"})
+    )
     assert main(["residual", "apply", "--config", "a.yaml", "--scale", "1"]) == 0
     transfer_residual("math", "base", "code", "expected")
     assert same("out", "expected")
@@ -147,7 +165,21 @@ def test_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = errors(
-        ["residual", "apply", "--instrct", "math", "--scale", "big", "--dtype", "f33", "--tokenizer", "mine", "--unmatched", "keeep"], capsys
+        [
+            "residual",
+            "apply",
+            "--instrct",
+            "math",
+            "--scale",
+            "big",
+            "--dtype",
+            "f33",
+            "--tokenizer",
+            "mine",
+            "--unmatched",
+            "keeep",
+        ],
+        capsys,
     )
     for part in (
         "unknown option '--instrct'. Did you mean '--instruct'?",
@@ -168,11 +200,29 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
         (["extrct"], "got 'extrct'. Did you mean 'extract'?"),
         (["extract"], "--instruct is missing: the tuned model"),
         (["extract", "math", "base"], "unexpected 'math': expected options"),
-        (["apply", "--residual", "base", "--base", "code", "--output_dir", "out"], "Expected a residual (residual.safetensors) in base"),
-        (["apply", "--residual", "r", "--instruct", "math", "--base", "code", "--output_dir", "out"], "two ways to name the same thing"),
+        (
+            ["apply", "--residual", "base", "--base", "code", "--output_dir", "out"],
+            "Expected a residual (residual.safetensors) in base",
+        ),
+        (
+            ["apply", "--residual", "r", "--instruct", "math", "--base", "code", "--output_dir", "out"],
+            "two ways to name the same thing",
+        ),
         (["apply", "--instruct", "math", "--base", "code", "--output_dir", "out"], "--old_base missing"),
         (
-            ["apply", "--instruct", "math", "--old_base", "base", "--base", "code", "--output_dir", "out", "--scale", "nan"],
+            [
+                "apply",
+                "--instruct",
+                "math",
+                "--old_base",
+                "base",
+                "--base",
+                "code",
+                "--output_dir",
+                "out",
+                "--scale",
+                "nan",
+            ],
             "scale: expected a finite",
         ),
         (
@@ -180,7 +230,10 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
             "--base: Expected a checkpoint folder at ./bsae, found none. Did",
         ),
         (["extract", "--instruct", "math", "--base", "wide", "--output_dir", "out"], "do not fit together"),
-        (["apply", "--instruct", "math", "--old_base", "base", "--base", "wide", "--output_dir", "out"], "do not fit together"),
+        (
+            ["apply", "--instruct", "math", "--old_base", "base", "--base", "wide", "--output_dir", "out"],
+            "do not fit together",
+        ),
     ],
     ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
 )

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from holdfast.cli.main import main
-from holdfast.studies.storage import Storage
+from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff.study import load_study
 from tiny import SENTENCES, build_model, build_tokenizer
 
@@ -36,7 +36,9 @@ def study(place, tmp_path, monkeypatch) -> Path:
         "use_cpu": True,
         "evaluation": {"source": [str(place / "prose.jsonl")], "target": [str(place / "code.jsonl")]},
     }
-    Path("study.yaml").write_text(yaml.safe_dump({"train": train, "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]}, "seeds": [0, 1]}))
+    Path("study.yaml").write_text(
+        yaml.safe_dump({"train": train, "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]}, "seeds": [0, 1]})
+    )
     return Path("study.yaml")
 
 
@@ -57,7 +59,10 @@ def test_help(words, capsys):
         (["--config", "study.yaml", "--worker", "2"], "unknown option '--worker'. Did you mean '--workers'?"),
         (["--config", "study.yaml", "--workers", "two"], "invalid int value: 'two'"),
         (["--config", "study.yaml", "--seeds", "1", "1"], "seeds: expected different whole numbers"),
-        (["--config", "study.yaml", "--storage", "postgresql://me:s3cr3t@127.0.0.1:9/db"], "The storage postgresql://127.0.0.1:9/db does not answer"),
+        (
+            ["--config", "study.yaml", "--storage", "postgresql://me:s3cr3t@127.0.0.1:9/db"],
+            "The storage postgresql://127.0.0.1:9/db does not answer",
+        ),
         (["worker"], "--storage is missing"),
         (["status"], "expected the folder of a study"),
         (["status", "nowhere"], "expected a study in nowhere, found no study.db"),
@@ -88,7 +93,12 @@ def test_a_typo_in_the_yaml(study, capsys):
 def test_a_dry_run_lists_the_trials(study, capsys):
     assert main(["sweep", "--config", "study.yaml", "--dry_run"]) == 0
     said = capsys.readouterr().out
-    for words in ("study (grid, 2 trials and direct fine-tuning, seeds 0, 1)", "L2, coefficient 0.01", "6 fine-tuning runs in all", "runs/study"):
+    for words in (
+        "study (grid, 2 trials and direct fine-tuning, seeds 0, 1)",
+        "L2, coefficient 0.01",
+        "6 fine-tuning runs in all",
+        "runs/study",
+    ):
         assert words in said
     assert not Path("runs").exists()
 

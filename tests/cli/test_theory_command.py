@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli import theory
 from holdfast.cli.main import main
-from holdfast.results import read_json
+from holdfast.support.files import read_json
 from holdfast.theory import regression_study
 from holdfast.theory.regression_study import RegressionStudy, Setting, run_study
 
@@ -45,12 +45,35 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["theory", "regression", "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(
-        option in shown for option in ("--overlap", "--decay", "--lambdas", "--seeds", "--json", "examples", "exit code", "paper 000, section 4")
+        option in shown
+        for option in (
+            "--overlap",
+            "--decay",
+            "--lambdas",
+            "--seeds",
+            "--json",
+            "examples",
+            "exit code",
+            "paper 000, section 4",
+        )
     )
 
 
 @pytest.mark.parametrize(
-    "name", ["dimension", "pretrain_rows", "finetune_rows", "overlap", "decay", "shift", "noise", "seeds", "seed", "tolerance", "most_steps"]
+    "name",
+    [
+        "dimension",
+        "pretrain_rows",
+        "finetune_rows",
+        "overlap",
+        "decay",
+        "shift",
+        "noise",
+        "seeds",
+        "seed",
+        "tolerance",
+        "most_steps",
+    ],
 )
 def test_the_defaults_in_the_help_are_the_settings(name: str) -> None:
     said = {a.dest: a.help for a in theory.regression_parser()._actions}
@@ -69,7 +92,11 @@ def test_tables_and_files(capsys: pytest.CaptureFixture[str]) -> None:
     record = read_json("theory/regression.json")
     found = RegressionStudy.from_json(record)
     assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)
-    assert set(record["versions"]) == {"python", "holdfast", "numpy", "scipy"} and record["created"] and record["hardware"]["cores"]
+    assert (
+        set(record["versions"]) == {"python", "holdfast", "numpy", "scipy"}
+        and record["created"]
+        and record["hardware"]["cores"]
+    )
     assert Path("theory/regression.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -81,7 +108,9 @@ def test_json_on_stdout_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_options_from_a_yaml(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("a.yaml").write_text("dimension: 12\npretrain_rows: 7\nfinetune_rows: 4\nlambdas: [0.5, 2]\nseeds: 2\ndecay: 1.5\njson: true\n")
+    Path("a.yaml").write_text(
+        "dimension: 12\npretrain_rows: 7\nfinetune_rows: 4\nlambdas: [0.5, 2]\nseeds: 2\ndecay: 1.5\njson: true\n"
+    )
     assert main(["theory", "regression", "--config", "a.yaml", "--seeds", "3"]) == 0
     setting = json.loads(capsys.readouterr().out)["setting"]
     assert (setting["weights"], setting["seeds"], setting["decay"]) == ([0.5, 2.0], 3, 1.5)

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.cli import train as command
 from holdfast.cli.main import main
-from holdfast.results import RunFolder, RunRecord
-from holdfast.training import config as config_module
+from holdfast.records.run import RunFolder, RunRecord
+from holdfast.runs import config as config_module
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list:
     """The configurations that were handed over for training."""
     configs: list = []
     monkeypatch.setitem(
-        sys.modules, "holdfast.training.run", types.SimpleNamespace(train=lambda config, console=None, evaluation_cache=None: configs.append(config))
+        sys.modules,
+        "holdfast.runs.run",
+        types.SimpleNamespace(train=lambda config, console=None, evaluation_cache=None: configs.append(config)),
     )
     return configs
 
@@ -92,7 +94,7 @@ def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], 
 
 
 def test_help_all_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.training.settings import OWN_KEYS, known_settings
+    from holdfast.runs.settings import OWN_KEYS, known_settings
 
     assert main(["train", "--help-all"]) == 0
     shown = capsys.readouterr().out
@@ -101,10 +103,35 @@ def test_help_all_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n  --learning_rate  [a number, default 2e-05]\n" in shown
 
 
-def test_dry_run_prints_the_plan_and_trains_nothing(trained: list, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_the_plan_and_trains_nothing(
+    trained: list, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(folder.rglob("*"))
-    words = [*LEAST, "--dry-run", "--retention", "label_annealing:weight=0.5", "--retention", "l2:coefficient=0", "--source", "arc_easy"]
-    assert main([*words, "--gradient_accumulation_steps", "4", "--max_steps", "9", "--use_peft", "--data", "{text: '{text}'}"]) == 0
+    words = [
+        *LEAST,
+        "--dry-run",
+        "--retention",
+        "label_annealing:weight=0.5",
+        "--retention",
+        "l2:coefficient=0",
+        "--source",
+        "arc_easy",
+    ]
+    assert (
+        main(
+            [
+                *words,
+                "--gradient_accumulation_steps",
+                "4",
+                "--max_steps",
+                "9",
+                "--use_peft",
+                "--data",
+                "{text: '{text}'}",
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     for part in (
         "nothing was trained",
@@ -125,16 +152,23 @@ def test_dry_run_prints_the_plan_and_trains_nothing(trained: list, folder: Path,
 
 def test_dry_run_looks_into_the_output_folder(capsys: pytest.CaptureFixture[str]) -> None:
     config = config_module.load_train_config([*LEAST[1:], "--output_dir", "out"])
-    RunFolder("out").write(RunRecord(name="out", config=config.resolved, config_key=config.key, status="interrupted", stage="train"))
+    RunFolder("out").write(
+        RunRecord(name="out", config=config.resolved, config_key=config.key, status="interrupted", stage="train")
+    )
     assert main([*LEAST, "--output_dir", "out", "--dry_run"]) == 0
     assert "continues   the run in out (status interrupted, stage 'train')" in capsys.readouterr().out
     assert main([*LEAST, "--output_dir", "out", "--dry_run", "--learning_rate", "1e-3"]) == 2
-    assert "out holds another run (out, interrupted), whose settings differ:\n  - learning_rate: 2e-05 there, 0.001 now\n" in capsys.readouterr().err
+    assert (
+        "out holds another run (out, interrupted), whose settings differ:\n  - learning_rate: 2e-05 there, 0.001 now\n"
+        in capsys.readouterr().err
+    )
     assert main([*LEAST, "--output_dir", ".", "--dry_run"]) == 2
     assert "is not empty and holds no holdfast run" in capsys.readouterr().err
 
 
-def test_several_processes_start_through_a_launcher(trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_processes_start_through_a_launcher(
+    trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Replaced(Exception):
         pass
 
@@ -156,7 +190,9 @@ def test_dry_run_shows_the_launcher(capsys: pytest.CaptureFixture[str]) -> None:
     assert "-m torch.distributed.run --nproc_per_node 2 --standalone -m holdfast train" in capsys.readouterr().out
 
 
-def test_a_child_whose_launcher_did_not_distribute_stops(trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_child_whose_launcher_did_not_distribute_stops(
+    trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("HOLDFAST_LAUNCHED", "2")
     assert main([*LEAST, "--num_processes", "2"]) == 1
     assert "Expected 2 processes, the launcher started 1." in capsys.readouterr().err

@@ -21,14 +21,19 @@ def models(tmp_path_factory, tokenizer):
                 p.data.mul_(1.001)
         model.save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
-    (root / "news.jsonl").write_text("".join(json.dumps({"text": f"{s} {i}", "date": "2024-02-01"}) + "\n" for i, s in enumerate(SENTENCES * 4)))
+    (root / "news.jsonl").write_text(
+        "".join(json.dumps({"text": f"{s} {i}", "date": "2024-02-01"}) + "\n" for i, s in enumerate(SENTENCES * 4))
+    )
     return root
 
 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["update"], ["new instruct model = (base + new text)", "--continued_instruct", "holdfast cost", "report.html"]),
+        (
+            ["update"],
+            ["new instruct model = (base + new text)", "--continued_instruct", "holdfast cost", "report.html"],
+        ),
         (["residual", "study"], ["budgets: [100M, 500M, 1B]", "--workers", "derived"]),
     ],
 )
@@ -40,8 +45,20 @@ def test_help_teaches(command, said, capsys):
 
 def test_a_dry_run_checks_and_makes_nothing(models, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["--base", str(models / "base"), "--instruct", str(models / "instruct"), "--corpus", str(models / "news.jsonl"), "--tokens", "1k"]
-    assert main(["update", *words, "--continued_instruct", "--train", "learning_rate=1e-5", "use_peft=true", "--dry_run"]) == 0
+    words = [
+        "--base",
+        str(models / "base"),
+        "--instruct",
+        str(models / "instruct"),
+        "--corpus",
+        str(models / "news.jsonl"),
+        "--tokens",
+        "1k",
+    ]
+    assert (
+        main(["update", *words, "--continued_instruct", "--train", "learning_rate=1e-5", "use_peft=true", "--dry_run"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "base + 1k tokens + residual" in out and "instruct + 1k tokens" in out and "1k tokens" in out
     assert "Add evaluation: to see what was kept" in out
@@ -71,7 +88,10 @@ def test_a_yaml_and_the_command_line_which_wins(models, tmp_path, capsys):
 
 
 def test_a_study_lists_its_models(models, tmp_path, capsys):
-    study = {"families": {n: {"base": str(models / "base"), "instruct": str(models / "instruct")} for n in ("a", "b")}, "output_dir": str(tmp_path)}
+    study = {
+        "families": {n: {"base": str(models / "base"), "instruct": str(models / "instruct")} for n in ("a", "b")},
+        "output_dir": str(tmp_path),
+    }
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(study))
     assert main(["residual", "study", "--config", str(tmp_path / "s.yaml"), "--dry_run"]) == 0
     assert "a base + b residual" in capsys.readouterr().out

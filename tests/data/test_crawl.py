@@ -29,7 +29,7 @@ from holdfast.data.crawl import (
 )
 from holdfast.data.prepare.run import Preparation, prepare
 from holdfast.errors import ConfigError, DataError, RunFolderError
-from holdfast.ledger import Ledger, read_ledger
+from holdfast.support.ledger import Ledger, read_ledger
 from local_newspaper import GERMAN, Newspaper, collection, needs_fundus, page, publisher
 
 
@@ -44,7 +44,10 @@ def rows() -> list[dict]:
 
 
 def outcomes() -> dict[str, str]:
-    return {url.partition("//")[2].partition("/")[2]: row["outcome"] for url, row in read_ledger("news.jsonl.addresses", key="url").items()}
+    return {
+        url.partition("//")[2].partition("/")[2]: row["outcome"]
+        for url, row in read_ledger("news.jsonl.addresses", key="url").items()
+    }
 
 
 def asked(*names: str, **more) -> Crawl:
@@ -63,10 +66,18 @@ def test_articles_are_kept_and_read_as_a_corpus():
     with Newspaper(6) as paper:
         found = crawl(asked("xx.Paper"), collection=one(paper))
     assert (
-        found.kept == {"The Paper": 6} and found.total == 6 and found.end == "exhausted" and found.notes == () and found.left_out == {"The Paper": {}}
+        found.kept == {"The Paper": 6}
+        and found.total == 6
+        and found.end == "exhausted"
+        and found.notes == ()
+        and found.left_out == {"The Paper": {}}
     )
     row = rows()[0]
-    assert row["url"] == f"{paper.url}/article/0" and row["title"] == "Bridge 0" and row["date"] == "2024-03-01T10:00:00+00:00"
+    assert (
+        row["url"] == f"{paper.url}/article/0"
+        and row["title"] == "Bridge 0"
+        and row["date"] == "2024-03-01T10:00:00+00:00"
+    )
     assert (
         row["text"].startswith("Report 0.\n\nThe bridge over")
         and row["publisher"] == "The Paper"
@@ -74,8 +85,16 @@ def test_articles_are_kept_and_read_as_a_corpus():
         and row["free_access"] is True
     )
     assert sorted(paper.articles) == [f"/article/{i}" for i in range(6)] and paper.asked.count("/robots.txt") == 1
-    record = prepare(Preparation(format="corpus", inputs=(Path("news.jsonl"),), output=Path("out/new.jsonl"), options={"after": "2024-03-03"})).record
-    assert record["counts"]["documents"] == 4 and record["counts"]["first_date"] == "2024-03-03" and record["counts"]["malformed_dates"] == 0
+    record = prepare(
+        Preparation(
+            format="corpus", inputs=(Path("news.jsonl"),), output=Path("out/new.jsonl"), options={"after": "2024-03-03"}
+        )
+    ).record
+    assert (
+        record["counts"]["documents"] == 4
+        and record["counts"]["first_date"] == "2024-03-03"
+        and record["counts"]["malformed_dates"] == 0
+    )
     assert json.loads(Path("out/new.jsonl").read_text().splitlines()[0])["source"].startswith(paper.url)
 
 
@@ -123,7 +142,9 @@ def test_what_is_no_article_is_counted_by_its_reason():
         )
         crawl(asked(after="2024-01-01", languages=("en",)), collection=one(paper))
         crawl(asked(after="2024-01-01", languages=("en",)), collection=one(paper))
-        assert len(paper.articles) == 8 + 1 and paper.articles.count("/article/9") == 2, "what gave no answer is asked for by one more session"
+        assert len(paper.articles) == 8 + 1 and paper.articles.count("/article/9") == 2, (
+            "what gave no answer is asked for by one more session"
+        )
         crawl(asked(), collection=one(paper))
         assert {"/article/2", "/article/3", "/article/6"} == set(paper.articles[9:])
     assert len(rows()) == 5 and {row["date"] for row in rows()} >= {None}
@@ -156,7 +177,11 @@ def test_the_same_article_under_two_addresses_is_kept_once():
         paper.in_feed, paper.in_map = paper.in_map, paper.in_feed
         found = crawl(asked(), collection=one(paper))
         crawl(asked(), collection=one(paper))
-    assert len(rows()) == 1 and rows()[0]["asked"].endswith("/article/also") and sum(found.left_out["The Paper"].values()) <= 1
+    assert (
+        len(rows()) == 1
+        and rows()[0]["asked"].endswith("/article/also")
+        and sum(found.left_out["The Paper"].values()) <= 1
+    )
     assert REPEATED not in outcomes().values() or len(paper.articles) <= 4
 
 
@@ -214,7 +239,11 @@ def test_a_site_that_cannot_be_reached_is_said():
     with Newspaper(1) as paper:
         gone = paper.url
     found = crawl(asked(), collection=collection(xx={"Paper": publisher(gone, "The Paper")}))
-    assert found.total == 0 and any("/feed.xml" in note for note in found.notes) and any("/sitemap.xml" in note for note in found.notes)
+    assert (
+        found.total == 0
+        and any("/feed.xml" in note for note in found.notes)
+        and any("/sitemap.xml" in note for note in found.notes)
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- stopping, going on
@@ -240,7 +269,9 @@ def test_any_stop_keeps_what_came_and_the_next_session_goes_on(number):
 @needs_fundus
 def test_a_stop_with_several_publishers_ends_their_threads_and_the_next_session_goes_on():
     with Newspaper(8) as first, Newspaper(8) as second:
-        papers = collection(xx={"First": publisher(first.url, "First Paper"), "Second": publisher(second.url, "Second Paper")})
+        papers = collection(
+            xx={"First": publisher(first.url, "First Paper"), "Second": publisher(second.url, "Second Paper")}
+        )
         first.before = lambda path: os.kill(os.getpid(), signal.SIGINT) if len(first.articles) == 5 else None
         with pytest.raises(KeyboardInterrupt):
             crawl(asked(), collection=papers)
@@ -258,12 +289,17 @@ def test_what_fundus_itself_saves_is_read_as_it_is():
     from fundus import Crawler
 
     with Newspaper(4) as paper:
-        articles = list(Crawler(publisher(paper.url, "The Paper"), delay=0.0, threading=False).crawl(save_to_file="raw.json"))
-    counts = prepare(Preparation(format="corpus", inputs=(Path("raw.json"),), output=Path("new.jsonl"))).record["counts"]
+        articles = list(
+            Crawler(publisher(paper.url, "The Paper"), delay=0.0, threading=False).crawl(save_to_file="raw.json")
+        )
+    counts = prepare(Preparation(format="corpus", inputs=(Path("raw.json"),), output=Path("new.jsonl"))).record[
+        "counts"
+    ]
     read = [json.loads(line) for line in Path("new.jsonl").read_text().splitlines()]
     assert counts["kinds"] == {"fundus": 1} and counts["undated"] == 0
     assert [(row["text"], row["title"], row["date"], row["source"]) for row in read] == [
-        (article.plaintext, article.title, article.publishing_date.date().isoformat(), article.publisher) for article in articles
+        (article.plaintext, article.title, article.publishing_date.date().isoformat(), article.publisher)
+        for article in articles
     ]
 
 
@@ -284,14 +320,18 @@ def test_several_publishers_at_once():
             yy={"Third": publisher(third.url, "Third Paper")},
         )
         told = []
-        found = crawl(asked("xx", limit=4), collection=papers, report=lambda total, kept: told.append((total, dict(kept))))
+        found = crawl(
+            asked("xx", limit=4), collection=papers, report=lambda total, kept: told.append((total, dict(kept)))
+        )
         assert found.total == 4 and [total for total, _ in told] == [1, 2, 3, 4] and sum(told[-1][1].values()) == 4
         found = crawl(asked("xx"), collection=papers)
         assert found.total == 10 and third.asked == []
         assert sorted(row["publisher"] for row in rows()) == ["First Paper"] * 5 + ["Second Paper"] * 5
         assert crawl(asked("*"), collection=papers).kept == {"First Paper": 0, "Second Paper": 0, "Third Paper": 2}
         for paper in (first, second):
-            assert len(set(paper.articles)) == 5 and len(paper.articles) <= 5 + 4, "what waited when the limit was reached is fetched again at most"
+            assert len(set(paper.articles)) == 5 and len(paper.articles) <= 5 + 4, (
+                "what waited when the limit was reached is fetched again at most"
+            )
 
 
 @needs_fundus
@@ -342,7 +382,10 @@ def test_names_that_are_none(name, said):
 @needs_fundus
 def test_publishers_that_cannot_be_crawled():
     papers = collection(
-        xx={"Old": publisher("http://127.0.0.1:9", "Old", deprecated=True), "No": publisher("http://127.0.0.1:9", "No", disallows_training=True)}
+        xx={
+            "Old": publisher("http://127.0.0.1:9", "Old", deprecated=True),
+            "No": publisher("http://127.0.0.1:9", "No", disallows_training=True),
+        }
     )
     assert chosen(["xx.Old"], papers)[1] == ["publishers: 'xx.Old' cannot be crawled: xx.Old (not kept up by fundus)"]
     assert chosen(["xx"], papers)[1] == [
@@ -352,14 +395,27 @@ def test_publishers_that_cannot_be_crawled():
 
 def test_all_mistakes_at_once_and_without_fundus_what_to_install(monkeypatch):
     real = importlib.util.find_spec
-    monkeypatch.setattr(crawl_module.importlib.util, "find_spec", lambda name, *rest: None if name == "fundus" else real(name, *rest))
+    monkeypatch.setattr(
+        crawl_module.importlib.util, "find_spec", lambda name, *rest: None if name == "fundus" else real(name, *rest)
+    )
     wrong = Crawl(
-        publishers=("us",), output=Path("a.txt"), after="2024-02-01", before="2024-01-01", limit=0, timeout=-1, delay=-1, languages=("english", "en")
+        publishers=("us",),
+        output=Path("a.txt"),
+        after="2024-02-01",
+        before="2024-01-01",
+        limit=0,
+        timeout=-1,
+        delay=-1,
+        languages=("english", "en"),
     )
     with pytest.raises(ConfigError) as caught:
         crawl(wrong)
     problems = caught.value.problems
-    assert len(problems) == 7 and "pip install 'holdfast[crawl]'" in problems[0] and "output: expected a file that ends with .jsonl" in problems[1]
+    assert (
+        len(problems) == 7
+        and "pip install 'holdfast[crawl]'" in problems[0]
+        and "output: expected a file that ends with .jsonl" in problems[1]
+    )
     assert "languages: expected codes such as en or zh-cn, got english" in problems
     with pytest.raises(ConfigError, match=r"pip install 'holdfast\[crawl\]'"):
         publishers()
@@ -369,6 +425,14 @@ def test_all_mistakes_at_once_and_without_fundus_what_to_install(monkeypatch):
 def test_a_fundus_that_does_not_load_is_said(monkeypatch):
     """Its releases do not bound all the packages that they need."""
     real = importlib.util.find_spec
-    monkeypatch.setattr(crawl_module.importlib.util, "find_spec", lambda name, *rest: object() if name == "fundus" else real(name, *rest))
+    monkeypatch.setattr(
+        crawl_module.importlib.util,
+        "find_spec",
+        lambda name, *rest: object() if name == "fundus" else real(name, *rest),
+    )
     monkeypatch.setitem(sys.modules, "fundus", None)
-    assert asked("us").problems()[0].startswith("the package fundus does not load with what is installed beside it; pip install 'holdfast[crawl]'")
+    assert (
+        asked("us")
+        .problems()[0]
+        .startswith("the package fundus does not load with what is installed beside it; pip install 'holdfast[crawl]'")
+    )

@@ -150,17 +150,29 @@ def test_question_answer():
 
 
 def test_chat():
-    messages = [{"role": "system", "content": ""}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    messages = [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "y"},
+    ]
     assert run(rows({"messages": messages, "id": 3}), CHAT) == ([{"messages": messages}], "chat")
 
 
 def test_sharegpt():
     value = {"id": "1", "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]}
-    assert run(rows(value), CHAT) == ([{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}], "chat")
+    assert run(rows(value), CHAT) == (
+        [{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}],
+        "chat",
+    )
 
 
 def test_chat_keeps_what_templates_read_and_drops_the_rest():
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}], "weight": 1}
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
+        "weight": 1,
+    }
     reply = {"role": "tool", "content": "3", "name": "f", "weight": 0}
     out, _ = run(rows({"messages": [{"role": "user", "content": "x", "weight": 0}, call, reply], "tools": "[]"}), CHAT)
     assert out[0]["tools"] == "[]"
@@ -172,7 +184,12 @@ def test_chat_keeps_what_templates_read_and_drops_the_rest():
 
 
 def test_chat_without_a_template_says_what_to_do():
-    refused(rows({"messages": [{"role": "user", "content": "x"}]}), "no chat template", "chat_template_path:", "--chat_template_path")
+    refused(
+        rows({"messages": [{"role": "user", "content": "x"}]}),
+        "no chat template",
+        "chat_template_path:",
+        "--chat_template_path",
+    )
 
 
 def test_tokenised_passes_through():
@@ -193,13 +210,19 @@ def test_templates():
 
 def test_templates_may_write_over_a_column_of_the_same_name():
     data = rows({"prompt": "a", "completion": "b", "text": "t"})
-    assert run(data, templates=Templates(prompt="<{prompt}>", completion="{completion}{completion}"))[0] == [{"prompt": "<a>", "completion": "bb"}]
+    assert run(data, templates=Templates(prompt="<{prompt}>", completion="{completion}{completion}"))[0] == [
+        {"prompt": "<a>", "completion": "bb"}
+    ]
     assert run(data, templates=Templates(text="{text}{prompt}"))[0] == [{"text": "ta"}]
 
 
 def test_template_over_a_missing_column():
     refused(
-        rows({"question": "a", "answer": "b"}), "'questoin'", "question, answer", "Did you mean 'question'", templates=Templates(text="{questoin}")
+        rows({"question": "a", "answer": "b"}),
+        "'questoin'",
+        "question, answer",
+        "Did you mean 'question'",
+        templates=Templates(text="{questoin}"),
     )
 
 
@@ -264,7 +287,12 @@ def test_bad_rows_through_the_slow_path_are_counted_alike():
 def test_bad_rows_name_file_and_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n\n{"text": ""}\n{"other": 1}\n')
-    refused(load_rows(path), f"{path}, line 3: 'text' is empty", f"{path}, line 4: 'text' is missing or null", files=data_files(path))
+    refused(
+        load_rows(path),
+        f"{path}, line 3: 'text' is empty",
+        f"{path}, line 4: 'text' is missing or null",
+        files=data_files(path),
+    )
 
 
 @pytest.mark.parametrize(
@@ -275,13 +303,21 @@ def test_bad_rows_name_file_and_line(tmp_path):
         ([{"role": "user", "content": "x"}], "'messages' has no assistant message"),
         ([{"role": "assistant", "content": ""}], "'messages' has no assistant message with content"),
         ([{"role": "asistant", "content": "x"}], "message 1 has the unknown role 'asistant'"),
-        ([{"role": "user", "content": None}, {"role": "assistant", "content": "x"}], "message 1 (user): content is null, expected text"),
+        (
+            [{"role": "user", "content": None}, {"role": "assistant", "content": "x"}],
+            "message 1 (user): content is null, expected text",
+        ),
         ([{"role": "assistant", "content": "x"}, {"role": None, "content": "x"}], "message 2 has no role"),
     ],
 )
 def test_bad_messages(messages, reason):
     good = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-    refused(rows({"messages": good}, {"messages": messages}), "1 of 2 rows cannot be used as chat", f"row 2: {reason}", tokenizer=CHAT)
+    refused(
+        rows({"messages": good}, {"messages": messages}),
+        "1 of 2 rows cannot be used as chat",
+        f"row 2: {reason}",
+        tokenizer=CHAT,
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,7 +325,10 @@ def test_bad_messages(messages, reason):
     [
         ("hello", "'messages' holds text, expected a list of messages"),
         (["hello"], "message 1 is text, expected an object"),
-        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "message 1 (user): content is a list, expected text"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+            "message 1 (user): content is a list, expected text",
+        ),
         ([{"role": 3, "content": "x"}], "message 1 has the unknown role 3"),
     ],
 )
@@ -330,7 +369,10 @@ def test_a_failed_conversion_is_not_cached_and_a_good_one_is(tmp_path):
     assert first._fingerprint == again._fingerprint
     assert first.cache_files == again.cache_files != []
     assert standardise(load_rows(path), PLAIN)[0].to_list() != first.to_list()
-    other = [standardise(load_rows(path), PLAIN, templates=Templates(text=t))[0].to_list() for t in ("{question}", "{answer}")]
+    other = [
+        standardise(load_rows(path), PLAIN, templates=Templates(text=t))[0].to_list()
+        for t in ("{question}", "{answer}")
+    ]
     assert other == [[{"text": "a"}], [{"text": "b"}]]
 
 
@@ -363,5 +405,12 @@ def test_trl_takes_what_comes_out():
     data = rows({"instruction": "Add.", "output": "3"})
     assert is_conversational(standardise(data, CHAT)[0][0])
     assert not is_conversational(standardise(data, PLAIN)[0][0])
-    named = rows({"messages": [{"role": "user", "content": "x", "name": "n"}, {"role": "assistant", "content": "y", "name": None}]})
+    named = rows(
+        {
+            "messages": [
+                {"role": "user", "content": "x", "name": "n"},
+                {"role": "assistant", "content": "y", "name": None},
+            ]
+        }
+    )
     assert is_conversational(standardise(named, CHAT)[0][0])

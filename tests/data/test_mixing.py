@@ -150,7 +150,11 @@ def test_a_multitask_mixture_holds_all_train_rows_and_the_share_of_the_others(sh
     taken = [i - REPLAY for i in first if i >= REPLAY]
     assert [i for i in first if i < REPLAY] == list(range(30))
     assert len(taken) == len(set(taken)) == info.replay_examples == max(1, round(share * 20))
-    assert info.replay_tokens == sum(5 + i for i in taken) and info.train_tokens == sum(range(1, 31)) and info.repeated == 0
+    assert (
+        info.replay_tokens == sum(5 + i for i in taken)
+        and info.train_tokens == sum(range(1, 31))
+        and info.repeated == 0
+    )
     assert mix_tasks(train, other, share=share, seed=3)[0]["input_ids"][:] == mixed["input_ids"][:]
     assert share < 0.1 or mix_tasks(train, other, share=share, seed=4)[0]["input_ids"][:] != mixed["input_ids"][:]
 

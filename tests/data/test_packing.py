@@ -32,7 +32,9 @@ def test_every_token_is_in_one_window(window, seed):
         covered[document][begin : begin + length] += 1
     left = np.array([(c == 0).sum() for c in covered])
     assert max(c.max() for c in covered) == 1
-    assert set(np.flatnonzero(left)) <= set(np.flatnonzero(lengths % window == 1)), "only a last token that stands alone is left out"
+    assert set(np.flatnonzero(left)) <= set(np.flatnonzero(lengths % window == 1)), (
+        "only a last token that stands alone is left out"
+    )
     sizes = np.add.reduceat(packing.length, packing.bounds[:-1])
     assert sizes.max() <= window
     assert packing.info.tokens == sizes.sum() == lengths.sum() - left.sum()

@@ -19,7 +19,7 @@ from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.prepare.registry import FORMATS
 from holdfast.data.prepare.run import DUPLICATE, Preparation, prepare, record_path
 from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
-from holdfast.results import read_json
+from holdfast.support.files import read_json
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +40,19 @@ def rows_of(path="train.jsonl") -> list[dict]:
 def prepared(kind: str, *inputs, output="train.jsonl", **options):
     """Carries out a request; the format's own options are told from the common ones by name."""
     own = {name: options.pop(name) for name in list(options) if name in FORMATS[kind].options}
-    return prepare(Preparation(format=kind, inputs=tuple(Path(i) for i in inputs), output=Path(output), options=own, **options)).record
+    return prepare(
+        Preparation(format=kind, inputs=tuple(Path(i) for i in inputs), output=Path(output), options=own, **options)
+    ).record
 
 
 def metamath(count: int, *, originals: int | None = None) -> list[dict]:
     return [
-        {"query": f"What is {i} + {i}?", "response": f"It is {2 * i}.", "type": "GSM_Rephrased", "original_question": f"q{i % (originals or count)}"}
+        {
+            "query": f"What is {i} + {i}?",
+            "response": f"It is {2 * i}.",
+            "type": "GSM_Rephrased",
+            "original_question": f"q{i % (originals or count)}",
+        }
         for i in range(count)
     ]
 
@@ -89,10 +96,16 @@ def test_an_array_is_read_piece_by_piece(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[{"query": "a", "response": "b"}', "line 1: expected ',' or ']' after element 1 of the array, got the end of the file"),
+        (
+            '[{"query": "a", "response": "b"}',
+            "line 1: expected ',' or ']' after element 1 of the array, got the end of the file",
+        ),
         ('[{"query": "a", "response": "b"},\n{"query": "a', "line 2"),
         ('[{"query": "a", "response": "b"}\n{"query": 1}]', "line 2: expected ',' or ']' after element 1"),
-        ('[{"query": "a", "response": "b"},\n{"query" "a", "padding": "' + "x" * 100 + '"}]', "line 2: expected an array of JSON objects"),
+        (
+            '[{"query": "a", "response": "b"},\n{"query" "a", "padding": "' + "x" * 100 + '"}]',
+            "line 2: expected an array of JSON objects",
+        ),
         ("[" + '{"a":' * 100_000, "nested too deeply"),
     ],
 )
@@ -105,7 +118,13 @@ def test_a_broken_array_is_refused_with_its_line(text, said):
 
 
 def test_what_is_skipped_is_counted_by_reason():
-    made = [*metamath(3), *metamath(2), {"query": " ", "response": "b"}, {"query": "a", "response": ""}, {"query": "a", "response": " \n"}]
+    made = [
+        *metamath(3),
+        *metamath(2),
+        {"query": " ", "response": "b"},
+        {"query": "a", "response": ""},
+        {"query": "a", "response": " \n"},
+    ]
     record = prepared("metamath", jsonl("a.jsonl", made))
     assert record["counts"]["skipped"] == {DUPLICATE: 2, "an empty 'response'": 2, "an empty 'query'": 1}
     assert record["counts"]["records"] == 8 and len(rows_of()) == 3
@@ -113,14 +132,26 @@ def test_what_is_skipped_is_counted_by_reason():
 
 def test_malformed_records_are_an_error_that_names_ten_or_are_left_out_where_allowed():
     good = [json.dumps(row) for row in metamath(40)]
-    bad = ['{"query": "a"', "[1]", '{"query": 3, "response": "b"}', '{"response": "b"}', "nonsense", '{"query": null, "response": "b"}'] * 2
+    bad = [
+        '{"query": "a"',
+        "[1]",
+        '{"query": 3, "response": "b"}',
+        '{"response": "b"}',
+        "nonsense",
+        '{"query": null, "response": "b"}',
+    ] * 2
     Path("a.jsonl").write_text("\n".join([good[0], bad[0], "", *bad[1:], *good[1:]]) + "\n")
     with pytest.raises(DataError) as caught:
         prepared("metamath", "a.jsonl")
     said = str(caught.value)
     assert said.startswith("12 of 52 records are malformed, nothing was written.") and "and 2 more" in said
-    assert [line.split(":")[0].strip() for line in said.splitlines()[1:11]] == [f"a.jsonl, line {n}" for n in (2, *range(4, 13))]
-    assert "line 6: no 'query' (keys: response)" in said.replace("line 7", "line 6") and "'query' is int, expected text" in said
+    assert [line.split(":")[0].strip() for line in said.splitlines()[1:11]] == [
+        f"a.jsonl, line {n}" for n in (2, *range(4, 13))
+    ]
+    assert (
+        "line 6: no 'query' (keys: response)" in said.replace("line 7", "line 6")
+        and "'query' is int, expected text" in said
+    )
     assert not Path("train.jsonl").exists()
     with pytest.raises(DataError, match="12 of 52"):
         prepared("metamath", "a.jsonl", most_malformed=0.2)
@@ -154,7 +185,9 @@ def test_a_seed_shuffles_in_an_order_that_the_input_does_not_decide():
 def test_a_limit_takes_the_first_rows_or_with_a_seed_a_sample_of_all():
     jsonl("a.jsonl", metamath(300))
     first = prepared("metamath", "a.jsonl", output="first.jsonl", limit=30)
-    assert [r["question"] for r in rows_of("first.jsonl")] == [r["query"] for r in metamath(30)] and first["counts"]["records"] == 30
+    assert [r["question"] for r in rows_of("first.jsonl")] == [r["query"] for r in metamath(30)] and first["counts"][
+        "records"
+    ] == 30
     sample = prepared("metamath", "a.jsonl", output="sample.jsonl", limit=30, seed=0)
     places = sorted(int(r["question"].split()[2]) for r in rows_of("sample.jsonl"))
     assert len(places) == 30 and places[-1] > 200 and places[0] < 100
@@ -172,7 +205,9 @@ def test_no_question_is_on_both_sides(seed):
     original = {r["query"]: r["original_question"] for r in made}
     sides = [{original[r["question"]] for r in side} for side in (train, held)]
     assert sides[0].isdisjoint(sides[1]) and len(train) + len(held) == 600
-    assert record["counts"]["train"] == len(train) and record["counts"]["heldout"] == len(held) and 40 <= len(held) <= 220
+    assert (
+        record["counts"]["train"] == len(train) and record["counts"]["heldout"] == len(held) and 40 <= len(held) <= 220
+    )
     assert [one["rows"] for one in record["outputs"]] == [len(train), len(held)]
     other = jsonl("b.jsonl", [{"prompt": f"  Q{i}\n", "response": "x"} for i in range(60)])
     prepared("starcoder_instructions", other, output="code.jsonl", heldout=0.2, seed=None if seed else 1)
@@ -202,7 +237,9 @@ def test_the_same_request_does_nothing_and_another_does_not_overwrite():
     jsonl("a.jsonl", metamath(11))
     with pytest.raises(RunFolderError, match="not overwritten"):
         prepared("metamath", "a.jsonl", heldout=0.3)
-    assert {p: p.stat().st_mtime_ns for p in Path().iterdir() if p.name != "a.jsonl"} == {p: t for p, t in times.items() if p.name != "a.jsonl"}
+    assert {p: p.stat().st_mtime_ns for p in Path().iterdir() if p.name != "a.jsonl"} == {
+        p: t for p, t in times.items() if p.name != "a.jsonl"
+    }
 
 
 def test_files_of_others_are_not_touched():
@@ -255,7 +292,9 @@ def test_the_record_says_how_it_came_about():
     path = jsonl("a.jsonl", metamath(10))
     record = prepared("metamath", path, seed=1)
     assert record == read_json("train.jsonl.json")
-    assert record["inputs"] == [{"name": "a.jsonl", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}]
+    assert record["inputs"] == [
+        {"name": "a.jsonl", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    ]
     assert record["outputs"][0]["sha256"] == hashlib.sha256(Path("train.jsonl").read_bytes()).hexdigest()
     assert record["options"]["seed"] == 1 and record["versions"]["holdfast"] and record["status"] == "complete"
 
@@ -290,12 +329,16 @@ def post(key: int, kind: int, body: str, **more) -> str:
 
 
 def dump(*rows: str, name="Posts.xml") -> Path:
-    Path(name).write_text('<?xml version="1.0" encoding="utf-8"?>\n<posts>\n' + "\n".join(rows) + "\n</posts>\n", encoding="utf-8-sig")
+    Path(name).write_text(
+        '<?xml version="1.0" encoding="utf-8"?>\n<posts>\n' + "\n".join(rows) + "\n</posts>\n", encoding="utf-8-sig"
+    )
     return Path(name)
 
 
 POSTS = (
-    post(1, 1, "<p>Why is $a^2 &lt; b$?</p>", Title="Squares", Tags="<algebra><inequality>", AcceptedAnswerId=5, Score=7),
+    post(
+        1, 1, "<p>Why is $a^2 &lt; b$?</p>", Title="Squares", Tags="<algebra><inequality>", AcceptedAnswerId=5, Score=7
+    ),
     post(2, 1, "<p>How?</p>", Title="Integrals", Tags="|calculus|", Score=3),
     post(3, 1, "<p>Nobody knows</p>", Title="Alone", Tags="<algebra>", Score=9),
     post(4, 2, "<p>popular</p>", ParentId=1, Score=50),
@@ -311,10 +354,18 @@ POSTS = (
 def test_the_accepted_answer_else_the_best():
     record = prepared("stackexchange", dump(*POSTS), site="math.stackexchange.com")
     assert rows_of() == [
-        {"question": "Squares\n\nWhy is $a^2 < b$?", "answer": "accepted", "id": "1", "url": "https://math.stackexchange.com/q/1"},
+        {
+            "question": "Squares\n\nWhy is $a^2 < b$?",
+            "answer": "accepted",
+            "id": "1",
+            "url": "https://math.stackexchange.com/q/1",
+        },
         {"question": "Integrals\n\nHow?", "answer": "better", "id": "2", "url": "https://math.stackexchange.com/q/2"},
     ]
-    assert record["counts"]["skipped"] == {"a post that is no question and no answer": 1, "a question without an answer (of that score)": 1}
+    assert record["counts"]["skipped"] == {
+        "a post that is no question and no answer": 1,
+        "a question without an answer (of that score)": 1,
+    }
     assert record["counts"]["records"] == 10
 
 
@@ -356,7 +407,10 @@ def test_broken_rows_are_named_and_reading_goes_on(monkeypatch):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('<?xml version="1.0"?><!DOCTYPE p [<!ENTITY a "b">]><posts><row Id="1"/></posts>', "document type or entities"),
+        (
+            '<?xml version="1.0"?><!DOCTYPE p [<!ENTITY a "b">]><posts><row Id="1"/></posts>',
+            "document type or entities",
+        ),
         ('<!DOCTYPE p SYSTEM "file:///etc/passwd"><posts/>', "document type or entities"),
         ("<posts>\n" + POSTS[0] + "\n", "ends before it is whole"),
         ("<posts>\n</posts>", "found none"),
@@ -372,7 +426,9 @@ def test_xml_that_is_not_read(content, said):
 
 
 def test_an_entity_is_not_expanded():
-    Path("Posts.xml").write_text("<posts>\n" + POSTS[0].replace("Why", "&lol;") + "\n" + "\n".join(POSTS[1:]) + "\n</posts>\n")
+    Path("Posts.xml").write_text(
+        "<posts>\n" + POSTS[0].replace("Why", "&lol;") + "\n" + "\n".join(POSTS[1:]) + "\n</posts>\n"
+    )
     record = prepared("stackexchange", "Posts.xml", most_malformed=0.5)
     assert [r["id"] for r in rows_of()] == ["2"] and "undefined entity" in record["malformed_places"][0]
 
@@ -418,7 +474,10 @@ def test_memory_does_not_grow_with_the_dump(monkeypatch):
     def peak(count: int) -> int:
         rows = []
         for i in range(count):
-            rows += [post(2 * i + 1, 1, f"{i} {'why ' * 1500}", Title=f"t{i}"), post(2 * i + 2, 2, "so " * 1500, ParentId=2 * i + 1)]
+            rows += [
+                post(2 * i + 1, 1, f"{i} {'why ' * 1500}", Title=f"t{i}"),
+                post(2 * i + 2, 2, "so " * 1500, ParentId=2 * i + 1),
+            ]
         dump(*rows, name=f"{count}.xml")
         tracemalloc.start()
         prepared("stackexchange", f"{count}.xml", output=f"{count}.jsonl")
@@ -466,11 +525,20 @@ def test_markdown(html, text):
 
 def test_starcoder_instructions():
     rows = [
-        {"instruction": "Write f.", "response": "def f(): ...", "prompt": "(long, for the model that made it)", "seed": "s", "id": 3},
+        {
+            "instruction": "Write f.",
+            "response": "def f(): ...",
+            "prompt": "(long, for the model that made it)",
+            "seed": "s",
+            "id": 3,
+        },
         {"prompt": "Write g.", "response": "def g(): ..."},
     ]
     prepared("starcoder_instructions", jsonl("a.jsonl", rows))
-    assert rows_of() == [{"prompt": "Write f.\n\n", "completion": "def f(): ..."}, {"prompt": "Write g.\n\n", "completion": "def g(): ..."}]
+    assert rows_of() == [
+        {"prompt": "Write f.\n\n", "completion": "def f(): ..."},
+        {"prompt": "Write g.\n\n", "completion": "def g(): ..."},
+    ]
     assert detect(list(rows_of()[0]), rows_of()[0]) == "prompt_completion"
 
 
@@ -485,7 +553,10 @@ def test_ultrachat_in_both_forms():
         {"messages": [turn("system", "be short"), turn("user", "hi"), turn("assistant", "yes")]},
     ]
     record = prepared("ultrachat", jsonl("a.jsonl", rows))
-    assert rows_of()[0] == {"messages": [turn("user", "hi"), turn("assistant", "hello"), turn("user", "and?"), turn("assistant", "so")], "id": "7"}
+    assert rows_of()[0] == {
+        "messages": [turn("user", "hi"), turn("assistant", "hello"), turn("user", "and?"), turn("assistant", "so")],
+        "id": "7",
+    }
     assert [len(r["messages"]) for r in rows_of()] == [4, 2, 3]
     assert record["counts"]["skipped"] == {DUPLICATE: 1, "a conversation without an answer": 1, "an empty turn": 1}
     assert record["counts"]["shortened"] == {"a last turn of the user without an answer": 1}
@@ -517,15 +588,28 @@ def quality_row(article: str, writer: int, *questions, **more) -> dict:
 
 
 def asked(text: str, gold=2, **more) -> dict:
-    return {"question": text, "options": ["a", "b ", "c", "d"], "gold_label": gold, "difficult": 1, "question_unique_id": text, **more}
+    return {
+        "question": text,
+        "options": ["a", "b ", "c", "d"],
+        "gold_label": gold,
+        "difficult": 1,
+        "question_unique_id": text,
+        **more,
+    }
 
 
 def test_quality_articles_come_once():
-    rows = [quality_row("1", 1, asked("Why?")), quality_row("1", 2, asked("Who?")), quality_row("2", 1, title="", author=None)]
+    rows = [
+        quality_row("1", 1, asked("Why?")),
+        quality_row("1", 2, asked("Who?")),
+        quality_row("2", 1, title="", author=None),
+    ]
     Path("QuALITY.v1.0.1.htmlstripped.train").write_text("".join(json.dumps(r) + "\n" for r in rows))
     record = prepared("quality", "QuALITY.v1.0.1.htmlstripped.train")
     assert [r["text"] for r in rows_of()] == ["Toy Shop\nby Harry Harrison\n\nText of 1.", "Text of 2."]
-    assert record["counts"]["skipped"] == {"an article that is there already (one line for each writer of questions)": 1}
+    assert record["counts"]["skipped"] == {
+        "an article that is there already (one line for each writer of questions)": 1
+    }
     assert detect(list(rows_of()[0]), rows_of()[0]) == "text"
 
 
@@ -545,14 +629,18 @@ def test_quality_questions_are_what_the_task_reads():
     assert first["options"] == ["a", "b", "c", "d"] and first["article"] == "Text of 1." and first["hard"] is True
     assert record["counts"]["skipped"] == {DUPLICATE: 1, "a question without a published answer": 1}
     task = yaml.safe_load((Path(shipped.__file__).parent / "benchmarks" / "quality.yaml").read_text())
-    assert "{{question" in task["doc_to_text"] and "{{options[3]}}" in task["doc_to_text"] and task["doc_to_target"] == "answer"
+    assert (
+        "{{question" in task["doc_to_text"]
+        and "{{options[3]}}" in task["doc_to_text"]
+        and task["doc_to_target"] == "answer"
+    )
 
 
 def test_quality_questions_are_not_taken_for_the_release():
     """The release's own form is converted by evaluation; what is prepared is in the task's form already, and left alone."""
     import datasets
 
-    from holdfast.evaluation.data_forms import convert
+    from holdfast.evaluation.tasks.data_forms import convert
 
     prepared("quality", jsonl("a.jsonl", [quality_row("1", 1, asked("Why?"))]), output="q.jsonl", questions=True)
     rows, form = convert(datasets.Dataset.from_list(rows_of("q.jsonl")), "quality", "q.jsonl")

@@ -124,7 +124,11 @@ def test_folder_with_split_names_never_mixes_train_and_test(tmp_path):
 def test_training_rows_never_pass_for_a_test_split(tmp_path):
     for name in ("data.jsonl", "test_set.jsonl"):
         (tmp_path / name).write_bytes(jsonl(ROWS))
-    assert len(load_rows(tmp_path / "test_set.jsonl", split="test")) == len(load_rows(tmp_path / "test_set.jsonl")) == len(ROWS)
+    assert (
+        len(load_rows(tmp_path / "test_set.jsonl", split="test"))
+        == len(load_rows(tmp_path / "test_set.jsonl"))
+        == len(ROWS)
+    )
     fails(tmp_path / "data.jsonl", "no 'test' in it", split="test[:5]")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "data.jsonl").write_bytes(jsonl(ROWS))
@@ -205,7 +209,12 @@ def test_lines_longer_than_a_chunk(tmp_path, monkeypatch):
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**66), 2**66) | st.floats(allow_nan=False) | st.text() | st.sampled_from(["2020-01-01", "12:00"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**66), 2**66)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.sampled_from(["2020-01-01", "12:00"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=3), inner, max_size=3),
     max_leaves=6,
 )
@@ -225,13 +234,22 @@ def test_fast_path_equals_the_reference(rows):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), json_values, min_size=1), min_size=1, max_size=3), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.lists(st.dictionaries(st.sampled_from(["a", "b"]), json_values, min_size=1), min_size=1, max_size=3),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_any_tables_meet_under_one_schema_without_losing_values(chunks):
     tables = [json_rows.rows_table(rows) for rows in chunks]
     schema = arrow_cache.common_schema([t.schema for t in tables])
     joined = pa.concat_tables([arrow_cache.conform(t, schema) for t in tables])
     as_json = [field.name for field in schema if field.type == pa.json_()]
-    loaded = [{k: json.loads(v) if k in as_json and v is not None else v for k, v in row.items()} for row in joined.to_pylist()]
+    loaded = [
+        {k: json.loads(v) if k in as_json and v is not None else v for k, v in row.items()}
+        for row in joined.to_pylist()
+    ]
     for got, wanted in zip(loaded, [row for rows in chunks for row in rows], strict=True):
         assert all(covers(got.get(key), value) for key, value in wanted.items()), (got, wanted)
 
@@ -239,7 +257,9 @@ def test_any_tables_meet_under_one_schema_without_losing_values(chunks):
 def covers(got, wanted) -> bool:
     """Equal, but for keys that rows with other keys have added as None, and whole numbers in a column of fractions."""
     if isinstance(wanted, dict) and isinstance(got, dict):
-        return all(covers(got.get(k), v) for k, v in wanted.items()) and all(v is None or k in wanted for k, v in got.items())
+        return all(covers(got.get(k), v) for k, v in wanted.items()) and all(
+            v is None or k in wanted for k, v in got.items()
+        )
     if isinstance(wanted, list) and isinstance(got, list):
         return len(got) == len(wanted) and all(covers(g, w) for g, w in zip(got, wanted, strict=True))
     if isinstance(got, float) and isinstance(wanted, int) and not isinstance(wanted, bool):
@@ -292,7 +312,10 @@ def test_malformed_line_is_named(tmp_path, line, parts, pack):
         (b'[{"a": 1, "a": 2}]', ["'a' appears twice"]),
         (b'[{"a": 1},\n{"a": "\xff"}]', ["line 2:", "UTF-8"]),
         (b'[1, 2]\n{"a": 1}\n', ["line 1:", "an array"]),
-        (b'{\n "version": 1,\n "data": [\n  {"a": 1}\n ]\n}\n', ["one object over several lines", "'version', 'data'", "under 'data'"]),
+        (
+            b'{\n "version": 1,\n "data": [\n  {"a": 1}\n ]\n}\n',
+            ["one object over several lines", "'version', 'data'", "under 'data'"],
+        ),
         (b"[]", ["no rows"]),
         (b'{"a": \n', ["line 1:"]),
     ],
@@ -318,7 +341,11 @@ def test_empty_file(tmp_path, suffix):
 
 @pytest.mark.parametrize(
     ("name", "content", "part"),
-    [("a.jsonl", b"\n \n\n", "blank lines"), ("a.csv", b"question,answer\n", "header"), ("a.txt", b" \n\t\n", "white space")],
+    [
+        ("a.jsonl", b"\n \n\n", "blank lines"),
+        ("a.csv", b"question,answer\n", "header"),
+        ("a.txt", b" \n\t\n", "white space"),
+    ],
 )
 def test_file_without_rows(tmp_path, name, content, part):
     (tmp_path / name).write_bytes(content)
@@ -416,13 +443,17 @@ def test_hub_errors_become_data_errors(monkeypatch, tmp_path):
 
         return load_dataset
 
-    monkeypatch.setattr(datasets, "load_dataset", raising(datasets.exceptions.DatasetNotFoundError("Dataset 'my_dta' doesn't exist")))
+    monkeypatch.setattr(
+        datasets, "load_dataset", raising(datasets.exceptions.DatasetNotFoundError("Dataset 'my_dta' doesn't exist"))
+    )
     with pytest.raises(DataError, match=r"(?s)no such data set on the hub.*Did you mean 'my_data'"):
         load_rows("my_dta")
     monkeypatch.setattr(datasets, "load_dataset", raising(ConnectionError("no route")))
     with pytest.raises(DataError, match=r"Check the network"):
         load_rows("a/b")
-    monkeypatch.setattr(datasets, "load_dataset", raising(ValueError("Unknown split \"trian\". Should be one of ['train'].")))
+    monkeypatch.setattr(
+        datasets, "load_dataset", raising(ValueError("Unknown split \"trian\". Should be one of ['train']."))
+    )
     with pytest.raises(DataError, match="Should be one of"):
         load_rows("a/b", split="trian")
 
@@ -440,7 +471,11 @@ def test_locate_rows_over_files(tmp_path):
     (tmp_path / "b.jsonl").write_bytes(b'{"a": 1}\n')
     (tmp_path / "c.json").write_bytes(b'[{"a": 1}, {"a": 2}]')
     files = data_files([tmp_path / n for n in ("a.jsonl", "b.jsonl", "c.json")])
-    assert [p.removeprefix(f"{tmp_path}/") for p in locate_rows(files, [1, 2, 4])] == ["a.jsonl, line 4", "b.jsonl, line 1", "c.json, row 2"]
+    assert [p.removeprefix(f"{tmp_path}/") for p in locate_rows(files, [1, 2, 4])] == [
+        "a.jsonl, line 4",
+        "b.jsonl, line 1",
+        "c.json, row 2",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------ cache and hash
@@ -496,7 +531,13 @@ def test_content_hash(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["gsm8k/test.jsonl", "instruct_openassistant/en_100_tree.jsonl.gz", "mbpp/sanitized-mbpp.json", "truthfulqa/TruthfulQA.csv"]
+    "name",
+    [
+        "gsm8k/test.jsonl",
+        "instruct_openassistant/en_100_tree.jsonl.gz",
+        "mbpp/sanitized-mbpp.json",
+        "truthfulqa/TruthfulQA.csv",
+    ],
 )
 @pytest.mark.shared_data
 def test_real_files(name):

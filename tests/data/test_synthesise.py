@@ -13,10 +13,10 @@ from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.data.formats import detect
 from holdfast.data.synthesis_prompts import ARTICLE_FOCI, PROMPTS, TEXTBOOK_FOCI, focus_of, pairs_of_names
 from holdfast.data.synthesise import Settings, Synthesis, most_cost, outcome_of, plan, prompts_of, synthesise
-from holdfast.endpoint import Endpoint
 from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
-from holdfast.ledger import Ledger, ledger_places, read_ledger, stream_ledger
-from holdfast.results import read_json
+from holdfast.support.endpoint import Endpoint
+from holdfast.support.files import read_json
+from holdfast.support.ledger import Ledger, ledger_places, read_ledger, stream_ledger
 
 pytest.importorskip("openai", reason="asking needs the package openai")
 
@@ -28,7 +28,11 @@ LONG = "A section about sums. " * 20
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with ten questions and answers."""
     monkeypatch.chdir(tmp_path)
-    Path("qa.jsonl").write_text("".join(json.dumps({"question": f"What is {i}+{i}?", "answer": f"{2 * i}", "type": "x"}) + "\n" for i in range(10)))
+    Path("qa.jsonl").write_text(
+        "".join(
+            json.dumps({"question": f"What is {i}+{i}?", "answer": f"{2 * i}", "type": "x"}) + "\n" for i in range(10)
+        )
+    )
     return tmp_path
 
 
@@ -55,7 +59,9 @@ def settings(**changes) -> Settings:
     return Settings(**{"model": "writer", "prompt": "textbook", "template": PROMPTS["textbook"], **changes})
 
 
-def request(*, inputs=("qa.jsonl",), output="articles.jsonl", limit=None, budget=None, prices=(0.0, 0.0), **changes) -> Synthesis:
+def request(
+    *, inputs=("qa.jsonl",), output="articles.jsonl", limit=None, budget=None, prices=(0.0, 0.0), **changes
+) -> Synthesis:
     return Synthesis(
         inputs=tuple(map(Path, inputs)), output=Path(output), settings=settings(**changes), limit=limit, budget=budget, prices=prices
     )  # fmt: skip
@@ -90,7 +96,10 @@ def test_variations_come_one_after_the_other_and_differ():
 
 
 def test_what_decides_an_answer_decides_its_key():
-    keys = {next(prompts_of(request(**change))).key for change in ({}, {"model": "b"}, {"max_tokens": 5}, {"temperature": 0.0}, {"per_article": 2})}
+    keys = {
+        next(prompts_of(request(**change))).key
+        for change in ({}, {"model": "b"}, {"max_tokens": 5}, {"temperature": 0.0}, {"per_article": 2})
+    }
     assert len(keys) == 5
     assert next(prompts_of(request(least_characters=1))).key in keys, "what is kept is decided later"
 
@@ -101,8 +110,14 @@ def test_what_decides_an_answer_decides_its_key():
         ({"text": "A {material} {focus} {0}."}, "A {material} {focus} {0}."),
         ({"prompt": "p\n\n", "completion": "c"}, "Question: p\n\nAnswer: c"),
         ({"instruction": "i", "input": "x", "output": "o"}, "Question: i\n\nx\n\nAnswer: o"),
-        ({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}, "Question: u\n\nAnswer: a"),
-        ({"prompt": [{"role": "user", "content": "u"}], "completion": [{"role": "assistant", "content": "a"}]}, "Question: u\n\nAnswer: a"),
+        (
+            {"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]},
+            "Question: u\n\nAnswer: a",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": "u"}], "completion": [{"role": "assistant", "content": "a"}]},
+            "Question: u\n\nAnswer: a",
+        ),
     ],
 )
 def test_every_layout_becomes_material(row, text):
@@ -112,12 +127,16 @@ def test_every_layout_becomes_material(row, text):
 
 
 def test_rows_that_cannot_be_used_are_named_before_anything_is_asked():
-    Path("a.jsonl").write_text('{"question": "a", "answer": "b"}\n\n{"question": "a"}\n{"question": " ", "answer": "b"}\n{oops\n')
+    Path("a.jsonl").write_text(
+        '{"question": "a", "answer": "b"}\n\n{"question": "a"}\n{"question": " ", "answer": "b"}\n{oops\n'
+    )
     with FakeEndpoint(always=answering()) as server, pytest.raises(DataError) as caught:
         write(server, request(inputs=["a.jsonl"]))
     assert server.asked == [] and not Path("articles.jsonl.ledger.jsonl").exists()
     said = str(caught.value)
-    assert said.startswith("3 of 4 rows of the input cannot be used") and all(f"a.jsonl, line {n}: " in said for n in (3, 4, 5))
+    assert said.startswith("3 of 4 rows of the input cannot be used") and all(
+        f"a.jsonl, line {n}: " in said for n in (3, 4, 5)
+    )
     Path("a.jsonl").write_text('{"x": 1}\n')
     with pytest.raises(DataError, match="columns x make no layout"):
         plan(request(inputs=["a.jsonl"]))
@@ -147,10 +166,16 @@ def test_shipped_prompts_have_their_places():
 def test_articles_are_written_in_the_order_of_the_prompts_with_their_sources():
     with FakeEndpoint(always=answering(unlike)) as server:
         found = write(server, request(variations=2), workers=4)
-        assert len(server.asked) == 8 and server.asked[0].body["max_tokens"] == 3000 and server.asked[0].body["temperature"] == 0.7
+        assert (
+            len(server.asked) == 8
+            and server.asked[0].body["max_tokens"] == 3000
+            and server.asked[0].body["temperature"] == 0.7
+        )
     made = list(prompts_of(request(variations=2)))
     rows = articles()
-    assert [r["key"] for r in rows] == [p.key for p in made] and [r["sources"] for r in rows] == [p.sources for p in made]
+    assert [r["key"] for r in rows] == [p.key for p in made] and [r["sources"] for r in rows] == [
+        p.sources for p in made
+    ]
     assert [r["text"] for r in rows] == [unlike(p.message).strip() for p in made]
     assert rows[0]["model"] == "writer" and rows[0]["prompt"] == "textbook" and rows[7]["variation"] == 1
     assert detect(list(rows[0]), rows[0]) == "text"
@@ -194,9 +219,15 @@ def test_what_is_not_kept_is_recorded_counted_and_not_asked_again(fault, outcome
         found = write(server, workers=1)
         again = write(server)
     assert len(server.asked) == 4 and again.asked == 0
-    assert found.record["counts"][outcome] == again.record["counts"][outcome] == 1 and found.record["counts"]["articles"] == 3 == len(articles())
-    row = next(iter(stream for stream in stream_ledger("articles.jsonl.ledger.jsonl") if stream["outcome"] == "answered"))
-    assert row["text"] == {"cut": LONG, "refused": row["text"], "short": "Short."}[outcome] and row["prompt_tokens"] == 100
+    assert found.record["counts"][outcome] == again.record["counts"][outcome] == 1 and found.record["counts"][
+        "articles"
+    ] == 3 == len(articles())
+    row = next(
+        iter(stream for stream in stream_ledger("articles.jsonl.ledger.jsonl") if stream["outcome"] == "answered")
+    )
+    assert (
+        row["text"] == {"cut": LONG, "refused": row["text"], "short": "Short."}[outcome] and row["prompt_tokens"] == 100
+    )
     assert any("cut at max_tokens" in note for note in found.notes) == (outcome == "cut")
 
 
@@ -270,7 +301,12 @@ def test_failures_are_asked_again_by_the_next_run():
         assert found.record["counts"]["failed"] == 1 and found.record["status"] == "partial" and len(articles()) == 3
         server.always = answering(unlike)
         again = write(server)
-    assert again.asked == 1 and len(server.asked) == 5 and again.record["counts"]["failed"] == 0 and again.record["status"] == "complete"
+    assert (
+        again.asked == 1
+        and len(server.asked) == 5
+        and again.record["counts"]["failed"] == 0
+        and again.record["status"] == "complete"
+    )
 
 
 def test_one_failure_after_the_other_stops_the_run():
@@ -283,7 +319,9 @@ def test_one_failure_after_the_other_stops_the_run():
     assert 21 <= len(server.asked) <= 23
 
 
-@pytest.mark.parametrize("fault", [fake.status(500), fake.status(429), fake.cut(), fake.reset(), fake.body(b"<html>"), fake.empty_choices()])
+@pytest.mark.parametrize(
+    "fault", [fake.status(500), fake.status(429), fake.cut(), fake.reset(), fake.body(b"<html>"), fake.empty_choices()]
+)
 def test_faults_are_asked_again_within_a_run(fault):
     with FakeEndpoint(faults=[fault, fault], always=answering(unlike)) as server:
         found = write(server)
@@ -291,9 +329,15 @@ def test_faults_are_asked_again_within_a_run(fault):
 
 
 def test_what_cannot_succeed_stops_at_once_and_names_our_options():
-    with FakeEndpoint(always=fake.status(404, "no such model")) as server, pytest.raises(ConfigError, match=r"Check --model \('writer'\)"):
+    with (
+        FakeEndpoint(always=fake.status(404, "no such model")) as server,
+        pytest.raises(ConfigError, match=r"Check --model \('writer'\)"),
+    ):
         write(server)
-    with FakeEndpoint(always=fake.status(401, "no key")) as server, pytest.raises(ConfigError, match="name it with --api_key_variable"):
+    with (
+        FakeEndpoint(always=fake.status(401, "no key")) as server,
+        pytest.raises(ConfigError, match="name it with --api_key_variable"),
+    ):
         write(server)
     with pytest.raises(HoldfastError, match="Nobody answers"):
         synthesise(request(), Endpoint(base_url=server.url, first_wait=0.01, attempts=2))
@@ -301,7 +345,9 @@ def test_what_cannot_succeed_stops_at_once_and_names_our_options():
 
 def test_the_key_is_nowhere(tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
-    with FakeEndpoint(faults=[fake.status(400, f"bad {SECRET}")], always=answering(lambda m: f"You sent {SECRET}. {unlike(m)}")) as server:
+    with FakeEndpoint(
+        faults=[fake.status(400, f"bad {SECRET}")], always=answering(lambda m: f"You sent {SECRET}. {unlike(m)}")
+    ) as server:
         write(server, api_key=SECRET, workers=1)
     assert server.asked[0].headers["authorization"] == f"Bearer {SECRET}"
     written = "".join(p.read_text() for p in tmp_path.rglob("*") if p.is_file())
@@ -337,8 +383,16 @@ def test_a_dry_run_counts_and_asks_nothing():
     found = plan(request(prices=PRICES, variations=2, max_tokens=100))
     made = list(prompts_of(request(variations=2)))
     characters = sum(len(p.message) for p in made)
-    assert (found.rows, found.prompts, found.there, found.prompt_tokens, found.most_tokens) == (10, 8, 0, characters // 4, 800)
-    assert found.most == pytest.approx(characters // 4 * 1e-3 + 800 * 1e-2) and found.likely is None and found.spent == 0
+    assert (found.rows, found.prompts, found.there, found.prompt_tokens, found.most_tokens) == (
+        10,
+        8,
+        0,
+        characters // 4,
+        800,
+    )
+    assert (
+        found.most == pytest.approx(characters // 4 * 1e-3 + 800 * 1e-2) and found.likely is None and found.spent == 0
+    )
     assert sorted(p.name for p in Path().iterdir()) == ["qa.jsonl"]
     with FakeEndpoint(always=answering(unlike)) as server:
         write(server, request(prices=PRICES, max_tokens=100))
@@ -358,8 +412,12 @@ def test_the_budget_holds_over_all_sessions(workers):
             found = write(server, request(per_article=1, prices=PRICES, max_tokens=60, budget=budget), workers=workers)
             spent.append(found.record["cost_usd"])
     assert 3 <= len(server.asked) < 10 and spent[0] == spent[1] == spent[2] <= budget
-    assert spent[0] == pytest.approx(0.6 * len(server.asked)) and spent[0] + most > budget, "as far as it goes, and no further"
-    assert found.left == 10 - len(server.asked) and found.record["status"] == "partial" and "budget of" in found.notes[-1]
+    assert spent[0] == pytest.approx(0.6 * len(server.asked)) and spent[0] + most > budget, (
+        "as far as it goes, and no further"
+    )
+    assert (
+        found.left == 10 - len(server.asked) and found.record["status"] == "partial" and "budget of" in found.notes[-1]
+    )
     assert len(articles()) == len(server.asked)
     with FakeEndpoint(always=answering(unlike)) as other:
         write(other, request(per_article=1, prices=PRICES, max_tokens=60, budget=1000.0))
@@ -395,7 +453,9 @@ def test_lost_answers_count_at_their_most_and_refused_requests_do_not():
     asked = request(per_article=1, prices=PRICES, limit=1)
     (one,) = prompts_of(asked)
     most = most_cost(one.message, asked.settings, PRICES)
-    with FakeEndpoint(faults=[fake.status(500), fake.reset(), fake.late(2), fake.status(429)], always=answering()) as server:
+    with FakeEndpoint(
+        faults=[fake.status(500), fake.reset(), fake.late(2), fake.status(429)], always=answering()
+    ) as server:
         found = write(server, asked, timeout=0.3)
     assert len(server.asked) == 5 and found.record["cost_usd"] == pytest.approx(2 * most + 0.6)
 
@@ -441,7 +501,13 @@ def test_another_requests_output_is_not_overwritten():
     with FakeEndpoint(always=answering(unlike)) as server:
         write(server)
         before = Path("articles.jsonl").read_bytes()
-        for change in ({"model": "b"}, {"per_article": 2}, {"max_tokens": 10}, {"temperature": 0.1}, {"template": "{material}"}):
+        for change in (
+            {"model": "b"},
+            {"per_article": 2},
+            {"max_tokens": 10},
+            {"temperature": 0.1},
+            {"template": "{material}"},
+        ):
             with pytest.raises(RunFolderError, match="came from another model, prompt"):
                 write(server, request(**change))
         assert Path("articles.jsonl").read_bytes() == before and len(server.asked) == 4

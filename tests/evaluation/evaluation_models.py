@@ -26,7 +26,14 @@ def architecture(name: str, *, vocabulary: int = 97, seed: int = 0):
 
     kind, *more = name.split()
     common = dict(vocab_size=vocabulary, initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=0)
-    wide = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+    wide = dict(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
     settings = {
         "gpt2": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64),
         "bloom": dict(hidden_size=32, n_layer=2, n_head=4),

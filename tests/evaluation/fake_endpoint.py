@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from holdfast.evaluation.judge import TEMPLATE
+from holdfast.evaluation.judge.judge import TEMPLATE
 
 _PARTS = re.compile(re.sub(r"\\\{(instruction|first|second)\\\}", r"(?P<\1>.*)", re.escape(TEMPLATE)), re.DOTALL)
 
@@ -51,7 +51,11 @@ def status(code: int, said: Any = "no", headers: dict[str, str] | None = None) -
     """An HTTP error."""
 
     def play(handler: Any, asked: Asked) -> bool:
-        body = said if isinstance(said, dict) else {"error": {"message": said, "type": "error", "param": None, "code": None}}
+        body = (
+            said
+            if isinstance(said, dict)
+            else {"error": {"message": said, "type": "error", "param": None, "code": None}}
+        )
         handler.reply(code, json.dumps(body).encode(), headers or {})
         return True
 
@@ -136,19 +140,31 @@ def fine() -> Fault:
 
 
 def completion(
-    reply: str | None, p: float | None = None, *, tokens: Iterable[str] | None = None, finish_reason: str = "stop", leak: float = 0.0
+    reply: str | None,
+    p: float | None = None,
+    *,
+    tokens: Iterable[str] | None = None,
+    finish_reason: str = "stop",
+    leak: float = 0.0,
 ) -> dict[str, Any]:
     """A chat completion that says `reply`, with log-probabilities where `p`, that of `m`, is given; `leak` is the mass on neither letter."""
     logprobs = None
     if p is not None:
         log = lambda x: math.log(x) if x > 0 else -9999.0
         top = {"m": 0.75 * p, " m": 0.25 * p, "M": 1 - p, "Both": leak}
-        entries = [{"token": t, "logprob": log(v * (1 - leak) if t != "Both" else v), "bytes": None} for t, v in top.items()]
+        entries = [
+            {"token": t, "logprob": log(v * (1 - leak) if t != "Both" else v), "bytes": None} for t, v in top.items()
+        ]
         content = []
         for text in tokens or [reply or ""]:
             bare = text.strip()
             content.append(
-                {"token": text, "logprob": log(p if bare == "m" else 1 - p), "bytes": None, "top_logprobs": entries if bare in "mM" else []}
+                {
+                    "token": text,
+                    "logprob": log(p if bare == "m" else 1 - p),
+                    "bytes": None,
+                    "top_logprobs": entries if bare in "mM" else [],
+                }
             )
         logprobs = {"content": content}
     return {
@@ -156,7 +172,14 @@ def completion(
         "object": "chat.completion",
         "created": 0,
         "model": "judge",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": reply}, "finish_reason": finish_reason, "logprobs": logprobs}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": reply},
+                "finish_reason": finish_reason,
+                "logprobs": logprobs,
+            }
+        ],
         "usage": {"prompt_tokens": 100, "completion_tokens": 2, "total_tokens": 102},
     }
 
@@ -206,7 +229,11 @@ class FakeEndpoint:
             def reply(self, code: int, content: bytes, headers: dict[str, str]) -> None:
                 try:
                     self.send_response(code)
-                    for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
+                    for name, value in {
+                        "Content-Type": "application/json",
+                        "Content-Length": str(len(content)),
+                        **headers,
+                    }.items():
                         self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(content)

@@ -12,10 +12,10 @@ import torch
 from evaluation.conftest import make_model, make_tokenizer
 from evaluation.evaluation_models import architecture
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.answers import ALIGNED, check_answers, score_answers
 from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
 from holdfast.evaluation.measures import check, measure
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.answers import ALIGNED, check_answers, score_answers
 
 GOLDS = [0, 1, 1, 0, 2, 1, 0, 2]
 
@@ -27,7 +27,12 @@ def spaced():
     from transformers import PreTrainedTokenizerFast
 
     bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator(["say A or B or C A B C A B C"] * 8, vocab_size=280, special_tokens=["<|begin|>", "<|stop|>"], show_progress=False)
+    bpe.train_from_iterator(
+        ["say A or B or C A B C A B C"] * 8,
+        vocab_size=280,
+        special_tokens=["<|begin|>", "<|stop|>"],
+        show_progress=False,
+    )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, bos_token="<|begin|>", eos_token="<|stop|>")
     assert {"A", "ĠA", "B", "ĠB", "C", "ĠC"} <= set(tokenizer.get_vocab())
     return tokenizer
@@ -43,7 +48,9 @@ def letters(tmp_path: Path) -> Path:
     return write_task(tmp_path, [{"q": f"Which letter is thing {i}?", "right": gold} for i, gold in enumerate(GOLDS)])
 
 
-def write_task(folder: Path, rows: list[dict], *, name: str = "letters", choices: str = '["A", "B", "C"]', target: str = "right") -> Path:
+def write_task(
+    folder: Path, rows: list[dict], *, name: str = "letters", choices: str = '["A", "B", "C"]', target: str = "right"
+) -> Path:
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = folder / f"{name}.yaml"
     path.write_text(
@@ -88,14 +95,16 @@ def test_mass_and_entropies_are_those_of_the_whole_vocabulary(roomy, spaced, let
     rows, found = score_answers(roomy, tokenizer, an_entry(letters))
     assert len(rows) == len(GOLDS) and found["num_fewshot"] == 0
     for number, (row, gold) in enumerate(zip(rows, GOLDS, strict=True)):
-        agrees(roomy, tokenizer, tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"], row, gold)
+        agrees(
+            roomy, tokenizer, tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"], row, gold
+        )
         assert row["choices"] == ["A", "B", "C"]
         assert sum(row["probabilities"]) == pytest.approx(1.0)
     assert len({row["doc"] for row in rows}) == len({row["prompt"] for row in rows}) == len(GOLDS)
 
 
 def test_with_examples_before_each_question(roomy, spaced, letters: Path) -> None:
-    from holdfast.evaluation.tasks import load_tasks
+    from holdfast.evaluation.tasks.tasks import load_tasks
 
     entry = an_entry(letters, num_fewshot=2)
     rows, found = score_answers(roomy, spaced, entry, seed=3)
@@ -130,11 +139,19 @@ def test_models_that_cannot_share_beginnings(name: str, letters: Path) -> None:
     model, tokenizer = architecture(name, vocabulary=300), make_tokenizer()
     rows, _ = score_answers(model, tokenizer, an_entry(letters, limit=3))
     for number, row in enumerate(rows):
-        agrees(model, tokenizer, tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"], row, GOLDS[number])
+        agrees(
+            model,
+            tokenizer,
+            tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"],
+            row,
+            GOLDS[number],
+        )
 
 
 def test_the_figures_are_means_over_questions(roomy, spaced, letters: Path) -> None:
-    rows, metrics, primary, _ = measure(roomy, spaced, an_entry(letters), EvaluationPlan(), report=lambda done, total: None, partial=Partial(None))
+    rows, metrics, primary, _ = measure(
+        roomy, spaced, an_entry(letters), EvaluationPlan(), report=lambda done, total: None, partial=Partial(None)
+    )
     assert primary == "mass"
     assert set(metrics) == {"mass", "aligned", "entropy", "option_entropy", "acc"}
     for name, metric in metrics.items():
@@ -155,12 +172,17 @@ def test_several_right_answers_and_answers_by_text(roomy, spaced, tmp_path: Path
 def test_options_of_more_than_one_token(tiny_model, spaced, tmp_path: Path) -> None:
     task = write_task(tmp_path, [{"q": "x?", "right": 0}], choices='["yes", "no"]')
     for asked in (lambda: check(an_entry(task), spaced), lambda: score_answers(tiny_model, spaced, an_entry(task))):
-        with pytest.raises(ModelError, match=r"options that are one token each, but the tokenizer has 'yes' as \d tokens .*Use a task with lettered"):
+        with pytest.raises(
+            ModelError,
+            match=r"options that are one token each, but the tokenizer has 'yes' as \d tokens .*Use a task with lettered",
+        ):
             asked()
 
 
 def test_options_whose_tokens_are_found_only_without_a_space(tiny_tokenizer, letters: Path) -> None:
-    assert "ĠA" not in tiny_tokenizer.get_vocab() and len(tiny_tokenizer(" A", add_special_tokens=False)["input_ids"]) == 2
+    assert (
+        "ĠA" not in tiny_tokenizer.get_vocab() and len(tiny_tokenizer(" A", add_special_tokens=False)["input_ids"]) == 2
+    )
     check_answers(tiny_tokenizer, an_entry(letters))
 
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.entries import Average, EvaluationPlan
-from holdfast.evaluation.estimates import estimate, figure_for
-from holdfast.results import Evaluation, EvaluationFolder, Metric
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.statistics.estimates import estimate, figure_for
 
 MODEL = {"name": "tiny", "hash": "aaa"}
 N = 400
@@ -27,7 +27,14 @@ def coins(seed: int, *, p: float = 0.5, n: int = N) -> list[float]:
     return (np.random.default_rng(seed).random(n) < p).astype(float).tolist()
 
 
-def put(folder: EvaluationFolder, name: str, columns: dict[str, list[float]], *, higher: bool = True, whole: dict[str, float] | None = None) -> None:
+def put(
+    folder: EvaluationFolder,
+    name: str,
+    columns: dict[str, list[float]],
+    *,
+    higher: bool = True,
+    whole: dict[str, float] | None = None,
+) -> None:
     """An entry with figures that are means of columns; "name#" counts parts; `whole` has figures without values a question."""
     n = len(next(iter(columns.values())))
     rows = [{"doc": str(i), **{column: values[i] for column, values in columns.items()}} for i in range(n)]
@@ -36,11 +43,22 @@ def put(folder: EvaluationFolder, name: str, columns: dict[str, list[float]], *,
         figure = figure_for(metric, rows, higher_is_better=higher, unit="accuracy")
         assert figure is not None
         value, interval = estimate(figure, rows)
-        metrics[metric] = Metric(value=value, n=n, unit=figure.unit, higher_is_better=figure.higher_is_better, interval=interval)
+        metrics[metric] = Metric(
+            value=value, n=n, unit=figure.unit, higher_is_better=figure.higher_is_better, interval=interval
+        )
     for metric, value in (whole or {}).items():
         metrics[metric] = Metric(value=value, n=n, unit=metric, higher_is_better=higher)
     primary = next(iter(metrics))
-    evaluation = Evaluation(suite="source", name=name, kind="task", primary=primary, metrics=metrics, settings={}, model=MODEL, key=f"key of {name}")
+    evaluation = Evaluation(
+        suite="source",
+        name=name,
+        kind="task",
+        primary=primary,
+        metrics=metrics,
+        settings={},
+        model=MODEL,
+        key=f"key of {name}",
+    )
     folder.write(evaluation, rows)
 
 
@@ -61,7 +79,9 @@ def test_the_mean_counts_every_figure_once(folder: EvaluationFolder) -> None:
     put(folder, "long", {"acc": coins(1, p=0.8)})
     put(folder, "short", {"acc": coins(2, p=0.2, n=10)})
     found = average(folder, ("long", None), ("short", None))
-    expected = (folder.find("source", "long").metrics["acc"].value + folder.find("source", "short").metrics["acc"].value) / 2
+    expected = (
+        folder.find("source", "long").metrics["acc"].value + folder.find("source", "short").metrics["acc"].value
+    ) / 2
     assert found.metrics["average"].value == pytest.approx(expected)
     assert (found.suite, found.kind, found.primary, found.metrics["average"].n) == (SUITE, "average", "average", 2)
     assert found.settings["members"] == [{"suite": "source", "name": n, "metric": "acc"} for n in ("long", "short")]
@@ -77,9 +97,13 @@ def test_one_figure_has_its_own_interval(folder: EvaluationFolder) -> None:
 def test_figures_of_one_entry_share_its_draws(folder: EvaluationFolder) -> None:
     right = coins(1)
     put(folder, "one", {"acc": right, "wrong": [1 - r for r in right], "again": list(right)})
-    assert width(average(folder, ("one", "acc"), ("one", "wrong"))) == pytest.approx(0.0, abs=1e-12), "what one gains the other loses"
+    assert width(average(folder, ("one", "acc"), ("one", "wrong"))) == pytest.approx(0.0, abs=1e-12), (
+        "what one gains the other loses"
+    )
     alone = width(average(folder, ("one", "acc")))
-    assert width(average(folder, ("one", "acc"), ("one", "again"))) == pytest.approx(alone, rel=0.1), "the same figure twice is no more certain"
+    assert width(average(folder, ("one", "acc"), ("one", "again"))) == pytest.approx(alone, rel=0.1), (
+        "the same figure twice is no more certain"
+    )
 
 
 def test_different_entries_are_drawn_apart(folder: EvaluationFolder) -> None:
@@ -98,7 +122,9 @@ def test_a_mixture_of_both(folder: EvaluationFolder) -> None:
     put(folder, "a", {"acc": right, "again": list(right)})
     put(folder, "b", {"acc": coins(2)})
     alone = width(average(folder, ("a", "acc")))
-    assert width(average(folder, ("a", "acc"), ("b", None), ("a", "again"))) == pytest.approx(alone * math.sqrt(5) / 3, rel=0.1)
+    assert width(average(folder, ("a", "acc"), ("b", None), ("a", "again"))) == pytest.approx(
+        alone * math.sqrt(5) / 3, rel=0.1
+    )
 
 
 def test_few_questions_have_wide_intervals(folder: EvaluationFolder) -> None:
@@ -155,12 +181,17 @@ def test_parts_of_a_question_are_a_ratio_of_sums(folder: EvaluationFolder) -> No
     means = np.array(columns["prompt"])[picked].mean(1)
     found = average(folder, ("ifeval", "inst"), ("ifeval", "prompt"))
     assert found.metrics["average"].value == pytest.approx((metrics["inst"].value + metrics["prompt"].value) / 2)
-    assert found.metrics["average"].interval == pytest.approx(np.quantile((ratios + means) / 2, [0.025, 0.975]), abs=0.008)
+    assert found.metrics["average"].interval == pytest.approx(
+        np.quantile((ratios + means) / 2, [0.025, 0.975]), abs=0.008
+    )
 
 
 def test_figures_of_text(folder: EvaluationFolder) -> None:
     rng = np.random.default_rng(1)
-    rows = [{"doc": str(i), "nats": float(n), "tokens": int(t), "bytes": int(3 * t)} for i, (n, t) in enumerate(rng.integers(5, 50, (60, 2)))]
+    rows = [
+        {"doc": str(i), "nats": float(n), "tokens": int(t), "bytes": int(3 * t)}
+        for i, (n, t) in enumerate(rng.integers(5, 50, (60, 2)))
+    ]
     value = sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
     metric = Metric(value=value, n=60, unit="nats/token", higher_is_better=False)
     folder.write(
@@ -186,10 +217,14 @@ def test_names_of_metrics_may_be_short(folder: EvaluationFolder) -> None:
     put(folder, "gsm8k", {"exact_match,strict-match": coins(1)})
     assert average(folder, ("gsm8k", "exact_match")).settings["members"][0]["metric"] == "exact_match,strict-match"
     put(folder, "gsm8k", {"exact_match,strict-match": coins(1), "exact_match,flexible-extract": coins(2)})
-    with pytest.raises(ConfigError, match=r"'gsm8k' has no metric 'exact_match'.*It has: exact_match,strict-match, exact_match,flexible-extract"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'gsm8k' has no metric 'exact_match'.*It has: exact_match,strict-match, exact_match,flexible-extract",
+    ):
         average(folder, ("gsm8k", "exact_match"))
     with pytest.raises(
-        ConfigError, match=r"averages.all: 'gsm8k' has no metric 'exactmatch,strict-match'. Did you mean 'exact_match,strict-match'\?"
+        ConfigError,
+        match=r"averages.all: 'gsm8k' has no metric 'exactmatch,strict-match'. Did you mean 'exact_match,strict-match'\?",
     ):
         average(folder, ("gsm8k", "exactmatch,strict-match"))
 
@@ -203,7 +238,11 @@ def test_both_directions_are_no_average(folder: EvaluationFolder) -> None:
 
 def test_the_key_follows_the_members(folder: EvaluationFolder) -> None:
     put(folder, "one", {"acc": coins(1), "other": coins(2)})
-    keys = [average(folder, ("one", "acc")).key, average(folder, ("one", "other")).key, average(folder, ("one", "acc"), seed=1).key]
+    keys = [
+        average(folder, ("one", "acc")).key,
+        average(folder, ("one", "other")).key,
+        average(folder, ("one", "acc"), seed=1).key,
+    ]
     assert len(set(keys)) == 3
     assert average(folder, ("one", "acc")).key == keys[0]
     assert average(folder, ("one", "acc")) == average(folder, ("one", "acc"))

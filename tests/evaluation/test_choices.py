@@ -11,17 +11,22 @@ import torch
 
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.choices import read_choices, score_choices
 from holdfast.evaluation.entries import ChoicesEntry, EvaluationPlan
 from holdfast.evaluation.measures import measure
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.runner import check_plan, evaluate
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.results import EvaluationFolder
+from holdfast.evaluation.text.choices import read_choices, score_choices
+from holdfast.records.evaluation import EvaluationFolder
 
 OPTIONS = [[" red", " blue", " rather more green than one would think"], [" it is", " so"], [" a", " b", " c", " d"]]
 ROWS = [
-    {"prompt": f"{text} This is", "options": OPTIONS[i % 3], "answer": i % 2, "subject": "colours" if i % 3 == 0 else "letters"}
+    {
+        "prompt": f"{text} This is",
+        "options": OPTIONS[i % 3],
+        "answer": i % 2,
+        "subject": "colours" if i % 3 == 0 else "letters",
+    }
     for i, text in enumerate(SENTENCES)
 ]
 
@@ -38,7 +43,9 @@ def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> ChoicesEntry:
 def log_likelihood(model, tokenizer, prompt: str, option: str, *, chat: bool = False) -> tuple[float, int]:
     """(log p(option | prompt), tokens), one text, float64."""
     begin = [] if chat or tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    given, whole = (begin + tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, prompt + option))
+    given, whole = (
+        begin + tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, prompt + option)
+    )
     start = next(i for i in range(len(whole)) if i == len(given) or given[i] != whole[i])
     with torch.no_grad():
         logp = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
@@ -62,7 +69,10 @@ def test_scores_are_those_of_each_option_alone(roomy, tmp_path, bos, normalised)
         total = math.log(sum(map(math.exp, scores)))
         assert row["probabilities"] == pytest.approx([math.exp(s - total) for s in scores], abs=1e-5)
         assert row["answer"] == scores.index(max(scores)) and row["acc"] == float(row["answer"] == given["answer"])
-        assert (row["nats"], row["tokens"]) == (pytest.approx(-found[given["answer"]][0], abs=1e-4), found[given["answer"]][1])
+        assert (row["nats"], row["tokens"]) == (
+            pytest.approx(-found[given["answer"]][0], abs=1e-4),
+            found[given["answer"]][1],
+        )
         assert (row["question"], row["choices"], row["gold"]) == (given["prompt"], given["options"], given["answer"])
         assert "task" not in row
 
@@ -70,7 +80,10 @@ def test_scores_are_those_of_each_option_alone(roomy, tmp_path, bos, normalised)
 def test_length_decides_where_it_is_not_divided_by(roomy, tiny_tokenizer, tmp_path) -> None:
     rows = [{"prompt": "Question:", "options": [" red", " red red red red red red"], "answer": 0}]
     plain, divided = (
-        score_choices(roomy, tiny_tokenizer, read_choices(an_entry(tmp_path, rows), tiny_tokenizer), length_normalised=n)[0] for n in (False, True)
+        score_choices(
+            roomy, tiny_tokenizer, read_choices(an_entry(tmp_path, rows), tiny_tokenizer), length_normalised=n
+        )[0]
+        for n in (False, True)
     )
     assert plain["loglikelihoods"] == divided["loglikelihoods"] and plain["probabilities"] != divided["probabilities"]
     assert plain["answer"] == 0
@@ -78,8 +91,12 @@ def test_length_decides_where_it_is_not_divided_by(roomy, tiny_tokenizer, tmp_pa
 
 def test_the_chat_template_is_written_once_with_its_own_beginning(roomy, tmp_path) -> None:
     tokenizer = make_tokenizer(chat=True)
-    [row] = score_choices(roomy, tokenizer, read_choices(an_entry(tmp_path, ROWS[:1], apply_chat_template=True), tokenizer))
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": ROWS[0]["prompt"]}], tokenize=False, add_generation_prompt=True)
+    [row] = score_choices(
+        roomy, tokenizer, read_choices(an_entry(tmp_path, ROWS[:1], apply_chat_template=True), tokenizer)
+    )
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": ROWS[0]["prompt"]}], tokenize=False, add_generation_prompt=True
+    )
     alone = [log_likelihood(roomy, tokenizer, prompt, option, chat=True)[0] for option in ROWS[0]["options"]]
     assert row["loglikelihoods"] == pytest.approx(alone, abs=1e-4)
     assert row["question"] == ROWS[0]["prompt"]
@@ -94,15 +111,19 @@ def test_the_figures_and_groups(tiny_model, tiny_tokenizer, tmp_path) -> None:
     )
     assert primary == "acc" and metrics["acc"].higher_is_better and metrics["acc"].interval is not None
     assert metrics["acc"].value == pytest.approx(sum(row["acc"] for row in rows) / len(rows))
-    assert metrics["nats_per_token"].value == pytest.approx(sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows))
+    assert metrics["nats_per_token"].value == pytest.approx(
+        sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
+    )
     assert found["subtasks"] == ["colours", "letters"] and [r["task"] for r in rows] == [r["subject"] for r in ROWS]
 
 
 def test_through_the_runner_once_and_compared(tiny_model, tiny_tokenizer, tmp_path) -> None:
-    from holdfast.evaluation.compare_folders import compare_folders
+    from holdfast.evaluation.compare.folders import compare_folders
 
     write(tmp_path, ROWS)
-    plan, problems = parse_evaluation({"target": [{"choices": "questions.jsonl", "group": "subject"}]}, base_dir=tmp_path)
+    plan, problems = parse_evaluation(
+        {"target": [{"choices": "questions.jsonl", "group": "subject"}]}, base_dir=tmp_path
+    )
     assert problems == [] and check_plan(plan, tiny_tokenizer) == []
     sides = []
     for name, model in (("before", tiny_model), ("after", make_model(seed=1))):
@@ -119,14 +140,16 @@ def test_through_the_runner_once_and_compared(tiny_model, tiny_tokenizer, tmp_pa
 
 
 def test_the_page_shows_groups_and_calibration(tiny_model, tiny_tokenizer, tmp_path) -> None:
+    from holdfast.records.evaluation import EvaluationRecord
     from holdfast.reports.evaluation_report import write_evaluation_report
-    from holdfast.results import EvaluationRecord
 
     write(tmp_path, ROWS)
     plan, _ = parse_evaluation({"target": [{"choices": "questions.jsonl", "group": "subject"}]}, base_dir=tmp_path)
     folder = EvaluationFolder(tmp_path / "model")
     evaluate(tiny_model, tiny_tokenizer, plan, folder=folder, model_identity={"name": "m", "hash": "h"})
-    page = write_evaluation_report(tmp_path / "page.html", EvaluationRecord(models=[{"label": "model"}]), [folder]).read_text()
+    page = write_evaluation_report(
+        tmp_path / "page.html", EvaluationRecord(models=[{"label": "model"}]), [folder]
+    ).read_text()
     assert "questions, by subject" in page and "questions: calibration" in page
 
 
@@ -184,10 +207,14 @@ def test_entries_that_cannot_be(tmp_path, entry, words) -> None:
     assert len(problems) == 1 and words in problems[0]
 
 
-def test_what_was_scored_before_an_interruption_is_not_scored_again(roomy, tiny_tokenizer, tmp_path, monkeypatch) -> None:
-    from holdfast.evaluation import shared_prefix
+def test_what_was_scored_before_an_interruption_is_not_scored_again(
+    roomy, tiny_tokenizer, tmp_path, monkeypatch
+) -> None:
+    from holdfast.evaluation.text import shared_prefix
 
-    many = [{**row, "prompt": f"{i} {row['prompt']}"} for i in range(12) for row in ROWS]  # more than one row of the model takes
+    many = [
+        {**row, "prompt": f"{i} {row['prompt']}"} for i in range(12) for row in ROWS
+    ]  # more than one row of the model takes
     questions = read_choices(an_entry(tmp_path, many), tiny_tokenizer)
     expected = score_choices(roomy, tiny_tokenizer, questions)
     original, calls = shared_prefix.Scorer.score_row, []

@@ -12,10 +12,10 @@ import torch
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer
 from evaluation.evaluation_models import architecture
 from holdfast.errors import DataError
-from holdfast.evaluation.classes import read_classes, score_classes
 from holdfast.evaluation.entries import ClassesEntry, EvaluationPlan
 from holdfast.evaluation.measures import measure
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.classes import read_classes, score_classes
 
 OPTIONS = (" negative", " fine", " rather more than fine, all in all")
 """Of different lengths, so that it matters what is divided by what."""
@@ -24,7 +24,9 @@ OPTIONS = (" negative", " fine", " rather more than fine, all in all")
 def mean_nats(model, tokenizer, prompt: str, option: str) -> float:
     """log p(option | prompt) / tokens, one text, float64."""
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    given, whole = (begin + tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, prompt + option))
+    given, whole = (
+        begin + tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, prompt + option)
+    )
     start = next(i for i in range(len(whole)) if i == len(given) or given[i] != whole[i])
     with torch.no_grad():
         logp = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
@@ -77,7 +79,10 @@ def test_a_model_that_cannot_share_beginnings(tiny_tokenizer) -> None:
 def test_a_text_longer_than_the_context_loses_its_beginning(tiny_model, tiny_tokenizer) -> None:
     """The 64 tokens that end with the name's last but one are what the model reads, the same for prompts that differ before them."""
     end = "Seven ships sailed south; none came back before winter. "
-    one, two = (score_classes(tiny_model, tiny_tokenizer, [begin * 20 + end * 3], [0], (" it", " so"))[0] for begin in ("zzz ", "vvv "))
+    one, two = (
+        score_classes(tiny_model, tiny_tokenizer, [begin * 20 + end * 3], [0], (" it", " so"))[0]
+        for begin in ("zzz ", "vvv ")
+    )
     assert one["probabilities"] == pytest.approx(two["probabilities"], abs=1e-5)
     assert one["doc"] != two["doc"]
 
@@ -130,14 +135,22 @@ def test_labels_of_a_yaml_mapping(tmp_path: Path) -> None:
 
 
 def test_only_the_first_documents(tmp_path: Path) -> None:
-    entry = an_entry(tmp_path, [{"text": f"thing {i}", "label": 0} for i in range(5)] + [{"text": "bad", "label": 9}], max_documents=2)
+    entry = an_entry(
+        tmp_path,
+        [{"text": f"thing {i}", "label": 0} for i in range(5)] + [{"text": "bad", "label": 9}],
+        max_documents=2,
+    )
     assert read_classes(entry) == (["thing 0 is", "thing 1 is"], [0, 0])
 
 
 @pytest.mark.parametrize(
     ("rows", "changes", "says"),
     [
-        ([{"text": "a", "stars": 1}], {}, "has no column 'label' with the right class (it has text, stars). Name it with `label`."),
+        (
+            [{"text": "a", "stars": 1}],
+            {},
+            "has no column 'label' with the right class (it has text, stars). Name it with `label`.",
+        ),
         ([{"body": "a", "label": 1}], {}, "names the column 'text', but "),
         ([{"text": "a", "label": 0}, {"text": "b", "label": 5}], {}, "1 of 2 rows of "),
         ([{"text": "a", "label": 0}, {"text": "b", "label": 5}], {}, "(row 1: '5'; expected 0, 1)"),

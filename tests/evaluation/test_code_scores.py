@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation import code_scores
-from holdfast.evaluation.code_scores import (
+from holdfast.evaluation.code import code_scores
+from holdfast.evaluation.code.code_scores import (
     DEFAULT_LIMITS,
     HUMANEVAL_STOPS,
     MBPP_STOPS,
@@ -24,7 +24,7 @@ from holdfast.evaluation.code_scores import (
     score_completions,
     truncate,
 )
-from holdfast.evaluation.sandbox import Limits, Outcome, capabilities
+from holdfast.evaluation.code.sandbox import Limits, Outcome, capabilities
 
 DOC = {
     "task_id": "Test/0",
@@ -70,7 +70,14 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_pass():
 
 def test_pass_at_k_of_many_completions():
     """Exact integers as the reference; at this size a quotient of float binomials would overflow."""
-    for n, c, k in [(200, 1, 100), (200, 100, 100), (10_000, 3, 500), (10_000, 9_000, 1_000), (200, 0, 100), (200, 200, 1)]:
+    for n, c, k in [
+        (200, 1, 100),
+        (200, 100, 100),
+        (10_000, 3, 500),
+        (10_000, 9_000, 1_000),
+        (200, 0, 100),
+        (200, 200, 1),
+    ]:
         exact = 1 - math.comb(n - c, k) / math.comb(n, k)
         assert pass_at_k(n, c, k) == pytest.approx(exact, rel=1e-12, abs=1e-15)
     assert pass_at_k(7, 3, 1) == pytest.approx(3 / 7, abs=1e-15)
@@ -113,7 +120,10 @@ def test_truncate_cuts_at_the_first_stop():
         ("~~~ Python3 title\nx = '```'\n~~~", "x = '```'\n"),
         ("````python\nx = '''\n```\n'''\n````\n", "x = '''\n```\n'''\n"),
         ("```bash\npip install x\n```\nthen\n```python\nx = 2\n```", "x = 2\n"),
-        ("```python\nimport os\n```\n```python\ndef add(a, b):\n    return a + b\n```", "def add(a, b):\n    return a + b\n"),
+        (
+            "```python\nimport os\n```\n```python\ndef add(a, b):\n    return a + b\n```",
+            "def add(a, b):\n    return a + b\n",
+        ),
         ("```python\nx = 1\n```\n```python\nx = 2\n```", "x = 1\n"),
         ("    return a + b\n", "    return a + b\n"),
         ("```json\n{}\n```", "```json\n{}\n```"),
@@ -125,7 +135,10 @@ def test_code_of_a_chat_reply(reply, code):
 
 
 def test_the_humaneval_program_is_that_of_the_release():
-    assert humaneval_program(DOC, "    return a + b\n") == DOC["prompt"] + "    return a + b\n" + "\n" + DOC["test"] + "\n" + "check(add)"
+    assert (
+        humaneval_program(DOC, "    return a + b\n")
+        == DOC["prompt"] + "    return a + b\n" + "\n" + DOC["test"] + "\n" + "check(add)"
+    )
 
 
 def test_the_mbpp_program_of_both_files():
@@ -138,8 +151,17 @@ def test_the_mbpp_program_of_both_files():
         "challenge_test_list": ["no"],
     }
     assert mbpp_program(full, "class Node: ...") == "class Node: ...\nroot = Node(1)\nassert f(1)\nassert f(2)"
-    clean = {"task_id": 2, "prompt": "p", "code": "", "test_imports": ["import math", "import re"], "test_list": ["assert f(1)"]}
-    assert mbpp_program(clean, "from __future__ import annotations") == "from __future__ import annotations\nimport math\nimport re\nassert f(1)"
+    clean = {
+        "task_id": 2,
+        "prompt": "p",
+        "code": "",
+        "test_imports": ["import math", "import re"],
+        "test_list": ["assert f(1)"],
+    }
+    assert (
+        mbpp_program(clean, "from __future__ import annotations")
+        == "from __future__ import annotations\nimport math\nimport re\nassert f(1)"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- scores
@@ -159,8 +181,14 @@ def test_rows_of_scores():
         progress=lambda done, total: seen.append((done, total)),
     )
     assert [list(row) for row in rows] == [["task_id", "n", "correct", "pass@1", "pass@2", "reasons", "details"]] * 2
-    assert [(r["task_id"], r["n"], r["correct"], r["pass@1"], r["pass@2"]) for r in rows] == [("Test/0", 4, 3, 0.75, 1.0), ("Test/1", 4, 0, 0.0, 0.0)]
-    assert [r["reasons"] for r in rows] == [["passed", "failed", "passed", "passed"], ["failed", "error", "exited early", "failed"]]
+    assert [(r["task_id"], r["n"], r["correct"], r["pass@1"], r["pass@2"]) for r in rows] == [
+        ("Test/0", 4, 3, 0.75, 1.0),
+        ("Test/1", 4, 0, 0.0, 0.0),
+    ]
+    assert [r["reasons"] for r in rows] == [
+        ["passed", "failed", "passed", "passed"],
+        ["failed", "error", "exited early", "failed"],
+    ]
     assert "assert candidate(1, 2) == 3" in rows[0]["details"][1]
     assert seen[-1] == (5, 5)  # of eight, five are different
 
@@ -170,7 +198,9 @@ def test_equal_programs_run_once(monkeypatch):
 
     def run_all(programs, *, limits, workers, progress):
         ran.append((list(programs), limits))
-        return [Outcome(passed="good" in p, reason="passed" if "good" in p else "failed", seconds=0.0) for p in programs]
+        return [
+            Outcome(passed="good" in p, reason="passed" if "good" in p else "failed", seconds=0.0) for p in programs
+        ]
 
     monkeypatch.setattr(code_scores, "run_all", run_all)
     rows = score_completions([DOC, DOC], [["good", "bad"] * 5, ["bad"] * 10], family="humaneval", ks=(1, 10))
@@ -228,7 +258,9 @@ def test_mbpp_reference_solutions_pass(mbpp, sanitized):
 def test_all_reference_solutions(human_eval, mbpp, sanitized):
     """Every problem of the three files: the reference passes, and an empty body does not."""
     began = time.monotonic()
-    human = score_completions(human_eval, [[d["canonical_solution"], "    pass\n"] for d in human_eval], family="humaneval", ks=(1, 2))
+    human = score_completions(
+        human_eval, [[d["canonical_solution"], "    pass\n"] for d in human_eval], family="humaneval", ks=(1, 2)
+    )
     assert [row["task_id"] for row in human if row["reasons"][0] != "passed" or row["reasons"][1] == "passed"] == []
     assert {(row["pass@1"], row["pass@2"]) for row in human} == {(0.5, 1.0)}
     for docs in (mbpp, sanitized):

@@ -10,15 +10,24 @@ import pytest
 from scipy.stats import binom, binomtest, chisquare
 
 from holdfast.errors import DataError
-from holdfast.evaluation import estimates
-from holdfast.evaluation.compare import bootstrap_p_value, compare_samples, join, mcnemar_exact
-from holdfast.evaluation.estimates import TEXT_FIGURES, Ratio, estimate, joint_sums, resampled_sums
-from holdfast.results import Evaluation, Metric
+from holdfast.evaluation.compare.samples import bootstrap_p_value, compare_samples, join, mcnemar_exact
+from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.statistics import estimates
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, estimate, joint_sums, resampled_sums
 
 
 def an_evaluation(*metrics: str, primary: str | None = None, higher: bool = True) -> Evaluation:
     values = {m: Metric(value=0.0, n=1, unit="accuracy", higher_is_better=higher) for m in metrics}
-    return Evaluation(suite="source", name="quiz", kind="task", primary=primary or metrics[0], metrics=values, settings={}, model={}, key="k")
+    return Evaluation(
+        suite="source",
+        name="quiz",
+        kind="task",
+        primary=primary or metrics[0],
+        metrics=values,
+        settings={},
+        model={},
+        key="k",
+    )
 
 
 def right_wrong(values) -> list[dict]:
@@ -27,12 +36,15 @@ def right_wrong(values) -> list[dict]:
 
 def text_rows(nats, tokens, sizes) -> list[dict]:
     return [
-        {"doc": f"d{i}", "nats": float(a), "tokens": int(t), "bytes": int(b)} for i, (a, t, b) in enumerate(zip(nats, tokens, sizes, strict=True))
+        {"doc": f"d{i}", "nats": float(a), "tokens": int(t), "bytes": int(b)}
+        for i, (a, t, b) in enumerate(zip(nats, tokens, sizes, strict=True))
     ]
 
 
 def compare_acc(before, after, **kwargs):
-    [comparison] = compare_samples(right_wrong(before), right_wrong(after), an_evaluation("acc"), an_evaluation("acc"), **kwargs)
+    [comparison] = compare_samples(
+        right_wrong(before), right_wrong(after), an_evaluation("acc"), an_evaluation("acc"), **kwargs
+    )
     return comparison
 
 
@@ -73,7 +85,9 @@ def test_text_figures_are_ratios_of_sums_from_the_same_draws():
     assert bits.difference == pytest.approx(0.1 / 4 / math.log(2))
     assert perplexity.after / perplexity.before == pytest.approx(math.exp(0.1))
     assert (nats.unit, bits.unit, perplexity.unit) == ("nats/token", "bits/byte", "perplexity")
-    assert all(not c.higher_is_better and c.verdict == "lost" and c.flips_lost is None for c in (nats, bits, perplexity))
+    assert all(
+        not c.higher_is_better and c.verdict == "lost" and c.flips_lost is None for c in (nats, bits, perplexity)
+    )
     assert [c.primary for c in (nats, bits, perplexity)] == [True, False, False]
     assert sum(r["nats"] for r in before) / tokens.sum() == pytest.approx(nats.before)
 
@@ -95,7 +109,9 @@ def test_interval_covers_at_its_level(n):
         shift = rng.normal(0.05, 0.2, n)
         before = text_rows(tokens * 3.0, tokens, tokens)
         after = text_rows(tokens * (3.0 + shift), tokens, tokens)
-        [c] = compare_samples(before, after, an_evaluation("nats_per_token"), an_evaluation("nats_per_token"), resamples=400, seed=trial)
+        [c] = compare_samples(
+            before, after, an_evaluation("nats_per_token"), an_evaluation("nats_per_token"), resamples=400, seed=trial
+        )
         covered += c.interval[0] <= 0.05 <= c.interval[1]
     assert 0.91 <= covered / trials <= 0.985
 
@@ -127,14 +143,21 @@ def test_p_value_and_interval_agree():
 
 def test_identical_runs_differ_by_nothing():
     rows = text_rows([3.0, 4.0, 5.0], [2, 2, 2], [8, 8, 8])
-    for c in compare_samples(rows, rows, an_evaluation("nats_per_token", "perplexity"), an_evaluation("nats_per_token", "perplexity")):
+    for c in compare_samples(
+        rows, rows, an_evaluation("nats_per_token", "perplexity"), an_evaluation("nats_per_token", "perplexity")
+    ):
         assert (c.difference, c.interval, c.p_value, c.verdict) == (0.0, (0.0, 0.0), 1.0, "within noise")
     c = compare_acc([1, 1, 1], [1, 1, 1])
     assert (c.difference, c.interval, c.p_value) == (0.0, (0.0, 0.0), 1.0)
 
 
 def test_one_sample_says_nothing():
-    [c] = compare_samples(text_rows([3.0], [2], [8]), text_rows([9.0], [2], [8]), an_evaluation("nats_per_token"), an_evaluation("nats_per_token"))
+    [c] = compare_samples(
+        text_rows([3.0], [2], [8]),
+        text_rows([9.0], [2], [8]),
+        an_evaluation("nats_per_token"),
+        an_evaluation("nats_per_token"),
+    )
     assert c.difference == 3.0
     assert math.isnan(c.interval[0])
     assert (c.p_value, c.verdict) == (1.0, "within noise")
@@ -172,12 +195,16 @@ def test_other_samples_and_other_prompts_are_refused_with_counts():
     with pytest.raises(DataError, match=r"source/quiz.*1 of 3 occur only before, 2 of 4 only after"):
         compare_samples(rows, other, an_evaluation("acc"), an_evaluation("acc"))
     with pytest.raises(DataError, match="2 of 3 samples were asked with another prompt"):
-        compare_samples(rows, [rows[0], *({**r, "prompt": "chat"} for r in rows[1:])], an_evaluation("acc"), an_evaluation("acc"))
+        compare_samples(
+            rows, [rows[0], *({**r, "prompt": "chat"} for r in rows[1:])], an_evaluation("acc"), an_evaluation("acc")
+        )
 
 
 def test_metrics_without_per_sample_values_are_left_out():
     evaluation = an_evaluation("acc", "bleu")
-    assert [c.metric for c in compare_samples(right_wrong([1, 0]), right_wrong([1, 1]), evaluation, evaluation)] == ["acc"]
+    assert [c.metric for c in compare_samples(right_wrong([1, 0]), right_wrong([1, 1]), evaluation, evaluation)] == [
+        "acc"
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------------- the draws
@@ -197,10 +224,17 @@ def answers_of_two(n: int, seed: int = 0) -> np.ndarray:
     return np.column_stack([before, after, np.ones(n)]).astype(float)
 
 
-@pytest.mark.parametrize("columns", [answers_of_two(400), np.random.default_rng(0).gamma(2.0, 1.0, size=(400, 3))], ids=["few kinds", "all distinct"])
+@pytest.mark.parametrize(
+    "columns",
+    [answers_of_two(400), np.random.default_rng(0).gamma(2.0, 1.0, size=(400, 3))],
+    ids=["few kinds", "all distinct"],
+)
 def test_sums_are_those_of_rows_drawn_with_replacement(columns):
     """Mean, covariance and tails agree with the plain bootstrap, whichever way the rows are drawn."""
-    quick, plain = resampled_sums(columns, resamples=20_000, seed=3), drawn_one_by_one(columns, resamples=20_000, seed=4)
+    quick, plain = (
+        resampled_sums(columns, resamples=20_000, seed=3),
+        drawn_one_by_one(columns, resamples=20_000, seed=4),
+    )
     assert quick.shape == plain.shape and quick.dtype == np.float64
     error = columns.std(0) * math.sqrt(400 / 20_000) + 1e-9
     assert (np.abs(quick.mean(0) - columns.sum(0)) < 4 * error).all()
@@ -228,15 +262,17 @@ def test_every_draw_has_n_rows_and_columns_of_one_call_are_paired(n, kinds):
     sums = resampled_sums(np.column_stack([values, np.ones(n), 3 * values + 2]), resamples=50, seed=n)
     assert (sums[:, 1] == n).all()
     assert sums[:, 2] == pytest.approx(3 * sums[:, 0] + 2 * n)
-    assert np.array_equal(sums, resampled_sums(np.column_stack([values, np.ones(n), 3 * values + 2]), resamples=50, seed=n)), (
-        "equal seed, equal draws"
-    )
+    assert np.array_equal(
+        sums, resampled_sums(np.column_stack([values, np.ones(n), 3 * values + 2]), resamples=50, seed=n)
+    ), "equal seed, equal draws"
     assert len(np.unique(values)) == 1 or not np.array_equal(
         sums, resampled_sums(np.column_stack([values, values, values]), resamples=50, seed=n + 1)
     )
 
 
-@pytest.mark.parametrize("columns", [answers_of_two(300), np.random.default_rng(1).normal(size=(300, 2))], ids=["few kinds", "all distinct"])
+@pytest.mark.parametrize(
+    "columns", [answers_of_two(300), np.random.default_rng(1).normal(size=(300, 2))], ids=["few kinds", "all distinct"]
+)
 def test_how_many_are_drawn_at_a_time_changes_nothing(columns, monkeypatch):
     whole = resampled_sums(columns, resamples=101, seed=5)
     monkeypatch.setattr(estimates, "_CELLS", 700)
@@ -245,7 +281,9 @@ def test_how_many_are_drawn_at_a_time_changes_nothing(columns, monkeypatch):
 
 def test_the_order_of_the_samples_does_not_matter_where_few_are_distinct():
     columns = answers_of_two(300)
-    assert np.array_equal(resampled_sums(columns, resamples=50, seed=2), resampled_sums(columns[::-1], resamples=50, seed=2))
+    assert np.array_equal(
+        resampled_sums(columns, resamples=50, seed=2), resampled_sums(columns[::-1], resamples=50, seed=2)
+    )
 
 
 @pytest.mark.parametrize("kinds", [5, 1000])

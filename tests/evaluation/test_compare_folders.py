@@ -13,12 +13,13 @@ import pytest
 from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
 from holdfast.errors import DataError
 from holdfast.evaluation.averages import averages_of
-from holdfast.evaluation.compare import compare_samples
-from holdfast.evaluation.compare_folders import compare_entries, compare_folders, match_entries, read_evaluations
+from holdfast.evaluation.compare.folders import compare_entries, compare_folders, match_entries, read_evaluations
+from holdfast.evaluation.compare.joint_scores import JointScores
+from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.evaluation.entries import Average, EvaluationPlan
-from holdfast.evaluation.estimates import entry_seed
-from holdfast.evaluation.joint_scores import JointScores
-from holdfast.results import Comparison, Evaluation, EvaluationFolder
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.statistics.estimates import entry_seed
 
 
 def compared(tmp_path: Path, **options: Any) -> tuple[list[Comparison], list[str]]:
@@ -32,7 +33,14 @@ def test_every_pair_is_compared_as_compare_samples_does(tmp_path):
     before, after = both(tmp_path)
     for folder, seed in ((before, 1), (after, 2)):
         write(folder.path, "source", "quiz", answers(right_or_wrong(seed)))
-        write(folder.path, "target", "prose", texts(np.random.default_rng(seed).gamma(5, 4, 30)), metrics=TEXT, kind="perplexity")
+        write(
+            folder.path,
+            "target",
+            "prose",
+            texts(np.random.default_rng(seed).gamma(5, 4, 30)),
+            metrics=TEXT,
+            kind="perplexity",
+        )
     found, unmatched = compared(tmp_path, metrics="all")
     expected = []
     for suite, name in (("source", "quiz"), ("target", "prose")):
@@ -96,7 +104,18 @@ def test_settings_that_change_no_answer_do_not_matter(tmp_path):
         "longest": 512,
     }
     write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **mine)
-    write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), confidence=0.95, seed=2, data="b.jsonl", num_fewshot=5, newer_key=None, tokens=31)
+    write(
+        tmp_path / "after",
+        "source",
+        "quiz",
+        answers([1, 1, 1]),
+        confidence=0.95,
+        seed=2,
+        data="b.jsonl",
+        num_fewshot=5,
+        newer_key=None,
+        tokens=31,
+    )
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["quiz"] and unmatched == []
 
@@ -111,7 +130,9 @@ def test_other_samples_and_prompts_are_refused_all_of_them_and_the_rest_compared
     for folder, shift in (("before", 0), ("after", 1)):
         write(tmp_path / folder, "source", "fine", answers([1, 0, 1]))
         write(tmp_path / folder, "source", "limited", answers([1] * (4 - shift)), limit=4 - shift)
-        write(tmp_path / folder, "source", "reworded", [{**r, "prompt": f"{r['prompt']}{shift}"} for r in answers([1, 1])])
+        write(
+            tmp_path / folder, "source", "reworded", [{**r, "prompt": f"{r['prompt']}{shift}"} for r in answers([1, 1])]
+        )
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["fine"]
     limited, reworded = unmatched
@@ -146,7 +167,14 @@ def test_evaluations_that_cannot_be_read_are_named_together(tmp_path):
 
 def test_what_is_worth_knowing_is_noted(tmp_path):
     for folder, version in (("before", "5.22"), ("after", "5.23")):
-        write(tmp_path / folder, "source", "quiz", answers([1]), model="same", versions={"transformers": version, "torch": "2.13"})
+        write(
+            tmp_path / folder,
+            "source",
+            "quiz",
+            answers([1]),
+            model="same",
+            versions={"transformers": version, "torch": "2.13"},
+        )
     notes = match_entries(*(read_evaluations(f) for f in both(tmp_path))).notes
     assert any("transformers 5.22 and 5.23" in n and "torch" not in n for n in notes)
     assert any("the same model" in n for n in notes)
@@ -164,7 +192,9 @@ def test_other_tokenizers_leave_bits_per_byte(tmp_path):
     assert (c.metric, c.primary) == ("bits_per_byte", True)
     assert c.difference == pytest.approx(9 / 120 / math.log(2))
     assert any("counts other tokens in the same text" in n for n in found.notes)
-    write(tmp_path / "after", "source", "prose", texts([33, 34, 35], tokens=12, size=41), metrics=TEXT, kind="perplexity")
+    write(
+        tmp_path / "after", "source", "prose", texts([33, 34, 35], tokens=12, size=41), metrics=TEXT, kind="perplexity"
+    )
     comparisons, [refused] = compared(tmp_path)
     assert comparisons == [] and "nats_per_token counts other tokens" in refused
 
@@ -174,13 +204,22 @@ def test_a_leading_metric_without_pairs_is_refused(tmp_path):
         write(tmp_path / folder, "source", "translate", answers([1, 0]), metrics=["bleu", "acc"], values={"bleu": 30.0})
     comparisons, [refused] = compared(tmp_path, metrics="all")
     assert comparisons == []
-    assert refused == "source/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
+    assert (
+        refused
+        == "source/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
+    )
 
 
 def test_the_metric_that_leads_need_not_come_first(tmp_path):
     """Figures do not depend on where a record lists its metrics."""
     for folder, seed in (("before", 1), ("after", 2)):
-        evaluation = write(tmp_path / folder, "source", "quiz", answers(right_or_wrong(seed), brier=lambda v: v / 3), metrics=["brier", "acc"])
+        evaluation = write(
+            tmp_path / folder,
+            "source",
+            "quiz",
+            answers(right_or_wrong(seed), brier=lambda v: v / 3),
+            metrics=["brier", "acc"],
+        )
         [record] = evaluation.all()
         evaluation.write(dataclasses.replace(record, primary="acc"), evaluation.samples("source", "quiz"))
     found, _ = compared(tmp_path, metrics="all")
@@ -193,10 +232,16 @@ def test_the_metric_that_leads_need_not_come_first(tmp_path):
 def test_an_entry_is_read_once_whatever_is_asked_of_it(tmp_path, monkeypatch):
     write_members(tmp_path, n=50)
     for folder in ("before", "after"):
-        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "one", "acc_norm"), ("source", "two", "acc")])
+        write_average(
+            tmp_path / folder, [("source", "one", "acc"), ("source", "one", "acc_norm"), ("source", "two", "acc")]
+        )
     read = []
     samples = EvaluationFolder.samples
-    monkeypatch.setattr(EvaluationFolder, "samples", lambda self, suite, name: read.append((self.path.name, name)) or samples(self, suite, name))
+    monkeypatch.setattr(
+        EvaluationFolder,
+        "samples",
+        lambda self, suite, name: read.append((self.path.name, name)) or samples(self, suite, name),
+    )
     compared(tmp_path)
     assert sorted(read) == [("after", "one"), ("after", "two"), ("before", "one"), ("before", "two")]
 
@@ -225,7 +270,13 @@ def test_an_average_is_the_mean_of_its_members_differences(tmp_path):
     assert unmatched == []
     assert mean.difference == pytest.approx((one.difference + two.difference) / 2)
     assert (mean.before, mean.after) == pytest.approx(((one.before + two.before) / 2, (one.after + two.after) / 2))
-    assert (mean.n, mean.test, mean.primary, mean.flips_lost, mean.unit) == (1000, "paired bootstrap", True, None, "accuracy")
+    assert (mean.n, mean.test, mean.primary, mean.flips_lost, mean.unit) == (
+        1000,
+        "paired bootstrap",
+        True,
+        None,
+        "accuracy",
+    )
     independent = math.sqrt(half_width(one) ** 2 + half_width(two) ** 2) / 2
     assert half_width(mean) == pytest.approx(independent, rel=0.08), "different entries are drawn independently"
 
@@ -308,7 +359,11 @@ def test_one_sample_in_a_member_leaves_no_interval(tmp_path):
 
 
 def average_of(folder: Path, *members: tuple[str, str, str | None], **options: Any) -> Evaluation:
-    [found] = averages_of(EvaluationFolder(folder), EvaluationPlan(averages=(Average(name="mean", members=members),), **options), {"name": "m"})
+    [found] = averages_of(
+        EvaluationFolder(folder),
+        EvaluationPlan(averages=(Average(name="mean", members=members),), **options),
+        {"name": "m"},
+    )
     return found
 
 

@@ -10,9 +10,17 @@ import pytest
 
 from evaluated_folders import TEXT, answers, texts, write, write_average
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation.compare_folders import read_evaluations
-from holdfast.evaluation.continual import average_accuracy, backward_transfer, find_tasks, forgetting, forward_transfer, stage_matrix
-from holdfast.results import EvaluationFolder, StageMatrix
+from holdfast.evaluation.compare.continual import (
+    average_accuracy,
+    backward_transfer,
+    find_tasks,
+    forgetting,
+    forward_transfer,
+    stage_matrix,
+)
+from holdfast.evaluation.compare.folders import read_evaluations
+from holdfast.records.comparison import StageMatrix
+from holdfast.records.evaluation import EvaluationFolder
 
 R = np.array([[0.2, 0.3, 0.1], [0.8, 0.4, 0.1], [0.9, 0.7, 0.3], [0.5, 0.75, 0.6]])
 """Three tasks: scores at the start and after each stage."""
@@ -21,7 +29,9 @@ R = np.array([[0.2, 0.3, 0.1], [0.8, 0.4, 0.1], [0.9, 0.7, 0.3], [0.5, 0.75, 0.6
 def test_measures_by_hand():
     assert average_accuracy(R) == pytest.approx((0.5 + 0.75 + 0.6) / 3)
     assert backward_transfer(R) == pytest.approx(((0.5 - 0.8) + (0.75 - 0.7)) / 2)
-    assert forgetting(R) == pytest.approx(((0.9 - 0.5) + (0.7 - 0.75)) / 2), "the best before the last stage; below 0 where the last is the best"
+    assert forgetting(R) == pytest.approx(((0.9 - 0.5) + (0.7 - 0.75)) / 2), (
+        "the best before the last stage; below 0 where the last is the best"
+    )
     assert forward_transfer(R) == pytest.approx(((0.4 - 0.3) + (0.3 - 0.1)) / 2)
 
 
@@ -38,7 +48,9 @@ def test_measures_are_the_definitions(tasks):
     assert backward_transfer(scores) == pytest.approx(sum(r(last, i) - r(i, i) for i in range(1, last)) / (last - 1))
     best = {i: max(r(stage, i) for stage in range(last)) for i in range(1, last)}
     assert forgetting(scores) == pytest.approx(sum(best[i] - r(last, i) for i in range(1, last)) / (last - 1))
-    assert forward_transfer(scores) == pytest.approx(sum(r(i - 1, i) - r(0, i) for i in range(2, last + 1)) / (last - 1))
+    assert forward_transfer(scores) == pytest.approx(
+        sum(r(i - 1, i) - r(0, i) for i in range(2, last + 1)) / (last - 1)
+    )
     many = np.stack([scores, 1 - scores])
     for measure in (average_accuracy, backward_transfer, forgetting, forward_transfer):
         assert measure(many) == pytest.approx([measure(scores), measure(1 - scores)]), "draws go along"
@@ -79,9 +91,17 @@ def test_the_matrix_holds_the_scores_and_their_measures(tmp_path):
     found = made(folders)
     means = [[np.mean([r["acc"] for r in f.samples("source", f"t{i}")]) for i in range(3)] for f in folders]
     assert np.array(found.scores) == pytest.approx(np.array(means))
-    assert (found.tasks, found.stages, found.unit) == (["t0", "t1", "t2"], ["start", "after t0", "after t1", "after t2"], "accuracy")
+    assert (found.tasks, found.stages, found.unit) == (
+        ["t0", "t1", "t2"],
+        ["start", "after t0", "after t1", "after t2"],
+        "accuracy",
+    )
     assert list(found.measures) == ["average_accuracy", "backward_transfer", "forgetting", "forward_transfer"]
-    for name, measure in (("average_accuracy", average_accuracy), ("backward_transfer", backward_transfer), ("forgetting", forgetting)):
+    for name, measure in (
+        ("average_accuracy", average_accuracy),
+        ("backward_transfer", backward_transfer),
+        ("forgetting", forgetting),
+    ):
         metric = found.measures[name]
         assert metric.value == pytest.approx(measure(np.array(means)))
         low, high = metric.interval
@@ -149,11 +169,15 @@ def test_averages_can_be_tasks(tmp_path):
 def test_different_shares_go_together_and_other_units_do_not(tmp_path):
     for stage in range(3):
         write(tmp_path / f"s{stage}", "source", "quiz", answers([1, 0, 1, 0]))
-        write(tmp_path / f"s{stage}", "source", "sums", answers([1, 0, 1, 1], exact_match=float), metrics=["exact_match"])
+        write(
+            tmp_path / f"s{stage}", "source", "sums", answers([1, 0, 1, 1], exact_match=float), metrics=["exact_match"]
+        )
         write(tmp_path / f"s{stage}", "source", "prose", texts([30, 31]), metrics=TEXT, kind="perplexity")
     folders = [EvaluationFolder(tmp_path / f"s{stage}") for stage in range(3)]
     assert made(folders, names=("quiz", "sums")).unit == "share"
-    with pytest.raises(ConfigError, match=r"expected tasks in one unit.*source/quiz in accuracy, source/prose in nats/token"):
+    with pytest.raises(
+        ConfigError, match=r"expected tasks in one unit.*source/quiz in accuracy, source/prose in nats/token"
+    ):
         made(folders, names=("quiz", "prose"))
 
 
@@ -172,7 +196,11 @@ def test_wrong_tasks_are_named_all_at_once(tmp_path):
     write(folders[0].path, "target", "t2", answers([1]))
     start = read_evaluations(folders[0])
     with pytest.raises(ConfigError) as caught:
-        find_tasks(start, [(None, "t9x"), (None, "t2"), (None, "t0"), ("source", "t0"), ("sourc", "t1"), ("source", "t1")], metric="f1")
+        find_tasks(
+            start,
+            [(None, "t9x"), (None, "t2"), (None, "t0"), ("source", "t0"), ("sourc", "t1"), ("source", "t1")],
+            metric="f1",
+        )
     text = str(caught.value)
     assert "task 't9x': the start was not measured on it. Measured: source/t0" in text
     assert "task 't2': several suites have it. Write one of source/t2, target/t2." in text

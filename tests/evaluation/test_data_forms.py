@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import DataError
-from holdfast.evaluation.data_forms import FORMS, convert
 from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.tasks.data_forms import FORMS, convert
 
 ARC = {
     "id": "Q1",
@@ -31,12 +31,22 @@ TRUTHFUL = {
 QUALITY = {
     "article": "Once there was a ship.",
     "questions": [
-        {"question": "What was there?", "options": ["a car", "a ship", "a cat", "a dog"], "gold_label": 2, "difficult": 1},
+        {
+            "question": "What was there?",
+            "options": ["a car", "a ship", "a cat", "a dog"],
+            "gold_label": 2,
+            "difficult": 1,
+        },
         {"question": "Not answered?", "options": ["a", "b", "c", "d"], "gold_label": None, "difficult": 0},
         {"question": "When?", "options": ["once", "twice", "never", "now"], "gold_label": 1, "difficult": 0},
     ],
 }
-MBPP = {"task_id": 11, "prompt": "Write a function to add.", "code": "def f(): pass", "test_list": ["assert f() is None"]}
+MBPP = {
+    "task_id": 11,
+    "prompt": "Write a function to add.",
+    "code": "def f(): pass",
+    "test_list": ["assert f() is None"],
+}
 MMLU = {"question": "What?", "choices": ["a", "b", "c", "d"], "answer": 2, "subject_dir": "anatomy"}
 BOOLQ = {"question": "is it", "passage": "It is.", "answer": True}
 
@@ -60,7 +70,10 @@ def test_truthfulqa_of_the_release() -> None:
     assert form == "the TruthfulQA release"
     assert row["question"] == "What is the moon made of?"
     assert row["mc1_targets"] == {"choices": ["Rock.", "Cheese.", "Green cheese."], "labels": [1, 0, 0]}
-    assert row["mc2_targets"] == {"choices": ["Rock.", "Mostly rock.", "Cheese.", "Green cheese."], "labels": [1, 1, 0, 0]}
+    assert row["mc2_targets"] == {
+        "choices": ["Rock.", "Mostly rock.", "Cheese.", "Green cheese."],
+        "labels": [1, 1, 0, 0],
+    }
     assert made("truthfulqa_mc2", TRUTHFUL)[0] == [row]
     assert made("truthfulqa_gen", TRUTHFUL)[1] is None, "other tasks read other columns"
 
@@ -92,7 +105,11 @@ def test_quality_of_the_release() -> None:
     rows, form = made("quality", QUALITY, QUALITY)
     assert form == "the QuALITY release"
     assert len(rows) == 4, "a question without a published answer is left out"
-    assert rows[0] == {"article": QUALITY["article"], "question": "What was there?", "options": QUALITY["questions"][0]["options"]} | {
+    assert rows[0] == {
+        "article": QUALITY["article"],
+        "question": "What was there?",
+        "options": QUALITY["questions"][0]["options"],
+    } | {
         "answer": 1,
         "hard": True,
     }
@@ -127,13 +144,23 @@ def test_rows_in_the_hubs_form_and_other_tasks_are_left_alone(task: str, row: di
         ("truthfulqa_mc1", TRUTHFUL, {"Incorrect Answers": " ; "}, "no correct or no incorrect answers"),
         ("truthfulqa_mc1", TRUTHFUL, {"Correct Answers": None}, "no correct or no incorrect answers"),
         ("truthfulqa_mc2", TRUTHFUL, {"Best Answer": None}, "NoneType"),
-        ("arc_easy", ARC, {"query": "Question: Which?"}, "the options in its text (none) are not its choices (A, B, C)"),
+        (
+            "arc_easy",
+            ARC,
+            {"query": "Question: Which?"},
+            "the options in its text (none) are not its choices (A, B, C)",
+        ),
         ("arc_easy", ARC, {"choices": ["A", "B"]}, "the options in its text (A, B, C) are not its choices (A, B)"),
         ("arc_easy", ARC, {"gold": 3}, "are not its choices"),
         ("arc_easy", ARC, {"gold": -1}, "are not its choices"),
         ("arc_easy", ARC, {"gold": None}, "NoneType"),
         ("arc_easy", ARC, {"query": None, "gold": 0}, "the options in its text (none)"),
-        ("hellaswag", HELLASWAG, {"query": "no activity\n A. x\n B. y\nAnswer:"}, "does not begin with the activity and a colon"),
+        (
+            "hellaswag",
+            HELLASWAG,
+            {"query": "no activity\n A. x\n B. y\nAnswer:"},
+            "does not begin with the activity and a colon",
+        ),
         ("quality", QUALITY, {"questions": None}, "NoneType"),
         ("quality", QUALITY, {"questions": [{**QUALITY["questions"][0], "options": None}]}, "NoneType"),
     ],
@@ -148,7 +175,9 @@ def test_a_broken_row_is_named_by_file_and_place(task: str, good: dict, broken: 
 
 def test_a_file_without_one_published_answer() -> None:
     hidden = {**QUALITY, "questions": [{**question, "gold_label": None} for question in QUALITY["questions"]]}
-    with pytest.raises(DataError, match=r"test\.jsonl: expected questions in the form of the QuALITY release, but none of its 2 rows"):
+    with pytest.raises(
+        DataError, match=r"test\.jsonl: expected questions in the form of the QuALITY release, but none of its 2 rows"
+    ):
         made("quality", hidden, hidden, place="test.jsonl")
 
 
@@ -164,15 +193,29 @@ def test_every_form_is_told_apart_from_the_hubs() -> None:
         ("hellaswag", HELLASWAG, "Removing ice: A man clears his car: slowly. Then he", ["sings.", "drives off."], 1),
         ("boolq", BOOLQ, "It is.\nQuestion: is it?\nAnswer:", ["no", "yes"], 1),
         ("mmlu_anatomy", MMLU, "What?\nA. a\nB. b\nC. c\nD. d\nAnswer:", ["A", "B", "C", "D"], 2),
-        ("quality", QUALITY, "Question: What was there?\nA. a car\nB. a ship\nC. a cat\nD. a dog\nAnswer:", ["A", "B", "C", "D"], 1),
+        (
+            "quality",
+            QUALITY,
+            "Question: What was there?\nA. a car\nB. a ship\nC. a cat\nD. a dog\nAnswer:",
+            ["A", "B", "C", "D"],
+            1,
+        ),
         ("lettered", ARC, ARC["query"], ["A", "B", "C"], 0),
         ("overruling", {"sentence1": " We overrule. ", "label": 1}, None, ["no", "yes"], 1),
         ("unfair_tos", {"text": "We may do so.", "label": "0"}, None, ["no", "yes"], 0),
-        ("case_hold", {"context": "See", "endings": ["v", "w", "x", "y", "z"], "label": 4}, None, ["A", "B", "C", "D", "E"], 4),
+        (
+            "case_hold",
+            {"context": "See", "endings": ["v", "w", "x", "y", "z"], "label": 4},
+            None,
+            ["A", "B", "C", "D", "E"],
+            4,
+        ),
     ],
 )
-def test_the_task_asks_what_the_file_says(tmp_path: Path, task: str, row: dict, text: str | None, choices: list[str], target: int) -> None:
-    from holdfast.evaluation.tasks import load_tasks
+def test_the_task_asks_what_the_file_says(
+    tmp_path: Path, task: str, row: dict, text: str | None, choices: list[str], target: int
+) -> None:
+    from holdfast.evaluation.tasks.tasks import load_tasks
 
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     found = load_tasks(TaskEntry(suite="source", name=task, task=task, data=str(tmp_path / "rows.jsonl")))
@@ -185,21 +228,33 @@ def test_the_task_asks_what_the_file_says(tmp_path: Path, task: str, row: dict, 
 
 
 def test_broken_rows_through_a_task(tmp_path: Path) -> None:
-    from holdfast.evaluation.tasks import load_tasks
+    from holdfast.evaluation.tasks.tasks import load_tasks
 
     file = tmp_path / "boolq.jsonl"
     file.write_text("".join(json.dumps({**BOOLQ, "answer": answer}) + "\n" for answer in ("yes", "perhaps")))
-    with pytest.raises(DataError, match=r"boolq\.jsonl, row 1: expected a row of the BoolQ release, but the answer is 'perhaps'"):
+    with pytest.raises(
+        DataError, match=r"boolq\.jsonl, row 1: expected a row of the BoolQ release, but the answer is 'perhaps'"
+    ):
         load_tasks(TaskEntry(suite="source", name="boolq", task="boolq", data=str(file)))
 
 
 def test_math_is_divided_by_its_types(tmp_path):
     import datasets
 
-    from holdfast.evaluation.tasks import _divide, _find_configs
+    from holdfast.evaluation.tasks.tasks import _divide, _find_configs
 
-    kinds = ["Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra", "Precalculus"]
-    rows = datasets.Dataset.from_list([{"problem": f"p{i}", "level": "Level 1", "type": kind, "solution": "s"} for i, kind in enumerate(kinds * 2)])
+    kinds = [
+        "Algebra",
+        "Counting & Probability",
+        "Geometry",
+        "Intermediate Algebra",
+        "Number Theory",
+        "Prealgebra",
+        "Precalculus",
+    ]
+    rows = datasets.Dataset.from_list(
+        [{"problem": f"p{i}", "level": "Level 1", "type": kind, "solution": "s"} for i, kind in enumerate(kinds * 2)]
+    )
     found, form = convert(rows, "hendrycks_math_algebra", "MATH.jsonl")
     assert form == "the MATH release"
     entry = TaskEntry(suite="s", name="m", task="hendrycks_math", data="MATH.jsonl")

@@ -11,10 +11,28 @@ import pytest
 
 from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation.compare import compare_samples
-from holdfast.evaluation.compare_folders import Compared, Matching, Pair, compare_entries, match_entries, read_evaluations
-from holdfast.evaluation.gate import bind_rules, by_rule, is_failed, is_share, judge, many_tests, outcome_of, parse_rules, to_record
-from holdfast.results import Comparison, Evaluation, GateOutcome, Metric
+from holdfast.evaluation.compare.folders import (
+    Compared,
+    Matching,
+    Pair,
+    compare_entries,
+    match_entries,
+    read_evaluations,
+)
+from holdfast.evaluation.compare.gate import (
+    bind_rules,
+    by_rule,
+    is_failed,
+    is_share,
+    judge,
+    many_tests,
+    outcome_of,
+    parse_rules,
+    to_record,
+)
+from holdfast.evaluation.compare.samples import compare_samples
+from holdfast.records.comparison import Comparison, GateOutcome
+from holdfast.records.evaluation import Evaluation, Metric
 
 NAN = math.nan
 
@@ -59,13 +77,27 @@ def test_malformed_rules_are_named_all_at_once():
 # ------------------------------------------------------------------------------------------------------------- binding
 
 
-def evaluation(suite: str, name: str, *metrics: tuple[str, str, bool, float], settings: dict | None = None) -> Evaluation:
+def evaluation(
+    suite: str, name: str, *metrics: tuple[str, str, bool, float], settings: dict | None = None
+) -> Evaluation:
     made = {m: Metric(value=value, n=9, unit=unit, higher_is_better=higher) for m, unit, higher, value in metrics}
-    return Evaluation(suite=suite, name=name, kind="task", primary=metrics[0][0], metrics=made, settings=settings or {}, model={}, key="k")
+    return Evaluation(
+        suite=suite,
+        name=name,
+        kind="task",
+        primary=metrics[0][0],
+        metrics=made,
+        settings=settings or {},
+        model={},
+        key="k",
+    )
 
 
 ACC = ("acc", "accuracy", True, 0.5)
-STRICT, FLEXIBLE = ("exact_match,strict-match", "exact_match", True, 0.4), ("exact_match,flexible-extract", "exact_match", True, 0.5)
+STRICT, FLEXIBLE = (
+    ("exact_match,strict-match", "exact_match", True, 0.4),
+    ("exact_match,flexible-extract", "exact_match", True, 0.5),
+)
 NATS, PERPLEXITY = ("nats_per_token", "nats/token", False, 2.0), ("perplexity", "perplexity", False, 7.4)
 COMMON = [
     evaluation("source", "mmlu", ACC, ("acc_norm", "accuracy", True, 0.6)),
@@ -113,11 +145,20 @@ def test_subjects_and_metrics_are_found(text, expected):
         ("mmlo drop > 1pt", ["no entry or suite 'mmlo'. Did you mean 'mmlu'?"]),
         ("sourc drop > 1%", ["Did you mean 'source'?"]),
         ("zzz drop > 1%", ["There are: source/mmlu, source/prose", "and any"]),
-        ("mmlu acc_nrm drop > 1pt", ["'mmlu' has no metric 'acc_nrm'. Did you mean 'acc_norm'?", "It has: acc, acc_norm"]),
-        ("prose drop > 1pt", ["points are of shares between 0 and 1, but source/prose nats_per_token is in nats/token"]),
+        (
+            "mmlu acc_nrm drop > 1pt",
+            ["'mmlu' has no metric 'acc_nrm'. Did you mean 'acc_norm'?", "It has: acc, acc_norm"],
+        ),
+        (
+            "prose drop > 1pt",
+            ["points are of shares between 0 and 1, but source/prose nats_per_token is in nats/token"],
+        ),
         ("any drop > 1pt", ["source/prose", "f1 in percent f1 is in f1"]),
         ("f1 in percent drop > 1pt", ["points are of shares"]),
-        ("mmlu drop > 1 nats/token", ["expected pt, %, or the metric's own unit, got 'nats/token', but source/mmlu acc is in accuracy"]),
+        (
+            "mmlu drop > 1 nats/token",
+            ["expected pt, %, or the metric's own unit, got 'nats/token', but source/mmlu acc is in accuracy"],
+        ),
         ("mmlu perplexity rise > 1%", ["'mmlu' has no metric 'perplexity'"]),
     ],
 )
@@ -136,13 +177,18 @@ def test_all_misfits_at_once():
 
 def test_a_metric_of_which_several_filters_exist_has_to_be_named():
     entry = evaluation("target", "gsm8k", ACC, STRICT, FLEXIBLE)
-    with pytest.raises(ConfigError, match="'exact_match' is any of exact_match,strict-match, exact_match,flexible-extract"):
+    with pytest.raises(
+        ConfigError, match="'exact_match' is any of exact_match,strict-match, exact_match,flexible-extract"
+    ):
         bind_rules([rule("gsm8k exact_match drop > 0")], matching([entry], [entry]))
 
 
 def test_entries_of_one_side_and_refused_ones():
     shots = [evaluation("source", "quiz", ACC, settings={"num_fewshot": n}) for n in (0, 5)]
-    sides = [[*COMMON, shots[0], evaluation("source", "lost", ACC)], [*COMMON, shots[1], evaluation("target", "new", ACC)]]
+    sides = [
+        [*COMMON, shots[0], evaluation("source", "lost", ACC)],
+        [*COMMON, shots[1], evaluation("target", "new", ACC)],
+    ]
     found = matching(*sides)
     for text, part in (
         ("quiz drop > 1pt", "num_fewshot: 0 and 5"),
@@ -160,15 +206,28 @@ def test_an_entry_that_was_not_measured_again_is_undecided_under_a_general_rule(
     found = matching([*COMMON, evaluation("source", "lost", ACC)], COMMON)
     [aim] = bind_rules([rule("source drop > 1%")], found)
     assert aim.missing == [("source", "lost")]
-    outcomes = judge([aim], Compared(comparisons=[change("mmlu"), change("prose", metric="nats_per_token")], unmatched=found.unmatched, notes=[]))
+    outcomes = judge(
+        [aim],
+        Compared(
+            comparisons=[change("mmlu"), change("prose", metric="nats_per_token")], unmatched=found.unmatched, notes=[]
+        ),
+    )
     assert [(o.name, o.outcome) for o in outcomes] == [("mmlu", "passed"), ("prose", "passed"), ("lost", "undecided")]
     assert "measured only before" in outcomes[-1].reason
     assert not is_failed(outcomes) and is_failed(outcomes, strict=True)
 
 
 def test_shares():
-    assert all(is_share(unit, [0.0, 0.3, 1.0]) for unit in ("accuracy", "pass@1", "probability", "share of tokens", "average", "combination"))
-    assert not is_share("accuracy", [1.2]) and not is_share("nats/token", [0.5]) and not is_share("bits/byte", [0.9]) and not is_share("f1", [55.0])
+    assert all(
+        is_share(unit, [0.0, 0.3, 1.0])
+        for unit in ("accuracy", "pass@1", "probability", "share of tokens", "average", "combination")
+    )
+    assert (
+        not is_share("accuracy", [1.2])
+        and not is_share("nats/token", [0.5])
+        and not is_share("bits/byte", [0.9])
+        and not is_share("f1", [55.0])
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- judging
@@ -184,7 +243,10 @@ def change(name: str = "mmlu", **fields: Any) -> Comparison:
 
 
 def judged(text: str, comparison: Comparison) -> GateOutcome:
-    values = [Metric(value=v, n=comparison.n, unit=comparison.unit, higher_is_better=comparison.higher_is_better) for v in (comparison.before,) * 2]
+    values = [
+        Metric(value=v, n=comparison.n, unit=comparison.unit, higher_is_better=comparison.higher_is_better)
+        for v in (comparison.before,) * 2
+    ]
     sides = [
         Evaluation(suite=comparison.suite, name=comparison.name, kind="task", primary=comparison.metric, metrics={comparison.metric: v}, settings={},
                    model={}, key="k") for v in values
@@ -227,7 +289,12 @@ def test_the_whole_interval_decides(text, interval, outcome):
 
 def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
     found = judged("mmlu drop > 1pt", moved(-0.03, -0.01))
-    assert (found.value, found.interval, found.threshold, found.unit) == (pytest.approx(2.0), pytest.approx((1.0, 3.0)), 1.0, "pt")
+    assert (found.value, found.interval, found.threshold, found.unit) == (
+        pytest.approx(2.0),
+        pytest.approx((1.0, 3.0)),
+        1.0,
+        "pt",
+    )
     assert found.reason == "drop 2 pt [1, 3]: 1 pt lies inside the interval; more samples would decide."
     found = judged("mmlu gain < 2%", moved(-0.03, -0.01))
     assert (found.value, found.interval, found.unit) == (pytest.approx(-4.0), pytest.approx((-6.0, -2.0)), "%")
@@ -238,7 +305,12 @@ def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
 def test_drop_is_worse_and_rise_is_more_whatever_is_better():
     text = {"metric": "perplexity", "unit": "perplexity", "higher_is_better": False, "before": 10.0, "after": 10.5}
     worse = moved(0.4, 0.6, name="prose", **text)
-    assert [judged(f"prose {d} > 3%", worse).outcome for d in ("drop", "rise", "gain", "fall")] == ["failed", "failed", "passed", "passed"]
+    assert [judged(f"prose {d} > 3%", worse).outcome for d in ("drop", "rise", "gain", "fall")] == [
+        "failed",
+        "failed",
+        "passed",
+        "passed",
+    ]
     assert judged("prose drop > 3%", worse).interval == pytest.approx((4.0, 6.0))
 
 
@@ -258,7 +330,9 @@ def test_what_turns_out_not_to_be_comparable_stops_the_gate(tmp_path: Path):
     sides = both(tmp_path)
     found = match_entries(*(read_evaluations(f) for f in sides))
     done = compare_entries(*sides, found, resamples=100)
-    with pytest.raises(DataError, match=r"rule 'any drop > 1%': source/samples: the two evaluations did not answer the same samples"):
+    with pytest.raises(
+        DataError, match=r"rule 'any drop > 1%': source/samples: the two evaluations did not answer the same samples"
+    ):
         judge(bind_rules([rule("any drop > 1%")], found), done)
     with pytest.raises(DataError, match=r"got 'nats/token', but target/prose bits_per_byte is in bits/byte"):
         judge(bind_rules([rule("prose rise > 1 nats/token")], found), done)
@@ -281,16 +355,29 @@ def test_averages_can_be_gated(tmp_path: Path):
 
 def test_a_gate_is_closed_by_one_failure():
     failed, passed, undecided = (judged("mmlu drop > 1pt", moved(*i)) for i in ((-0.3, -0.2), (0.1, 0.2), (-0.1, 0.1)))
-    assert is_failed([passed, failed]) and not is_failed([passed, undecided]) and is_failed([passed, undecided], strict=True) and not is_failed([])
-    assert [outcome_of(o) for o in ([passed, failed, undecided], [passed, undecided], [passed])] == ["failed", "undecided", "passed"]
+    assert (
+        is_failed([passed, failed])
+        and not is_failed([passed, undecided])
+        and is_failed([passed, undecided], strict=True)
+        and not is_failed([])
+    )
+    assert [outcome_of(o) for o in ([passed, failed, undecided], [passed, undecided], [passed])] == [
+        "failed",
+        "undecided",
+        "passed",
+    ]
     assert list(by_rule([failed, passed])) == ["mmlu drop > 1pt"]
-    assert to_record([passed, undecided], strict=True) == [{"rule": "mmlu drop > 1pt", "outcome": "undecided", "failed": True}]
+    assert to_record([passed, undecided], strict=True) == [
+        {"rule": "mmlu drop > 1pt", "outcome": "undecided", "failed": True}
+    ]
 
 
 def test_many_tests_are_said():
     one = judged("mmlu drop > 1pt", moved(-0.1, 0.1))
     assert many_tests([one], confidence=0.95) is None
-    assert "3 tests were made" in str(many_tests([one] * 3, confidence=0.95)) and "2.5 %" in str(many_tests([one] * 3, confidence=0.95))
+    assert "3 tests were made" in str(many_tests([one] * 3, confidence=0.95)) and "2.5 %" in str(
+        many_tests([one] * 3, confidence=0.95)
+    )
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import torch
 from evaluation.conftest import make_model, make_tokenizer
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.entries import TaskEntry
-from holdfast.evaluation.harness import check_task, run_task
+from holdfast.evaluation.tasks.harness import check_task, run_task
 
 ARC = [
     {
@@ -102,7 +102,10 @@ def test_fewshot_examples_never_show_the_question_asked(tiny_model, tiny_tokeniz
         assert len(questions) == len(set(questions)) == 8
     contexts.clear()
     examples = write_rows(tmp_path / "shots.jsonl", [{**ARC[0], "question": f"Example {i}?"} for i in range(2)])
-    assert run_task(model, tiny_tokenizer, an_entry("arc_easy", data=data, fewshot_data=examples, num_fewshot=2)).notes == []
+    assert (
+        run_task(model, tiny_tokenizer, an_entry("arc_easy", data=data, fewshot_data=examples, num_fewshot=2)).notes
+        == []
+    )
     assert all(context.count("Example") == 2 for context in contexts)
     with pytest.raises(DataError, match="too few for 8 examples"):
         run_task(model, tiny_tokenizer, an_entry("arc_easy", data=data, num_fewshot=8))
@@ -113,9 +116,15 @@ def test_missing_columns_are_named(tiny_tokenizer, tmp_path):
     with pytest.raises(DataError, match=r"lacks answerKey, choices.*it has question, options, answer.*ai2_arc"):
         check_task(tiny_tokenizer, an_entry("arc_easy", data=data))
     with pytest.raises(DataError, match=r"lacks label"):
-        check_task(tiny_tokenizer, an_entry("boolq", data=write_rows(tmp_path / "b.jsonl", [{"question": "a", "passage": "b", "idx": 1}])))
+        check_task(
+            tiny_tokenizer,
+            an_entry("boolq", data=write_rows(tmp_path / "b.jsonl", [{"question": "a", "passage": "b", "idx": 1}])),
+        )
     with pytest.raises(DataError, match=r"winogrande.*cannot read.*option1"):
-        check_task(tiny_tokenizer, an_entry("winogrande", data=write_rows(tmp_path / "w.jsonl", [{"sentence": "a _ b", "answer": "1"}])))
+        check_task(
+            tiny_tokenizer,
+            an_entry("winogrande", data=write_rows(tmp_path / "w.jsonl", [{"sentence": "a _ b", "answer": "1"}])),
+        )
 
 
 def test_answers_outside_the_choices_are_no_silent_zeros(tiny_tokenizer, tmp_path):
@@ -132,7 +141,7 @@ def test_unknown_task_names_the_nearest(tiny_tokenizer):
 
 def test_group_on_one_file_is_divided_by_subtask(tiny_model, tiny_tokenizer, tmp_path):
     """mmlu_humanities: thirteen subtasks, redirected by the column that holds their names."""
-    from holdfast.evaluation.tasks import _find_configs
+    from holdfast.evaluation.tasks.tasks import _find_configs
 
     names = [c["dataset_name"] for c in _find_configs(an_entry("mmlu_humanities"))]
     rows = [
@@ -180,7 +189,7 @@ def test_filters_become_metrics_of_one_row(tiny_model, tiny_tokenizer, tmp_path)
 
 
 def test_rolling_likelihood_gives_text_rows_that_agree_with_ours(tiny_model, tiny_tokenizer, tmp_path):
-    from holdfast.evaluation.perplexity import score_documents
+    from holdfast.evaluation.text.perplexity import score_documents
 
     texts = ["The quick brown fox.", "Seven ships sailed south."]
     data = write_rows(tmp_path / "t.jsonl", [{"text": t} for t in texts])
@@ -246,7 +255,9 @@ def test_no_traces_are_left(colour_task, capsys, monkeypatch):
 
 def test_one_progress_count_for_all_requests(tiny_model, tiny_tokenizer, colour_task):
     seen: list[tuple[int, int]] = []
-    run_task(tiny_model, tiny_tokenizer, an_entry(str(colour_task)), progress=lambda done, total: seen.append((done, total)))
+    run_task(
+        tiny_model, tiny_tokenizer, an_entry(str(colour_task)), progress=lambda done, total: seen.append((done, total))
+    )
     assert seen[-1] == (20, 20)
 
 
@@ -269,7 +280,10 @@ def test_real_benchmark_files(shared_data, tiny_tokenizer, task, file, questions
 
 
 def test_one_subject_takes_its_own_rows_of_a_file_of_many(tiny_tokenizer, tmp_path):
-    rows = [{"question": f"q{i}", "subject": ("anatomy", "virology")[i % 2], "choices": list("abcd"), "answer": i % 4} for i in range(10)]
+    rows = [
+        {"question": f"q{i}", "subject": ("anatomy", "virology")[i % 2], "choices": list("abcd"), "answer": i % 4}
+        for i in range(10)
+    ]
     data = write_rows(tmp_path / "mmlu.jsonl", rows)
     task = check_task(tiny_tokenizer, an_entry("mmlu_anatomy", data=data))["mmlu_anatomy"]
     assert [doc["question"] for doc in task.eval_docs] == ["q0", "q2", "q4", "q6", "q8"]
@@ -280,12 +294,24 @@ def test_one_subject_takes_its_own_rows_of_a_file_of_many(tiny_tokenizer, tmp_pa
 
 def test_subtasks_that_pick_their_rows_share_a_file(tiny_tokenizer, tmp_path):
     """MMLU-Pro's have no data set names: each keeps the rows of its category."""
-    from holdfast.evaluation.tasks import load_tasks
+    from holdfast.evaluation.tasks.tasks import load_tasks
 
     common = {"options": ["a", "b"], "answer": "A", "answer_index": 0, "cot_content": "A: Let's see.", "src": "s"}
     from lm_eval.tasks.mmlu_pro import utils  # noqa: F401
 
-    categories = ["biology", "business", "chemistry", "computer science", "economics", "engineering", "health", "history", "law", "math", "other"]
+    categories = [
+        "biology",
+        "business",
+        "chemistry",
+        "computer science",
+        "economics",
+        "engineering",
+        "health",
+        "history",
+        "law",
+        "math",
+        "other",
+    ]
     categories += ["philosophy", "physics", "psychology"]
     rows = [{"question_id": i, "question": f"q{i}", "category": c, **common} for i, c in enumerate(categories * 2)]
     tasks = load_tasks(an_entry("mmlu_pro", data=write_rows(tmp_path / "pro.jsonl", rows), num_fewshot=1))
@@ -295,14 +321,16 @@ def test_subtasks_that_pick_their_rows_share_a_file(tiny_tokenizer, tmp_path):
 @pytest.mark.slow
 def test_the_quick_look_finds_what_the_harness_finds():
     """Every task, group and tag of the quick look is the harness's own of that name."""
-    from holdfast.evaluation.tasks import _index, task_manager
+    from holdfast.evaluation.tasks.tasks import _index, task_manager
 
     quick, whole = _index(), task_manager().task_index
     wrong = [n for n, p in (quick.tasks | quick.groups).items() if n not in whole or str(whole[n].yaml_path) != p]
     assert not wrong, f"{len(wrong)} files differ: {wrong[:5]}"
     tags = {n: sorted(e.tags) for n, e in whole.items() if e.yaml_path is None and e.tags}
     differing = [n for n, children in quick.tags.items() if tags.get(n) != children]
-    assert not differing, f"{len(differing)} tags differ: {[(n, quick.tags[n][:3], tags.get(n, [])[:3]) for n in differing[:5]]}"
+    assert not differing, (
+        f"{len(differing)} tags differ: {[(n, quick.tags[n][:3], tags.get(n, [])[:3]) for n in differing[:5]]}"
+    )
     assert {"mmlu", "mmlu_pro", "minerva_math", "bbh"} <= set(quick.groups) | set(quick.tags)
 
 
@@ -311,7 +339,7 @@ def test_without_a_network_nothing_is_tried_again_and_again(tiny_tokenizer, monk
     import socket
     import time
 
-    from holdfast.evaluation import harness
+    from holdfast.evaluation.tasks import harness
 
     asked = []
 

@@ -10,15 +10,15 @@ import torch
 
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation import checkers
-from holdfast.evaluation.checkers import CHECKERS, follow, mistake_in
 from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
-from holdfast.evaluation.instructions import answer_instructions, generate, read_instructions
 from holdfast.evaluation.measures import measure
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.runner import check_plan, evaluate
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.results import EvaluationFolder
+from holdfast.evaluation.text import checkers
+from holdfast.evaluation.text.checkers import CHECKERS, follow, mistake_in
+from holdfast.evaluation.text.instructions import answer_instructions, generate, read_instructions
+from holdfast.records.evaluation import EvaluationFolder
 
 ROWS = [
     {"prompt": SENTENCES[i], "instruction_id_list": ids, "kwargs": kwargs}
@@ -39,7 +39,9 @@ def write(folder: Path, rows: list, name: str = "asked.jsonl") -> str:
 
 
 def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> InstructionsEntry:
-    return InstructionsEntry(suite="target", name="asked", data=write(tmp_path, rows), **{"max_new_tokens": 8, **changes})
+    return InstructionsEntry(
+        suite="target", name="asked", data=write(tmp_path, rows), **{"max_new_tokens": 8, **changes}
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- checkers
@@ -50,7 +52,12 @@ def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> InstructionsEntry:
     [
         ("plain:begin", {"word": "lamp"}, ["lamp it is", "Lamp.", '" lamp x', "LAMP"], ["a lamp", "lamps are", ""]),
         ("plain:end", {"word": "lamp"}, ["the lamp", "the Lamp. ]", "lamp"], ["lamp it", "headlamp", "lamps"]),
-        ("plain:keywords", {"words": ["lamp", "sea"]}, ["Sea and lamp", "lamp, sea"], ["lamp", "lamps seas", "seal lamp"]),
+        (
+            "plain:keywords",
+            {"words": ["lamp", "sea"]},
+            ["Sea and lamp", "lamp, sea"],
+            ["lamp", "lamps seas", "seal lamp"],
+        ),
         ("plain:without", {"words": ["lamp", "sea"]}, ["lamps", "seal"], ["the lamp", "Sea", "lamp sea"]),
         ("plain:capitals", {}, ["LAMP 3!", "A"], ["Lamp", "3", "lAMP"]),
         ("plain:lowercase", {}, ["lamp 3!"], ["Lamp", "3"]),
@@ -111,7 +118,13 @@ def test_ifevals_own_checkers_where_they_are_installed(monkeypatch):
     if checkers.ifeval_missing() is None:
         assert mistake_in("punctuation:no_comma", {}) is None
         assert mistake_in("keywords:existence", {"keywords": ["lamp"]}) is None
-        assert follow("a lamp, b", "", ["punctuation:no_comma", "keywords:existence"], [{}, {"keywords": ["lamp"], "other": None}], loose=False) == [
+        assert follow(
+            "a lamp, b",
+            "",
+            ["punctuation:no_comma", "keywords:existence"],
+            [{}, {"keywords": ["lamp"], "other": None}],
+            loose=False,
+        ) == [
             False,
             True,
         ]
@@ -148,7 +161,11 @@ def test_replies_are_the_models_own_whatever_stands_beside_them(roomy, tiny_toke
 def test_a_reply_ends_where_the_model_ends_it(roomy, tiny_tokenizer, monkeypatch):
     end = tiny_tokenizer.eos_token_id
     other = tiny_tokenizer(" sky")["input_ids"][0]
-    monkeypatch.setattr(type(roomy), "generate", lambda self, input_ids, **_: torch.cat([input_ids, torch.tensor([[other, end, other]])], dim=1))
+    monkeypatch.setattr(
+        type(roomy),
+        "generate",
+        lambda self, input_ids, **_: torch.cat([input_ids, torch.tensor([[other, end, other]])], dim=1),
+    )
     assert generate(roomy, tiny_tokenizer, [[5, 6]], max_new_tokens=3, batch_size=1) == [tiny_tokenizer.decode([other])]
 
 
@@ -156,7 +173,11 @@ def test_a_checkpoint_that_samples_by_default_is_read_greedily(tiny_tokenizer):
     model = make_model(positions=128)
     encoded = [tiny_tokenizer(SENTENCES[0])["input_ids"]]
     greedy = generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1)
-    model.generation_config.do_sample, model.generation_config.temperature, model.generation_config.max_new_tokens = True, 5.0, 2
+    model.generation_config.do_sample, model.generation_config.temperature, model.generation_config.max_new_tokens = (
+        True,
+        5.0,
+        2,
+    )
     assert generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1) == greedy
     # transformers takes these over where a call leaves them open: released instruct models have a penalty of their own
     model.generation_config.repetition_penalty, model.generation_config.no_repeat_ngram_size = 50.0, 1
@@ -168,11 +189,24 @@ def test_a_checkpoint_that_samples_by_default_is_read_greedily(tiny_tokenizer):
 
 def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):
     rows, metrics, primary, _ = measure(
-        roomy, tiny_tokenizer, an_entry(tmp_path), EvaluationPlan(), report=lambda done, total: None, partial=Partial(None)
+        roomy,
+        tiny_tokenizer,
+        an_entry(tmp_path),
+        EvaluationPlan(),
+        report=lambda done, total: None,
+        partial=Partial(None),
     )
     assert primary == "prompt_level_strict_acc"
-    assert list(metrics) == ["prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc"]
-    followed = [follow(r["output"], r["question"], g["instruction_id_list"], g["kwargs"], loose=False) for r, g in zip(rows, ROWS, strict=True)]
+    assert list(metrics) == [
+        "prompt_level_strict_acc",
+        "inst_level_strict_acc",
+        "prompt_level_loose_acc",
+        "inst_level_loose_acc",
+    ]
+    followed = [
+        follow(r["output"], r["question"], g["instruction_id_list"], g["kwargs"], loose=False)
+        for r, g in zip(rows, ROWS, strict=True)
+    ]
     assert metrics["inst_level_strict_acc"].value == pytest.approx(sum(map(sum, followed)) / sum(map(len, followed)))
     assert metrics["prompt_level_strict_acc"].value == pytest.approx(sum(map(all, followed)) / len(followed))
     assert metrics["inst_level_loose_acc"].value >= metrics["inst_level_strict_acc"].value
@@ -181,8 +215,9 @@ def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):
 
 
 def test_through_the_runner_resumed_cached_and_compared(roomy, tiny_tokenizer, tmp_path, monkeypatch):
-    from holdfast.evaluation import instructions, partial
-    from holdfast.evaluation.compare_folders import compare_folders
+    from holdfast.evaluation import partial
+    from holdfast.evaluation.compare.folders import compare_folders
+    from holdfast.evaluation.text import instructions
 
     write(tmp_path, ROWS * 1)
     config = {"target": [{"instructions": "asked.jsonl", "max_new_tokens": 8}], "batch_size": 1}
@@ -208,7 +243,10 @@ def test_through_the_runner_resumed_cached_and_compared(roomy, tiny_tokenizer, t
     assert len(calls) == 3 + 2, "the two prompts before the interruption are not generated again"
     assert again.metrics == expected.metrics and cut.samples("target", "asked") == whole.samples("target", "asked")
     third = EvaluationFolder(tmp_path / "third")
-    assert evaluate(None, tiny_tokenizer, plan, folder=third, model_identity=identity, cache=tmp_path / "cache")[0].metrics == expected.metrics
+    assert (
+        evaluate(None, tiny_tokenizer, plan, folder=third, model_identity=identity, cache=tmp_path / "cache")[0].metrics
+        == expected.metrics
+    )
     evaluate(
         make_model(seed=5, positions=128),
         tiny_tokenizer,
@@ -226,8 +264,16 @@ def test_the_batch_size_belongs_to_the_key(roomy, tiny_tokenizer, tmp_path):
     write(tmp_path, ROWS)
     keys = set()
     for size in (1, 2):
-        plan, _ = parse_evaluation({"target": [{"instructions": "asked.jsonl", "max_new_tokens": 4}], "batch_size": size}, base_dir=tmp_path)
-        [found] = evaluate(roomy, tiny_tokenizer, plan, folder=EvaluationFolder(tmp_path / str(size)), model_identity={"name": "m", "hash": "m"})
+        plan, _ = parse_evaluation(
+            {"target": [{"instructions": "asked.jsonl", "max_new_tokens": 4}], "batch_size": size}, base_dir=tmp_path
+        )
+        [found] = evaluate(
+            roomy,
+            tiny_tokenizer,
+            plan,
+            folder=EvaluationFolder(tmp_path / str(size)),
+            model_identity={"name": "m", "hash": "m"},
+        )
         keys.add(found.key)
     assert len(keys) == 2
 
@@ -235,7 +281,11 @@ def test_the_batch_size_belongs_to_the_key(roomy, tiny_tokenizer, tmp_path):
 def test_messages_and_the_chat_template(roomy, tmp_path):
     tokenizer = make_tokenizer(chat=True)
     asked = {"instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
-    talk = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Speak up."}]
+    talk = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Speak up."},
+    ]
     [one] = read_instructions(an_entry(tmp_path, [{"messages": talk, **asked}]), tokenizer)
     assert one.asked == "Speak up." and one.chat
     assert one.prompt == tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
@@ -244,11 +294,15 @@ def test_messages_and_the_chat_template(roomy, tmp_path):
     [three] = read_instructions(an_entry(tmp_path, [{"prompt": "Hello", **asked}]), make_tokenizer())
     assert (three.prompt, three.chat) == ("Hello", False)
     with pytest.raises(ModelError, match="chat template"):
-        read_instructions(an_entry(tmp_path, [{"prompt": "Hello", **asked}], apply_chat_template=True), make_tokenizer())
+        read_instructions(
+            an_entry(tmp_path, [{"prompt": "Hello", **asked}], apply_chat_template=True), make_tokenizer()
+        )
 
 
 def test_a_prompt_longer_than_the_context_loses_its_beginning_and_it_is_said(roomy, tiny_tokenizer, tmp_path):
-    entry = an_entry(tmp_path, [{"prompt": SENTENCES[0] * 40, "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}])
+    entry = an_entry(
+        tmp_path, [{"prompt": SENTENCES[0] * 40, "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}]
+    )
     rows, found = answer_instructions(roomy, tiny_tokenizer, read_instructions(entry, tiny_tokenizer), max_new_tokens=8)
     assert len(rows) == 1 and "lost their beginning" in found["notes"][0]
     with pytest.raises(ModelError, match="fewer than the model's context of 128"):
@@ -279,9 +333,16 @@ def test_a_tokenizer_without_an_end(roomy):
             "unknown instruction 'plain:capitls'. Did you mean 'plain:capitals'",
         ),
         ({"prompt": "a", "instruction_id_list": ["plain:begin"], "kwargs": [{"count": 1}]}, "has to be told `word`"),
-        ({"prompt": " ", "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]}, "a prompt that is a text"),
         (
-            {"messages": [{"role": "assistant", "content": "a"}], "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]},
+            {"prompt": " ", "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]},
+            "a prompt that is a text",
+        ),
+        (
+            {
+                "messages": [{"role": "assistant", "content": "a"}],
+                "instruction_id_list": ["plain:capitals"],
+                "kwargs": [{"word": None}],
+            },
             "end with a user's",
         ),
     ],

@@ -13,18 +13,21 @@ import pytest
 
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
-from holdfast import endpoint as endpoint_module
-from holdfast.endpoint import Endpoint
 from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
-from holdfast.evaluation.judge import JUDGEMENTS, JudgeSettings, Pair, judge_pairs, kept_judgements, question
-from holdfast.evaluation.verdict import MalformedReply, letter_of, read_verdict
-from holdfast.evaluation.win_rate import win_rate
-from holdfast.ledger import Ledger, read_ledger
+from holdfast.evaluation.judge.judge import JUDGEMENTS, JudgeSettings, Pair, judge_pairs, kept_judgements, question
+from holdfast.evaluation.judge.verdict import MalformedReply, letter_of, read_verdict
+from holdfast.evaluation.judge.win_rate import win_rate
+from holdfast.support import endpoint as endpoint_module
+from holdfast.support.endpoint import Endpoint
+from holdfast.support.ledger import Ledger, read_ledger
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")
 
 SECRET = "sk-very-secret-0123456789"
-PAIRS = [Pair(instruction=f"Say {i}.", candidate=f"{i}" + "!" * (i % 3), reference=f"{i} {'!' * ((i + 1) % 3)}") for i in range(5)]
+PAIRS = [
+    Pair(instruction=f"Say {i}.", candidate=f"{i}" + "!" * (i % 3), reference=f"{i} {'!' * ((i + 1) % 3)}")
+    for i in range(5)
+]
 SETTINGS = JudgeSettings(model="judge")
 
 
@@ -98,7 +101,10 @@ def test_refusals_are_no_ties():
     assert (tie.outcome, tie.p_first) == ("judged", 0.5)
 
 
-@pytest.mark.parametrize("body", [None, [], "m", {}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": [{"message": None}]}])
+@pytest.mark.parametrize(
+    "body",
+    [None, [], "m", {}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": [{"message": None}]}],
+)
 def test_what_is_no_completion_is_malformed(body):
     with pytest.raises(MalformedReply):
         read_verdict(body)
@@ -111,12 +117,19 @@ def test_both_orders_are_asked_and_averaged(tmp_path):
     with FakeEndpoint() as server:
         found = ask(server, tmp_path)
     shown = {asked.parts for asked in server.asked}
-    assert shown == {(p.instruction, *order) for p in PAIRS for order in ((p.candidate, p.reference), (p.reference, p.candidate))}
+    assert shown == {
+        (p.instruction, *order) for p in PAIRS for order in ((p.candidate, p.reference), (p.reference, p.candidate))
+    }
     assert len(server.asked) == found.questions == found.asked == 10
     for pair, result in zip(PAIRS, found.pairs, strict=True):
         gap = pair.candidate.count("!") - pair.reference.count("!")
-        assert result.candidate_first == pytest.approx(sigmoid(gap + 0.2)) and result.candidate_second == pytest.approx(sigmoid(gap - 0.2))
-        assert result.doc == pair.doc and (result.length_candidate, result.length_reference) == (len(pair.candidate), len(pair.reference))
+        assert result.candidate_first == pytest.approx(sigmoid(gap + 0.2)) and result.candidate_second == pytest.approx(
+            sigmoid(gap - 0.2)
+        )
+        assert result.doc == pair.doc and (result.length_candidate, result.length_reference) == (
+            len(pair.candidate),
+            len(pair.reference),
+        )
     figures = win_rate(found.pairs)
     gaps = [p.candidate.count("!") - p.reference.count("!") for p in PAIRS]
     assert figures.value == pytest.approx(sum(sigmoid(g + 0.2) + sigmoid(g - 0.2) for g in gaps) / 10)
@@ -140,7 +153,11 @@ def test_braces_in_answers_and_templates_of_ones_own(tmp_path):
     assert sent == '{"q": "{first}?", "m": "{second} {", "M": "{0} }", "x": {}}'
     with FakeEndpoint() as server, pytest.raises(ConfigError) as caught:
         ask(
-            server, tmp_path, settings=JudgeSettings(model="", template="{first}", max_tokens=0, top_logprobs=21, temperature=3), workers=0, timeout=0
+            server,
+            tmp_path,
+            settings=JudgeSettings(model="", template="{first}", max_tokens=0, top_logprobs=21, temperature=3),
+            workers=0,
+            timeout=0,
         )
     assert len(caught.value.problems) == 7 and "{instruction} and {second} missing" in str(caught.value)
     assert server.asked == [] and list(tmp_path.iterdir()) == []
@@ -155,7 +172,15 @@ def test_equal_answers_are_ties_and_never_asked(tmp_path):
 
 def test_the_same_question_is_asked_once(tmp_path):
     with FakeEndpoint() as server:
-        found = ask(server, tmp_path, [PAIRS[1], PAIRS[1], Pair(instruction="Say 1.", candidate=PAIRS[1].reference, reference=PAIRS[1].candidate)])
+        found = ask(
+            server,
+            tmp_path,
+            [
+                PAIRS[1],
+                PAIRS[1],
+                Pair(instruction="Say 1.", candidate=PAIRS[1].reference, reference=PAIRS[1].candidate),
+            ],
+        )
     assert len(server.asked) == found.questions == 2
     assert found.pairs[0].preference == pytest.approx(1 - found.pairs[2].preference)
 
@@ -170,7 +195,11 @@ def test_no_log_probabilities_are_said(tmp_path):
 
 def test_refusals_are_counted_and_not_asked_again(tmp_path):
     def rule(instruction, first, second):
-        return completion("I'm not able to", finish_reason="length") if "2" in instruction else fake.by_quality(instruction, first, second)
+        return (
+            completion("I'm not able to", finish_reason="length")
+            if "2" in instruction
+            else fake.by_quality(instruction, first, second)
+        )
 
     with FakeEndpoint(rule=rule) as server:
         found = ask(server, tmp_path)
@@ -216,7 +245,10 @@ def test_pauses_grow_and_are_capped(tmp_path, monkeypatch):
         assert most / 2 <= pause <= most
 
 
-@pytest.mark.parametrize(("headers", "least"), [({"Retry-After": "1"}, 1.0), ({"retry-after-ms": "400"}, 0.4), ({"Retry-After": "date"}, 0.3)])
+@pytest.mark.parametrize(
+    ("headers", "least"),
+    [({"Retry-After": "1"}, 1.0), ({"retry-after-ms": "400"}, 0.4), ({"Retry-After": "date"}, 0.3)],
+)
 def test_retry_after_is_honoured_by_all_workers(headers, least, tmp_path):
     if headers.get("Retry-After") == "date":
         headers = {"Retry-After": formatdate(time.time() + 2, usegmt=True)}
@@ -227,7 +259,9 @@ def test_retry_after_is_honoured_by_all_workers(headers, least, tmp_path):
     with FakeEndpoint(faults=[fake.fine(), fake.status(429, headers={"Retry-After": "0.5"})]) as server:
         ask(server, tmp_path / "two", PAIRS, workers=2)
     times = [asked.time for asked in server.asked]
-    assert sum(t > times[1] + 0.45 for t in times) >= len(times) - 4, "only what was on its way may come before the pause is over"
+    assert sum(t > times[1] + 0.45 for t in times) >= len(times) - 4, (
+        "only what was on its way may come before the pause is over"
+    )
 
 
 def test_an_absurd_retry_after_is_capped(tmp_path):
@@ -237,9 +271,9 @@ def test_an_absurd_retry_after_is_capped(tmp_path):
 
 def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_path):
     def failing(handler, asked):
-        return "Say 1." in asked.message and fake.status(400, {"error": {"message": "This prompt is too long for the temperature of today"}})(
-            handler, asked
-        )
+        return "Say 1." in asked.message and fake.status(
+            400, {"error": {"message": "This prompt is too long for the temperature of today"}}
+        )(handler, asked)
 
     with FakeEndpoint(always=failing) as server:
         found = ask(server, tmp_path)
@@ -261,7 +295,13 @@ def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_pat
         (402, "pay", ("402", "credit")),
         (
             429,
-            {"error": {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}},
+            {
+                "error": {
+                    "message": "You exceeded your current quota",
+                    "type": "insufficient_quota",
+                    "code": "insufficient_quota",
+                }
+            },
             ("quota", "credit"),
         ),
     ],
@@ -279,7 +319,10 @@ def test_what_cannot_succeed_stops_at_once(code, said, expected, tmp_path, caplo
 
 
 def test_a_missing_key_is_named(tmp_path):
-    with FakeEndpoint(always=fake.status(401, "no key")) as server, pytest.raises(ConfigError, match=r"No key was sent.*--api_key_env"):
+    with (
+        FakeEndpoint(always=fake.status(401, "no key")) as server,
+        pytest.raises(ConfigError, match=r"No key was sent.*--api_key_env"),
+    ):
         ask(server, tmp_path)
 
 
@@ -310,7 +353,10 @@ def test_nobody_there_is_said_and_not_recorded_as_failures(tmp_path):
 @pytest.mark.parametrize(
     ("refusals", "left"),
     [
-        ([(400, "max_logprobs: top_logprobs must be at most 5", None)], {"max_tokens": 8, "temperature": 0.0, "logprobs": True, "top_logprobs": 5}),
+        (
+            [(400, "max_logprobs: top_logprobs must be at most 5", None)],
+            {"max_tokens": 8, "temperature": 0.0, "logprobs": True, "top_logprobs": 5},
+        ),
         ([(400, "This model does not support logprobs", "logprobs")], {"max_tokens": 8, "temperature": 0.0}),
         ([(422, "Unexpected fields: top_logprobs", None)] * 2, {"max_tokens": 8, "temperature": 0.0}),
         (
@@ -327,7 +373,10 @@ def test_refused_parameters_are_left_out(refusals, left, tmp_path):
     with FakeEndpoint(faults=faults) as server:
         found = ask(server, tmp_path, workers=1)
     assert found.judged == 10 and found.failed == 0 and len(server.asked) == 10 + len(refusals)
-    assert [{k: v for k, v in asked.body.items() if k not in ("model", "messages")} for asked in server.asked[len(refusals) :]] == [left] * 10
+    assert [
+        {k: v for k, v in asked.body.items() if k not in ("model", "messages")}
+        for asked in server.asked[len(refusals) :]
+    ] == [left] * 10
     assert any("refused a parameter" in note for note in found.notes)
 
 
@@ -351,7 +400,10 @@ def test_a_second_run_asks_nothing_and_other_settings_ask_anew(tmp_path):
         assert again.pairs == first.pairs and (again.asked, len(server.asked)) == (0, 10)
         assert (again.prompt_tokens, again.judged) == (first.prompt_tokens, first.judged)
         assert ask(server, tmp_path, settings=JudgeSettings(model="other")).asked == 10
-    others = [JudgeSettings(model="judge", **change) for change in ({"template": SETTINGS.template + "."}, {"max_tokens": 9}, {"top_logprobs": 5})]
+    others = [
+        JudgeSettings(model="judge", **change)
+        for change in ({"template": SETTINGS.template + "."}, {"max_tokens": 9}, {"top_logprobs": 5})
+    ]
     keys = {question(*parts, SETTINGS).key for parts in (("a", "b", "c"), ("a", "c", "b"), ("x", "b", "c"))}
     assert len(keys | {question("a", "b", "c", settings).key for settings in others}) == 6
 

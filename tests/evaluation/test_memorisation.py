@@ -13,7 +13,7 @@ from evaluation.conftest import SENTENCES, make_model, make_tokenizer
 from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
 from holdfast.evaluation.measures import measure
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.perplexity import score_documents
+from holdfast.evaluation.text.perplexity import score_documents
 
 PLAN = EvaluationPlan()
 
@@ -90,7 +90,9 @@ def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Pa
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     entry = PerplexityEntry(suite="source", name="texts-memorisation", data=str(file), memorisation=True)
-    rows, metrics, primary, found = measure(echo, tiny_tokenizer, entry, PLAN, report=lambda done, total: None, partial=Partial(None))
+    rows, metrics, primary, found = measure(
+        echo, tiny_tokenizer, entry, PLAN, report=lambda done, total: None, partial=Partial(None)
+    )
     tokens = sum(row["tokens"] for row in rows)
     assert primary == "exact_memorisation"
     assert metrics["exact_memorisation"].value == pytest.approx(sum(row["exact"] for row in rows) / tokens)

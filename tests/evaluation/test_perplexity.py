@@ -10,8 +10,8 @@ import torch
 
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.documents import encode_document
-from holdfast.evaluation.perplexity import cut, documents_stay_apart, pack, resolve_window, score_documents
+from holdfast.evaluation.text.documents import encode_document
+from holdfast.evaluation.text.perplexity import cut, documents_stay_apart, pack, resolve_window, score_documents
 
 
 def reference(model, ids: list[int], positions: list[int]) -> float:
@@ -31,7 +31,10 @@ def test_packed_rows_score_as_documents_alone(tiny_model, bos):
     tokenizer = make_tokenizer(bos=bos)
     documents = short_documents()
     rows = score_documents(tiny_model, tokenizer, documents, batch_tokens=100)
-    assert len(pack(cut([encode_document(d, tokenizer) for d in documents], window=64, stride=32), batch_tokens=100)) < len(documents) / 2
+    assert (
+        len(pack(cut([encode_document(d, tokenizer) for d in documents], window=64, stride=32), batch_tokens=100))
+        < len(documents) / 2
+    )
     for document, row in zip(documents, rows, strict=True):
         ids = tokenizer(document)["input_ids"]
         ids = [tokenizer.bos_token_id, *ids] if bos else ids
@@ -49,8 +52,10 @@ def test_batch_size_changes_nothing(tiny_model, tiny_tokenizer):
 
 def test_slices_of_rows_change_nothing(tiny_model, tiny_tokenizer, monkeypatch):
     whole = score_documents(tiny_model, tiny_tokenizer, short_documents())
-    monkeypatch.setattr("holdfast.evaluation.perplexity._SLICE_CELLS", 1)
-    assert [r["nats"] for r in score_documents(tiny_model, tiny_tokenizer, short_documents())] == pytest.approx([r["nats"] for r in whole], rel=1e-6)
+    monkeypatch.setattr("holdfast.evaluation.text.perplexity._SLICE_CELLS", 1)
+    assert [r["nats"] for r in score_documents(tiny_model, tiny_tokenizer, short_documents())] == pytest.approx(
+        [r["nats"] for r in whole], rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(("window", "stride"), [(16, 8), (16, 15), (7, 1), (64, 32)])
@@ -116,7 +121,9 @@ def test_chat_scores_what_the_assistant_says():
     pair = encode_document((messages[:3], messages[3:]), tokenizer)
     assert pair.spans == encoded.spans[1:]
     [row] = score_documents(model, tokenizer, [messages])
-    assert row["nats"] == pytest.approx(reference(model, encoded.ids, [t for a, b in encoded.spans for t in range(a, b)]), abs=1e-3)
+    assert row["nats"] == pytest.approx(
+        reference(model, encoded.ids, [t for a, b in encoded.spans for t in range(a, b)]), abs=1e-3
+    )
 
 
 def test_turns_that_the_template_rewrites_are_noted():
@@ -129,7 +136,9 @@ def test_turns_that_the_template_rewrites_are_noted():
     turns = [{"role": role, "content": f"{role} says {i}"} for i in range(2) for role in ("user", "assistant")]
     notes: list[str] = []
     score_documents(make_model(positions=256), tokenizer, [turns], notes=notes)
-    assert notes == ["The chat template writes 1 earlier replies differently once the conversation goes on; they are scored in part."]
+    assert notes == [
+        "The chat template writes 1 earlier replies differently once the conversation goes on; they are scored in part."
+    ]
     encoded = encode_document(turns, tokenizer)
     assert tokenizer.decode(encoded.ids[slice(*encoded.spans[-1])]) == "[thought]assistant says 1<|end|>"
 
@@ -144,7 +153,9 @@ def test_bos_is_added_once_even_where_the_tokenizer_adds_it():
 
     tokenizer = make_tokenizer()
     plain = encode_document("The quick fox", tokenizer).ids
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
+    )
     assert tokenizer("The quick fox")["input_ids"][0] == 0, "the tokenizer now adds it itself"
     assert encode_document("The quick fox", tokenizer).ids == plain
     assert plain.count(0) == 1
@@ -188,7 +199,9 @@ def test_soft_capped_scaled_heads_agree_with_the_models_own_logits(tiny_tokenize
         "num_key_value_heads": 2,
     }
     torch.manual_seed(0)
-    gemma = Gemma2ForCausalLM(Gemma2Config(**shape, head_dim=16, final_logit_softcapping=2.0, sliding_window=8, initializer_range=0.3)).eval()
+    gemma = Gemma2ForCausalLM(
+        Gemma2Config(**shape, head_dim=16, final_logit_softcapping=2.0, sliding_window=8, initializer_range=0.3)
+    ).eval()
     cohere = CohereForCausalLM(CohereConfig(**shape, logit_scale=0.25, initializer_range=0.3, pad_token_id=1)).eval()
     for model in (gemma, cohere):
         notes: list[str] = []
@@ -245,7 +258,13 @@ def test_uniform_model_has_the_vocabulary_as_perplexity(tiny_tokenizer):
 
 def test_progress_reaches_its_total(tiny_model, tiny_tokenizer):
     seen: list[tuple[int, int]] = []
-    score_documents(tiny_model, tiny_tokenizer, short_documents(), batch_tokens=64, progress=lambda done, total: seen.append((done, total)))
+    score_documents(
+        tiny_model,
+        tiny_tokenizer,
+        short_documents(),
+        batch_tokens=64,
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert len(seen) > 2
     assert seen[-1][0] == seen[-1][1]
     assert [s[0] for s in seen] == sorted(s[0] for s in seen)

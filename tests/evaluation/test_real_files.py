@@ -12,10 +12,10 @@ import torch
 
 from evaluation.conftest import make_model, make_tokenizer
 from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
-from holdfast.evaluation.harness import run_task
-from holdfast.evaluation.harness_model import SharedPrefixLM
 from holdfast.evaluation.measures import check, measure
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.tasks.harness import run_task
+from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
 FILES = {
     "mmlu": ("eval_sets/hf_mmlu_test.jsonl.gz", "eval_sets/hf_mmlu_dev.jsonl.gz"),
@@ -71,7 +71,7 @@ def test_each_benchmark_runs_on_its_published_file(shared_data, model, tokenizer
 
 @pytest.mark.slow
 def test_the_whole_of_mmlu_is_divided_into_its_subjects(shared_data, tokenizer):
-    from holdfast.evaluation.tasks import load_tasks
+    from holdfast.evaluation.tasks.tasks import load_tasks
 
     tasks = load_tasks(an_entry(shared_data, "mmlu", num_fewshot=5, limit=None))
     assert len(tasks) == 57
@@ -87,7 +87,13 @@ def reference(model, tokenizer, context: str, option: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "task", ["piqa", "winogrande", "truthfulqa_mc2", *(pytest.param(t, marks=pytest.mark.slow) for t in ("copa", "arc_easy", "lettered"))]
+    "task",
+    [
+        "piqa",
+        "winogrande",
+        "truthfulqa_mc2",
+        *(pytest.param(t, marks=pytest.mark.slow) for t in ("copa", "arc_easy", "lettered")),
+    ],
 )
 def test_the_harness_says_the_same(shared_data, model, tokenizer, task, monkeypatch):
     """Its own HFLM, one request a row and padded batches, against shared prefixes: log-likelihoods to 1e-4 and equal figures."""
@@ -103,7 +109,9 @@ def test_the_harness_says_the_same(shared_data, model, tokenizer, task, monkeypa
     for a, b in zip(ours.rows, theirs.rows, strict=True):
         assert (a["doc"], a["prompt"]) == (b["doc"], b["prompt"])
         assert a["loglikelihoods"] == pytest.approx(b["loglikelihoods"], abs=1e-4)
-    assert {k: v.value for k, v in ours.metrics.items()} == pytest.approx({k: v.value for k, v in theirs.metrics.items()}, abs=1e-6)
+    assert {k: v.value for k, v in ours.metrics.items()} == pytest.approx(
+        {k: v.value for k, v in theirs.metrics.items()}, abs=1e-6
+    )
 
 
 def test_the_harness_itself_says_the_same(shared_data, model, tokenizer, tmp_path):
@@ -147,7 +155,11 @@ def test_gsm8k_generates_and_matches(shared_data, model, tokenizer, monkeypatch)
 def test_the_four_metrics_of_ifeval(shared_data, model, tokenizer, monkeypatch):
     """Answers that follow some instructions: figures against a count by hand."""
     answers = ["no commas here " * 30, "Short, indeed."]
-    monkeypatch.setattr(SharedPrefixLM, "generate_until", lambda self, requests, disable_tqdm=False: [answers[i % 2] for i in range(len(requests))])
+    monkeypatch.setattr(
+        SharedPrefixLM,
+        "generate_until",
+        lambda self, requests, disable_tqdm=False: [answers[i % 2] for i in range(len(requests))],
+    )
     scores = run_task(model, tokenizer, an_entry(shared_data, "ifeval", limit=20))
     assert METRIC["ifeval"] == set(scores.metrics)
     for level in ("strict", "loose"):
@@ -174,7 +186,9 @@ def test_programs_of_the_release_pass_and_empty_ones_do_not(shared_data, model, 
     monkeypatch.setattr(SharedPrefixLM, "generate_until", generate)
     plan = EvaluationPlan(allow_code_execution=True)
     entry = TaskEntry(suite="target", name="humaneval", task="humaneval", data=str(data), limit=3, samples=2)
-    rows, metrics, primary, found = measure(model, tokenizer, entry, plan, report=lambda done, total: None, partial=Partial(None))
+    rows, metrics, primary, found = measure(
+        model, tokenizer, entry, plan, report=lambda done, total: None, partial=Partial(None)
+    )
     assert primary == "pass@1" and metrics["pass@1"].value == pytest.approx(0.5)
     assert all(row["n"] == 2 and row["correct"] == 1 and row["pass@1"] == 0.5 for row in rows)
     assert found["samples"] == 2 and len(asked) == 6 and asked[0].args[1]["do_sample"] is True
@@ -182,30 +196,44 @@ def test_programs_of_the_release_pass_and_empty_ones_do_not(shared_data, model, 
 
 @pytest.mark.parametrize("name", ["mbpp.jsonl.gz", "sanitized-mbpp.json"])
 def test_both_files_of_mbpp(shared_data, model, tokenizer, monkeypatch, name):
-    from holdfast.evaluation.programs import read_problems
+    from holdfast.evaluation.code.programs import read_problems
 
     entry = TaskEntry(suite="target", name="mbpp", task="mbpp", data=str(shared_data / "mbpp" / name), limit=2)
     problems, shown = read_problems(entry)
     assert [p["task_id"] for p in shown] == [2, 3, 4] and problems[0]["task_id"] >= 11
     solutions = iter([p["code"] for p in problems])
-    monkeypatch.setattr(SharedPrefixLM, "generate_until", lambda self, requests, disable_tqdm=False: [next(solutions) for _ in requests])
+    monkeypatch.setattr(
+        SharedPrefixLM, "generate_until", lambda self, requests, disable_tqdm=False: [next(solutions) for _ in requests]
+    )
     check(entry, tokenizer)
     rows, metrics, _, _ = measure(
-        model, tokenizer, entry, EvaluationPlan(allow_code_execution=True), report=lambda done, total: None, partial=Partial(None)
+        model,
+        tokenizer,
+        entry,
+        EvaluationPlan(allow_code_execution=True),
+        report=lambda done, total: None,
+        partial=Partial(None),
     )
     assert metrics["pass@1"].value == 1.0, [row["reasons"] for row in rows]
 
 
 def test_answer_positions_of_mmlu(shared_data, model, tokenizer):
     entry = an_entry(shared_data, "mmlu_anatomy", answers=True, num_fewshot=2, limit=10)
-    rows, _, primary, found = measure(model, tokenizer, entry, EvaluationPlan(), report=lambda done, total: None, partial=Partial(None))
+    rows, _, primary, found = measure(
+        model, tokenizer, entry, EvaluationPlan(), report=lambda done, total: None, partial=Partial(None)
+    )
     assert primary == "mass" and found["num_fewshot"] == 2 and len(rows) == 10
-    from holdfast.evaluation.tasks import load_tasks
+    from holdfast.evaluation.tasks.tasks import load_tasks
 
     task = next(iter(load_tasks(entry).values()))
     task.set_fewshot_seed(seed=0)
     letters = {
-        letter: [t for text in (letter, f" {letter}") if len(t := tokenizer(text, add_special_tokens=False)["input_ids"]) == 1] for letter in "ABCD"
+        letter: [
+            t
+            for text in (letter, f" {letter}")
+            if len(t := tokenizer(text, add_special_tokens=False)["input_ids"]) == 1
+        ]
+        for letter in "ABCD"
     }
     for doc, row in zip(task.eval_docs, rows, strict=False):
         context = task.fewshot_context(doc, num_fewshot=2)
@@ -216,7 +244,9 @@ def test_answer_positions_of_mmlu(shared_data, model, tokenizer):
         assert row["mass"] == pytest.approx(sum(shares), abs=1e-5)
         assert row["probabilities"] == pytest.approx([s / sum(shares) for s in shares], abs=1e-4)
         assert row["entropy"] == pytest.approx(float(-(p * p.log()).sum()), abs=1e-4)
-        assert row["option_entropy"] == pytest.approx(-sum(s / sum(shares) * math.log(s / sum(shares)) for s in shares), abs=1e-4)
+        assert row["option_entropy"] == pytest.approx(
+            -sum(s / sum(shares) * math.log(s / sum(shares)) for s in shares), abs=1e-4
+        )
         assert row["gold"] == doc["answer"] and row["acc"] == float(shares.index(max(shares)) == doc["answer"])
 
 
@@ -226,26 +256,29 @@ def test_generation_is_the_harness_s_own(model, tokenizer):
 
     from lm_eval.models.huggingface import HFLM
 
-    from holdfast.evaluation.harness import without_traces
+    from holdfast.evaluation.tasks.harness import without_traces
 
     how = {"until": ["."], "max_gen_toks": 6, "do_sample": False}
     requests = [SimpleNamespace(args=("The quick brown fox " * (1 + i % 5) + str(i), dict(how))) for i in range(23)]
     with without_traces(model, tokenizer, seed=0):
         ours = SharedPrefixLM(model, tokenizer, batch_size=2, length=256).generate_until(requests)
-        theirs = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=1, max_length=256).generate_until(
-            requests, disable_tqdm=True
-        )
+        theirs = HFLM(
+            pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=1, max_length=256
+        ).generate_until(requests, disable_tqdm=True)
         assert ours == theirs
         for request in requests:
             request.args[1].update(do_sample=True, temperature=1.0)
-        sampled = [SharedPrefixLM(model, tokenizer, batch_size=2, length=256, seed=3).generate_until(requests) for _ in range(2)]
+        sampled = [
+            SharedPrefixLM(model, tokenizer, batch_size=2, length=256, seed=3).generate_until(requests)
+            for _ in range(2)
+        ]
         assert sampled[0] == sampled[1] != ours
 
 
 def test_rolling_log_likelihood_and_perplexity_agree(model, tmp_path):
     """Texts within the context, after a BOS: the harness's rolling task and our perplexity are the same sum of nats over the same bytes."""
     from evaluation.conftest import SENTENCES
-    from holdfast.evaluation.perplexity import score_documents
+    from holdfast.evaluation.text.perplexity import score_documents
 
     tokenizer = make_tokenizer(bos=True)
     texts = [f"{sentence} {i}" for i, sentence in enumerate(SENTENCES * 2)]
@@ -265,6 +298,8 @@ def test_answers_longer_than_the_context_end_after_half_of_it(shared_data, token
     """IFEval asks for 1280 tokens, where the harness gives up on a model of 64."""
     short = make_model(positions=64)
     scores = run_task(short, tokenizer, an_entry(shared_data, "ifeval", limit=2))
-    assert scores.notes == ["The model's context has 64 tokens, so answers ended after 32; the task allows more than fit."]
+    assert scores.notes == [
+        "The model's context has 64 tokens, so answers ended after 32; the task allows more than fit."
+    ]
     longest = max(len(tokenizer.decode([token])) for token in range(len(tokenizer)))
     assert [len(row["output"]) <= 32 * longest for row in scores.rows] == [True, True]

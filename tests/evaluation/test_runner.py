@@ -12,9 +12,12 @@ from rich.console import Console
 
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer
 from holdfast.errors import DataError
-from holdfast.evaluation import perplexity, runner
+from holdfast.evaluation import runner
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.results import Evaluation, RunFolder, read_json
+from holdfast.evaluation.text import perplexity
+from holdfast.records.evaluation import Evaluation
+from holdfast.records.run import RunFolder
+from holdfast.support.files import read_json
 
 START, RESULT = {"name": "tiny", "hash": "aaa"}, {"name": "tuned", "hash": "bbb"}
 
@@ -25,7 +28,9 @@ def plan(tmp_path: Path, colour_task: Path):
     answers = [{"question": f"How many ships, {s}?", "answer": s.split()[0]} for s in SENTENCES]
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
     config = {
-        "target": [{"perplexity": "answers.jsonl", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}],
+        "target": [
+            {"perplexity": "answers.jsonl", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}
+        ],
         "source": ["prose.jsonl", {"task": str(colour_task), "limit": 6}],
         "batch_size": 4,
     }
@@ -55,7 +60,13 @@ def quiet() -> Console:
 def run(plan, folder: RunFolder, tokenizer, *, which="start", seed=0, identity=None, cache=None) -> list[Evaluation]:
     identity = identity or (START if which == "start" else RESULT)
     return runner.evaluate(
-        make_model(seed=seed), tokenizer, plan, folder=folder.evaluated(which), model_identity=identity, cache=cache, console=quiet()
+        make_model(seed=seed),
+        tokenizer,
+        plan,
+        folder=folder.evaluated(which),
+        model_identity=identity,
+        cache=cache,
+        console=quiet(),
     )
 
 
@@ -63,7 +74,11 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
     folder = RunFolder(tmp_path / "run")
     before = run(plan, folder, tiny_tokenizer)
     after = run(plan, folder, tiny_tokenizer, which="result", seed=1)
-    assert [(e.suite, e.name) for e in before] == [("source", "prose"), ("source", "colour_task"), ("target", "answers")]
+    assert [(e.suite, e.name) for e in before] == [
+        ("source", "prose"),
+        ("source", "colour_task"),
+        ("target", "answers"),
+    ]
     for evaluation in before + after:
         stored = folder.evaluated("start" if evaluation in before else "result").find(evaluation.suite, evaluation.name)
         assert stored == Evaluation.from_json(json.loads(json.dumps(dataclasses.asdict(evaluation))))
@@ -71,7 +86,9 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
         assert evaluation.versions["torch"]
     prose = before[0]
     rows = folder.evaluated("start").samples("source", "prose")
-    assert prose.metrics["nats_per_token"].value == pytest.approx(sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows))
+    assert prose.metrics["nats_per_token"].value == pytest.approx(
+        sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
+    )
     assert (prose.settings["window"], prose.settings["stride"], prose.settings["bos"]) == (64, 32, True)
     low, high = prose.metrics["nats_per_token"].interval
     assert low < prose.metrics["nats_per_token"].value < high
@@ -81,9 +98,15 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
 
     comparisons = runner.compare_runs(folder, plan)
     assert comparisons == folder.comparisons()
-    assert [(c.suite, c.name) for c in comparisons if c.primary] == [("source", "prose"), ("source", "colour_task"), ("target", "answers")]
+    assert [(c.suite, c.name) for c in comparisons if c.primary] == [
+        ("source", "prose"),
+        ("source", "colour_task"),
+        ("target", "answers"),
+    ]
     first = comparisons[0]
-    assert first.difference == pytest.approx(after[0].metrics["nats_per_token"].value - prose.metrics["nats_per_token"].value)
+    assert first.difference == pytest.approx(
+        after[0].metrics["nats_per_token"].value - prose.metrics["nats_per_token"].value
+    )
 
 
 def test_nothing_is_computed_twice(plan, tmp_path, tiny_tokenizer, counted):
@@ -97,7 +120,9 @@ def test_nothing_is_computed_twice(plan, tmp_path, tiny_tokenizer, counted):
 def test_interrupted_evaluation_continues_with_the_next_entry(plan, tmp_path, tiny_tokenizer, counted, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.evaluation.harness.run_task", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "holdfast.evaluation.tasks.harness.run_task", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             run(plan, folder, tiny_tokenizer)
     assert counted == ["source/prose", "source/colour_task"]
@@ -136,7 +161,10 @@ def test_names_places_and_padding_do_not_decide(plan, tmp_path, counted):
     run(plan, folder, tokenizer)
     (tmp_path / "moved").mkdir()
     (tmp_path / "prose.jsonl").rename(tmp_path / "moved" / "prose.jsonl")
-    entries = [dataclasses.replace(e, data=str(tmp_path / "moved" / "prose.jsonl")) if e.name == "prose" else e for e in plan.entries]
+    entries = [
+        dataclasses.replace(e, data=str(tmp_path / "moved" / "prose.jsonl")) if e.name == "prose" else e
+        for e in plan.entries
+    ]
     tokenizer.pad_token = tokenizer.eos_token
     tokenizer(SENTENCES, padding=True, truncation=True, max_length=5)
     counted.clear()
@@ -149,11 +177,19 @@ def test_cache_is_shared_between_runs_and_names(plan, tmp_path, tiny_tokenizer, 
     counted.clear()
     entries = (dataclasses.replace(plan.entries[0], suite="style", name="tone"), *plan.entries[1:])
     folder = RunFolder(tmp_path / "two")
-    second = run(dataclasses.replace(plan, entries=entries), folder, tiny_tokenizer, cache=tmp_path / "cache", identity={**START, "name": "same"})
+    second = run(
+        dataclasses.replace(plan, entries=entries),
+        folder,
+        tiny_tokenizer,
+        cache=tmp_path / "cache",
+        identity={**START, "name": "same"},
+    )
     assert counted == []
     assert [e.metrics for e in second] == [e.metrics for e in first]
     assert (second[0].suite, second[0].name, second[0].model["name"]) == ("style", "tone", "same")
-    assert folder.evaluated("start").samples("style", "tone") == RunFolder(tmp_path / "one").evaluated("start").samples("source", "prose")
+    assert folder.evaluated("start").samples("style", "tone") == RunFolder(tmp_path / "one").evaluated("start").samples(
+        "source", "prose"
+    )
     assert folder.evaluated("start").find("style", "tone") == second[0]
 
 
@@ -215,13 +251,21 @@ def computed_tokens(monkeypatch, module, name) -> list[int]:
 @pytest.mark.parametrize("kind", ["perplexity", "task", "classes", "answers", "memorisation"])
 def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypatch, colour_task):
     """Interrupted after some rows, the second run computes the others only, and comes to the same last digit."""
-    from holdfast.evaluation import partial, perplexity, shared_prefix
+    from holdfast.evaluation import partial
+    from holdfast.evaluation.text import perplexity, shared_prefix
 
     texts = [{"text": f"{sentence} {i}", "label": i % 2} for i, sentence in enumerate(SENTENCES * 30)]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
     letters = colour_task.with_name("letters.yaml")
-    letters.write_text(colour_task.read_text().replace("colour_task", "letters").replace("doc_to_choice: options", 'doc_to_choice: ["A", "B"]'))
-    rows = [{"q": f"Is thing number {i} with a rather long name red or blue?", "options": ["red", "blue"], "right": i % 2} for i in range(60)]
+    letters.write_text(
+        colour_task.read_text()
+        .replace("colour_task", "letters")
+        .replace("doc_to_choice: options", 'doc_to_choice: ["A", "B"]')
+    )
+    rows = [
+        {"q": f"Is thing number {i} with a rather long name red or blue?", "options": ["red", "blue"], "right": i % 2}
+        for i in range(60)
+    ]
     (tmp_path / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     entry = {
         "perplexity": {"perplexity": "texts.jsonl", "text": "{text}"},
@@ -233,7 +277,9 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
     plan, problems = parse_evaluation({"source": [entry]}, base_dir=tmp_path)
     assert problems == []
     monkeypatch.setattr(partial.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
-    module, name = (perplexity, "_score_row") if kind in ("perplexity", "memorisation") else (shared_prefix.Scorer, "states")
+    module, name = (
+        (perplexity, "_score_row") if kind in ("perplexity", "memorisation") else (shared_prefix.Scorer, "states")
+    )
     whole = computed_tokens(monkeypatch, module, name)
     expected = run(plan, RunFolder(tmp_path / "whole"), tiny_tokenizer)[0]
     count, folder, seen = len(whole), RunFolder(tmp_path / "cut"), 0
@@ -254,9 +300,13 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
     monkeypatch.setattr(module, name, original)
     whole.clear()
     again = run(plan, folder, tiny_tokenizer)[0]
-    assert len(whole) <= 3 + 3, "what was there is not computed again (up to three passes try whether rows can be shared)"
+    assert len(whole) <= 3 + 3, (
+        "what was there is not computed again (up to three passes try whether rows can be shared)"
+    )
     assert again.metrics == expected.metrics
-    assert folder.evaluated("start").samples("source", again.name) == RunFolder(tmp_path / "whole").evaluated("start").samples("source", again.name)
+    assert folder.evaluated("start").samples("source", again.name) == RunFolder(tmp_path / "whole").evaluated(
+        "start"
+    ).samples("source", again.name)
     assert not list(folder.evaluated("start").path.glob(".*"))
 
 
@@ -274,10 +324,14 @@ def test_a_line_cut_short_is_left_out(tmp_path):
 
 
 def test_one_task_in_two_suites_is_measured_once(tmp_path, tiny_tokenizer, counted, colour_task):
-    plan, problems = parse_evaluation({"source": [str(colour_task)], "target": [{"task": str(colour_task), "name": "again"}]}, base_dir=tmp_path)
+    plan, problems = parse_evaluation(
+        {"source": [str(colour_task)], "target": [{"task": str(colour_task), "name": "again"}]}, base_dir=tmp_path
+    )
     assert problems == []
     folder = RunFolder(tmp_path / "run")
     one, two = run(plan, folder, tiny_tokenizer)
     assert counted == ["source/colour_task"]
     assert (two.suite, two.name) == ("target", "again") and two.metrics == one.metrics
-    assert folder.evaluated("start").samples("target", "again") == folder.evaluated("start").samples("source", "colour_task")
+    assert folder.evaluated("start").samples("target", "again") == folder.evaluated("start").samples(
+        "source", "colour_task"
+    )

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.evaluation import sandbox, sandbox_child
-from holdfast.evaluation.sandbox import REASONS, Limits, Outcome, capabilities, one_line, run_all, run_python
+from holdfast.evaluation.code import sandbox, sandbox_child
+from holdfast.evaluation.code.sandbox import REASONS, Limits, Outcome, capabilities, one_line, run_all, run_python
 
 SHORT = Limits(cpu_seconds=1, wall_seconds=8.0)
 PRELUDE = """
@@ -74,7 +74,11 @@ def without(monkeypatch: pytest.MonkeyPatch, *layers: str) -> None:
         ("assert sorted([2, 1]) == [1, 2]", "passed", ""),
         ("", "passed", ""),
         ("x = 3\nassert x == 4, 'not four'", "failed", "AssertionError: not four (line 2: assert x == 4, 'not four')"),
-        ("def f(n):\n    return 1 // n\nf(0)", "error", "ZeroDivisionError: integer division or modulo by zero (line 2: return 1 // n)"),
+        (
+            "def f(n):\n    return 1 // n\nf(0)",
+            "error",
+            "ZeroDivisionError: integer division or modulo by zero (line 2: return 1 // n)",
+        ),
         ("def f(:\n  pass", "error", "SyntaxError: "),
         ("def f():\n    return f()\nf()", "error", "RecursionError: "),
         ("import numpy", "error", "ModuleNotFoundError: No module named 'numpy'"),
@@ -198,7 +202,11 @@ def test_files_are_limited(program):
 
 @pytest.mark.usefixtures("needs_sandbox")
 def test_the_network(tmp_path):
-    with socket.socket() as server, socket.socket(socket.AF_UNIX) as local, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as post:
+    with (
+        socket.socket() as server,
+        socket.socket(socket.AF_UNIX) as local,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as post,
+    ):
         server.bind(("127.0.0.1", 0))
         local.bind(str(tmp_path / "socket"))
         post.bind("\0holdfast-test")
@@ -305,7 +313,10 @@ def test_no_other_process_thread_or_program():
         "assert refused(multiprocessing.get_context('fork').Process(target=print).start)",
     )
     assert outcome.passed, outcome
-    assert run_python("import threading\nthreading.Thread(target=print).start()", limits=SHORT).reason == "stopped by the sandbox"
+    assert (
+        run_python("import threading\nthreading.Thread(target=print).start()", limits=SHORT).reason
+        == "stopped by the sandbox"
+    )
     assert run_python("import os\nwhile True: os.fork()", limits=SHORT).reason == "stopped by the sandbox"
 
 
@@ -320,7 +331,10 @@ def test_system_calls_that_no_solution_needs():
         "openat2": 437, "open_by_handle_at": 304, "mknod": 133, "reboot": 169, "kexec_load": 246, "init_module": 175, "swapon": 167,
         "landlock_create_ruleset": 444, "x32 getpid": 0x40000000 | 39, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452,
     }  # fmt: skip
-    outcome = attack(f"allowed = [name for name, number in {numbers!r}.items() if not refused(call, number, 0, 0, 0)]", "assert not allowed, allowed")
+    outcome = attack(
+        f"allowed = [name for name, number in {numbers!r}.items() if not refused(call, number, 0, 0, 0)]",
+        "assert not allowed, allowed",
+    )
     assert outcome.passed, outcome
 
 
@@ -390,7 +404,9 @@ def test_the_folder_is_gone_afterwards(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     programs = ["x = 1", "import os; os._exit(1)", "while True: pass"]
     if capabilities()["namespaces"]:
-        programs.append("import os\nos.makedirs('a/b')\nwith open('a/b/c', 'w') as f: f.write('x')\nassert open('a/b/c').read() == 'x'")
+        programs.append(
+            "import os\nos.makedirs('a/b')\nwith open('a/b/c', 'w') as f: f.write('x')\nassert open('a/b/c').read() == 'x'"
+        )
     outcomes = run_all(programs, limits=SHORT)
     assert [o.reason for o in outcomes] == ["passed", "exited early", "timed out", "passed"][: len(programs)]
     assert os.listdir(tmp_path) == []
@@ -404,7 +420,9 @@ def test_namespaces_alone_cut_the_network_off(monkeypatch):
     without(monkeypatch, "seccomp", "landlock")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
-        outcome = run_python(f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}))", limits=SHORT)
+        outcome = run_python(
+            f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}))", limits=SHORT
+        )
         assert outcome.reason == "error" and "unreachable" in outcome.detail
         with pytest.raises(BlockingIOError):
             server.accept()
@@ -432,7 +450,12 @@ def test_without_namespaces_the_rest_holds_and_nothing_is_written(monkeypatch):
     layers = sandbox._layers() - {"namespaces"}
     monkeypatch.setattr(sandbox, "_layers", lambda: layers)
     assert capabilities()["namespaces"] is False
-    reasons = [o.reason for o in run_all(["x = 1", "open('a', 'w')", "import socket; socket.socket()", "open('/dev/null', 'w')"], limits=SHORT)]
+    reasons = [
+        o.reason
+        for o in run_all(
+            ["x = 1", "open('a', 'w')", "import socket; socket.socket()", "open('/dev/null', 'w')"], limits=SHORT
+        )
+    ]
     assert reasons == ["passed", "stopped by the sandbox", "stopped by the sandbox", "passed"]
 
 
@@ -489,7 +512,9 @@ def test_a_layer_that_fails_in_the_child_is_an_error(monkeypatch):
 @pytest.mark.usefixtures("needs_sandbox")
 def test_many_in_order_with_progress():
     seen = []
-    outcomes = run_all([f"assert {i} % 3" for i in range(9)], workers=3, progress=lambda done, total: seen.append((done, total)))
+    outcomes = run_all(
+        [f"assert {i} % 3" for i in range(9)], workers=3, progress=lambda done, total: seen.append((done, total))
+    )
     assert [o.passed for o in outcomes] == [i % 3 != 0 for i in range(9)]
     assert seen == [(i + 1, 9) for i in range(9)]
     assert run_all([]) == []
@@ -505,7 +530,9 @@ def test_an_error_ends_all_of_them():
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        run_all(["x = 1"] + ["import time; time.sleep(60)"] * 3, workers=2, limits=Limits(wall_seconds=60), progress=stop)
+        run_all(
+            ["x = 1"] + ["import time; time.sleep(60)"] * 3, workers=2, limits=Limits(wall_seconds=60), progress=stop
+        )
     assert time.monotonic() - began < 10
     assert [t.name for t in threading.enumerate() if t.name.startswith("sandbox")] == []
 
@@ -528,14 +555,16 @@ def test_no_child_outlives_the_caller(tmp_path, number, code):
     """Ctrl-C kills them and goes on to the caller; a caller that is killed takes them along."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import signal\nfrom holdfast.evaluation.sandbox import Limits, run_all\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import signal\nfrom holdfast.evaluation.code.sandbox import Limits, run_all\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try: run_all(['import time; time.sleep(60)'] * 4, workers=2, limits=Limits(wall_seconds=60))\n"
         "except KeyboardInterrupt: raise SystemExit(7)\n"
     )
     with subprocess.Popen([sys.executable, str(script)], env={**os.environ, "TMPDIR": str(tmp_path)}) as caller:
         try:
             deadline = time.monotonic() + 15
-            while len(children := children_of(caller.pid)) < 2 or not all(b"-c" in Path(f"/proc/{c}/cmdline").read_bytes() for c in children):
+            while len(children := children_of(caller.pid)) < 2 or not all(
+                b"-c" in Path(f"/proc/{c}/cmdline").read_bytes() for c in children
+            ):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             time.sleep(0.3)  # past their start
@@ -543,7 +572,9 @@ def test_no_child_outlives_the_caller(tmp_path, number, code):
             assert caller.wait(15) == code
         finally:
             caller.kill()
-    while any(Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text() for child in children):
+    while any(
+        Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text() for child in children
+    ):
         assert time.monotonic() < deadline + 15
         time.sleep(0.05)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.evaluation import sentences
 from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.text import sentences
 
 TEXT = "Dr. Smith met Mr. Jones at 5 p.m. in Washington. They spoke, e.g. about ships! Did they agree? No."
 COUNTED = 4

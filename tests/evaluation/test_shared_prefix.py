@@ -7,8 +7,8 @@ import pytest
 
 from evaluation.evaluation_models import ARCHITECTURES, architecture
 from holdfast.errors import DataError
-from holdfast.evaluation import shared_prefix
-from holdfast.evaluation.shared_prefix import Path, branches_stay_apart, paths_of, rows_of, scorer_for
+from holdfast.evaluation.text import shared_prefix
+from holdfast.evaluation.text.shared_prefix import Path, branches_stay_apart, paths_of, rows_of, scorer_for
 
 
 def alone(model, path: Path) -> tuple[float, bool]:
@@ -74,7 +74,10 @@ def test_positions_that_do_not_restart_are_found_out(monkeypatch):
     paths = paths_of(questions(), length=64)
     original = shared_prefix.Scorer.states
     monkeypatch.setattr(
-        shared_prefix.Scorer, "states", lambda self, row: original(self, dataclasses.replace(row, depths=np.arange(len(row.ids)))), raising=True
+        shared_prefix.Scorer,
+        "states",
+        lambda self, row: original(self, dataclasses.replace(row, depths=np.arange(len(row.ids)))),
+        raising=True,
     )
     assert scorer_for(model, length=64, paths=paths) is None
 

@@ -65,7 +65,7 @@ def test_programs_need_permission(name: str) -> None:
 @pytest.fixture(scope="module")
 def labels_of():
     """What figures of a task are called, by the harness's own configurations."""
-    from holdfast.evaluation import tasks
+    from holdfast.evaluation.tasks import tasks
 
     known: dict[str, set[str]] = {}
 
@@ -106,7 +106,9 @@ def test_tasks_and_metrics_exist(name: str, labels_of) -> None:
 
 
 def test_a_paper_has_several() -> None:
-    assert [path.stem for path in suite_files("label_annealing")] == [n for n in NAMES if n.startswith("label_annealing-")]
+    assert [path.stem for path in suite_files("label_annealing")] == [
+        n for n in NAMES if n.startswith("label_annealing-")
+    ]
     names = [(entry.suite, entry.name) for entry in plan_of("label_annealing").entries]
     assert len(names) == len(set(names)), "what two suites share is measured once"
     assert {("source", "mmlu"), ("target", "gsm8k"), ("source", "gsm8k"), ("target", "humaneval")} <= set(names)
@@ -114,7 +116,11 @@ def test_a_paper_has_several() -> None:
 
 def test_the_sixteen_numbers_of_the_residual_paper() -> None:
     members = {average.name: average.members for average in plan_of("instruction_residual").averages}
-    assert {name: len(found) for name, found in members.items()} == {"sub_average_1": 8, "sub_average_2": 7, "average": 16}
+    assert {name: len(found) for name, found in members.items()} == {
+        "sub_average_1": 8,
+        "sub_average_2": 7,
+        "average": 16,
+    }
     assert members["average"][:15] == members["sub_average_1"] + members["sub_average_2"]
 
 
@@ -146,7 +152,9 @@ def test_files_of_a_suite_lie_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
     prose, here, arc = plan_of("mine/suite.yaml").entries
     assert isinstance(prose, PerplexityEntry) and isinstance(here, PerplexityEntry) and isinstance(arc, TaskEntry)
     assert prose.data == str((tmp_path / "mine" / "prose.jsonl").resolve()) == arc.data
-    assert here.data == str((tmp_path / "here.jsonl").resolve()), "what is not beside the suite is meant from the working directory"
+    assert here.data == str((tmp_path / "here.jsonl").resolve()), (
+        "what is not beside the suite is meant from the working directory"
+    )
 
 
 def test_data_for_tasks_of_a_suite_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +171,9 @@ def test_data_for_tasks_of_a_suite_lies_beside_it(tmp_path: Path, monkeypatch: p
 
 
 def test_settings_of_a_suite_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text("description: mine\nbatch_size: 3\nseed: 7\nconfidence: 0.9\nsource: [arc_easy]\n")
+    (tmp_path / "suite.yaml").write_text(
+        "description: mine\nbatch_size: 3\nseed: 7\nconfidence: 0.9\nsource: [arc_easy]\n"
+    )
     plan = plan_of(str(tmp_path / "suite.yaml"))
     assert (plan.batch_size, plan.seed, plan.confidence) == (3, 7, 0.9)
     assert description_of(tmp_path / "suite.yaml") == "mine"
@@ -173,7 +183,10 @@ def test_two_suites_that_ask_the_same_in_different_ways() -> None:
     """Entries of one name cannot both be kept, and a shipped suite cannot be given other names."""
     _, problems = read_suites(["knowledge", "overtraining"])
     assert len(problems) == 1
-    assert "knowledge and overtraining have arc_challenge, arc_easy, piqa, winogrande, boolq, copa, hellaswag with different settings" in problems[0]
+    assert (
+        "knowledge and overtraining have arc_challenge, arc_easy, piqa, winogrande, boolq, copa, hellaswag with different settings"
+        in problems[0]
+    )
     assert "--output_dir" in problems[0] and "`name:`" in problems[0]
     _, problems = read_suites(["knowledge", "forgetting_stages"])
     assert "the average knowledge" in problems[0], "averages are not replaced in silence"
@@ -189,7 +202,10 @@ def plan(tmp_path: Path) -> EvaluationPlan:
     (tmp_path / "prose.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = {
         "source": ["arc_easy", {"task": "arc_easy", "name": "arc_again"}, {"answers": "mmlu"}, "prose.jsonl"],
-        "target": ["arc_easy", {"classes": "prose.jsonl", "name": "kinds", "prompt": "{text}", "options": [" a", " b"]}],
+        "target": [
+            "arc_easy",
+            {"classes": "prose.jsonl", "name": "kinds", "prompt": "{text}", "options": [" a", " b"]},
+        ],
         "averages": {"both": ["source/arc_easy", "arc_again"], "one": ["mmlu-answers/acc"]},
     }
     found, problems = parse_evaluation(config, base_dir=tmp_path)
@@ -201,7 +217,9 @@ def test_a_file_for_a_task_or_one_entry(plan: EvaluationPlan, tmp_path: Path) ->
     (tmp_path / "arc.jsonl").write_text("{}\n")
     (tmp_path / "shown.jsonl").write_text("{}\n")
     file, shown = str(tmp_path / "arc.jsonl"), str(tmp_path / "shown.jsonl")
-    found, problems = changed(plan, data={"arc_easy": file, "arc_again": shown}, fewshot_data={"source/arc_easy": shown})
+    found, problems = changed(
+        plan, data={"arc_easy": file, "arc_again": shown}, fewshot_data={"source/arc_easy": shown}
+    )
     assert problems == []
     got = {(e.suite, e.name): (e.data, e.fewshot_data) for e in found.entries if isinstance(e, TaskEntry)}
     assert got == {
@@ -215,9 +233,14 @@ def test_a_file_for_a_task_or_one_entry(plan: EvaluationPlan, tmp_path: Path) ->
 def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> None:
     (tmp_path / "arc.jsonl").write_text("{}\n")
     file = str(tmp_path / "arc.jsonl")
-    _, problems = changed(plan, data={"arc_eazy": file}, fewshot_data={"arc_again": "nowhere.jsonl", "mmlu": file}, skip=["prse"])
+    _, problems = changed(
+        plan, data={"arc_eazy": file}, fewshot_data={"arc_again": "nowhere.jsonl", "mmlu": file}, skip=["prse"]
+    )
     text = "\n".join(problems)
-    assert "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: arc_again, arc_easy, " in text
+    assert (
+        "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: arc_again, arc_easy, "
+        in text
+    )
     assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
     assert "--fewshot_data arc_again: no such file: nowhere.jsonl" in text
     assert "--fewshot_data mmlu: only used together with --data mmlu=FILE" in text

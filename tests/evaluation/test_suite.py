@@ -27,7 +27,9 @@ def problems_of(config, folder: Path) -> str:
 def test_the_documented_shape(folder):
     plan, problems = parse_evaluation(
         {
-            "target": [{"perplexity": "answers.jsonl.gz", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}],
+            "target": [
+                {"perplexity": "answers.jsonl.gz", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}
+            ],
             "style": ["arc_easy"],
             "source": [
                 {"perplexity": "prose.jsonl", "window": 32, "stride": 16, "max_documents": 5},
@@ -55,7 +57,12 @@ def test_the_documented_shape(folder):
     assert (plan.batch_size, plan.before) == (4, False)
     prose, _, arc, mine, *_ = plan.entries
     assert isinstance(prose, PerplexityEntry)
-    assert (prose.data, prose.window, prose.stride, prose.max_documents) == (str((folder / "prose.jsonl").resolve()), 32, 16, 5)
+    assert (prose.data, prose.window, prose.stride, prose.max_documents) == (
+        str((folder / "prose.jsonl").resolve()),
+        32,
+        16,
+        5,
+    )
     assert isinstance(arc, TaskEntry)
     assert (arc.data, arc.num_fewshot, arc.limit, arc.is_file) == (str((folder / "arc.jsonl").resolve()), 0, 200, False)
     assert isinstance(mine, TaskEntry)
@@ -167,13 +174,21 @@ def test_shipped_suites_and_local_files_in_a_config(folder):
     )
     assert problems == []
     names = [e.name for e in plan.entries]
-    assert names == ["prose", "piqa", "arc_easy", "arc_challenge", "winogrande", "copa", "hellaswag"], "piqa is there once, boolq not"
-    assert plan.tasks["arc_easy"].data == str(folder / "arc.jsonl") and plan.tasks["piqa"].limit == 7 and plan.entries[0].max_documents == 7
+    assert names == ["prose", "piqa", "arc_easy", "arc_challenge", "winogrande", "copa", "hellaswag"], (
+        "piqa is there once, boolq not"
+    )
+    assert (
+        plan.tasks["arc_easy"].data == str(folder / "arc.jsonl")
+        and plan.tasks["piqa"].limit == 7
+        and plan.entries[0].max_documents == 7
+    )
     assert plan.averages == (), "an average of what is not measured goes"
 
 
 def test_mistakes_in_suites_and_files(folder):
-    text = problems_of({"suites": ["knowlege", 3], "data": {"arc_easy": "nowhere.jsonl"}, "limit": 0, "skip": {"a": 1}}, folder)
+    text = problems_of(
+        {"suites": ["knowlege", 3], "data": {"arc_easy": "nowhere.jsonl"}, "limit": 0, "skip": {"a": 1}}, folder
+    )
     for part in (
         "evaluation.suites: expected names such as [knowledge]",
         "evaluation.data.arc_easy: no such file or folder 'nowhere.jsonl'",
@@ -181,7 +196,9 @@ def test_mistakes_in_suites_and_files(folder):
         "evaluation.skip: expected names of entries",
     ):
         assert part in text
-    assert "evaluation.suites: unknown suite 'knowlege'. Did you mean 'knowledge'?" in problems_of({"suites": "knowlege"}, folder)
+    assert "evaluation.suites: unknown suite 'knowlege'. Did you mean 'knowledge'?" in problems_of(
+        {"suites": "knowlege"}, folder
+    )
     text = problems_of({"suites": "label_annealing-code", "data": {"arc_easy": "arc.jsonl"}}, folder)
     assert "evaluation.data: no entry or task 'arc_easy'" in text and "'humaneval' runs programs" in text
     plan, problems = parse_evaluation({"suites": "label_annealing-code", "skip": "humaneval"})
@@ -211,6 +228,10 @@ def test_averages(folder):
     }
     plan, problems = parse_evaluation(config, base_dir=folder)
     assert problems == []
-    assert plan.averages[0].members == (("source", "arc_easy", None), ("source", "if", "prompt_level_strict_acc"), ("source", "arc_easy", "acc_norm"))
+    assert plan.averages[0].members == (
+        ("source", "arc_easy", None),
+        ("source", "if", "prompt_level_strict_acc"),
+        ("source", "arc_easy", "acc_norm"),
+    )
     assert "Did you mean 'arc_easy'?" in problems_of({"source": ["arc_easy"], "averages": {"a": ["arc_esy"]}}, folder)
     assert "expected a name and a list" in problems_of({"source": ["arc_easy"], "averages": ["arc_easy"]}, folder)

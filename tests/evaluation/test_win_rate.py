@@ -9,12 +9,35 @@ import pytest
 from scipy.optimize import minimize
 
 from holdfast.errors import DataError
-from holdfast.evaluation.estimates import Ratio, estimate
-from holdfast.evaluation.win_rate import LABEL, PRIOR_SCALE, PairResult, fit, length_controlled, pair_result, pair_rows, win_rate
+from holdfast.evaluation.judge.win_rate import (
+    LABEL,
+    PRIOR_SCALE,
+    PairResult,
+    fit,
+    length_controlled,
+    pair_result,
+    pair_rows,
+    win_rate,
+)
+from holdfast.statistics.estimates import Ratio, estimate
 
 
-def pair(first: float | None, second: float | None, *, status: str = "judged", sizes: tuple[int, int] = (10, 10), doc: str = "d") -> PairResult:
-    return PairResult(doc=doc, status=status, candidate_first=first, candidate_second=second, length_candidate=sizes[0], length_reference=sizes[1])
+def pair(
+    first: float | None,
+    second: float | None,
+    *,
+    status: str = "judged",
+    sizes: tuple[int, int] = (10, 10),
+    doc: str = "d",
+) -> PairResult:
+    return PairResult(
+        doc=doc,
+        status=status,
+        candidate_first=first,
+        candidate_second=second,
+        length_candidate=sizes[0],
+        length_reference=sizes[1],
+    )
 
 
 def sigmoid(t):
@@ -55,7 +78,10 @@ def test_the_interval_is_the_house_bootstrap():
 
 
 def test_the_reference_against_itself_has_one_half():
-    results = [pair_result(doc=str(i), candidate="same", reference="same", candidate_first=None, reference_first=None) for i in range(5)]
+    results = [
+        pair_result(doc=str(i), candidate="same", reference="same", candidate_first=None, reference_first=None)
+        for i in range(5)
+    ]
     found = win_rate(results)
     assert (found.value, found.interval, found.length_controlled.value) == (0.5, (0.5, 0.5), 0.5)
     assert (found.ties, found.identical, found.first_preferred, found.order_changes) == (5, 5, None, None)
@@ -80,11 +106,17 @@ def test_one_pair_has_a_value_and_no_interval():
 
 def test_a_pair_counts_only_with_both_orders():
     judged, refused = {"outcome": "judged", "p_first": 0.75}, {"outcome": "refused", "p_first": None}
-    make = lambda one, other: pair_result(doc="d", candidate="long", reference="s", candidate_first=one, reference_first=other)
+    make = lambda one, other: pair_result(
+        doc="d", candidate="long", reference="s", candidate_first=one, reference_first=other
+    )
     both = make(judged, judged)
     assert (both.candidate_first, both.candidate_second, both.preference) == (0.75, 0.25, 0.5)
     assert (both.length_candidate, both.length_reference) == (4, 1)
-    assert [make(judged, refused).status, make(refused, {"outcome": "failed"}).status, make(None, judged).status] == ["refused", "failed", "failed"]
+    assert [make(judged, refused).status, make(refused, {"outcome": "failed"}).status, make(None, judged).status] == [
+        "refused",
+        "failed",
+        "failed",
+    ]
     assert [make(judged, refused).preference, make(None, judged).preference] == [None, None]
     assert [row["doc"] for row in pair_rows([both, make(judged, refused)])] == ["d"]
 

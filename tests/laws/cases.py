@@ -26,7 +26,13 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "l2": {"default": {"coefficient": 0.5}, "decoupled, disk": {"coefficient": 5.0, "decoupled": True, "keep": "disk"}},
     "ewc": {
         "data": {"coefficient": 3.0, "data": REPLAY},
-        "sampled, decoupled, disk": {"coefficient": 3.0, "data": REPLAY, "estimator": "sampled", "decoupled": True, "keep": "disk"},
+        "sampled, decoupled, disk": {
+            "coefficient": 3.0,
+            "data": REPLAY,
+            "estimator": "sampled",
+            "decoupled": True,
+            "keep": "disk",
+        },
     },
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
     "wise_ft": {"alpha=0.7": {"alpha": 0.7}},
@@ -84,19 +90,28 @@ def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     from holdfast.retention.registry import retention
 
     inside = {REPLAY: str(write_replay(folder)), CACHE: str(folder / "cache")}
-    return retention([{name: {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}} for name, values in spec.items()])
+    return retention(
+        [
+            {name: {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}}
+            for name, values in spec.items()
+        ]
+    )
 
 
 def words(model: Any) -> list[float]:
     """A task for methods that measure one: the probability of the next token of old sentences, token by token."""
     import torch
 
-    ids = torch.tensor(build_tokenizer()([f"Old knowledge number {i} stays where it is." for i in range(10, 14)])["input_ids"])
+    ids = torch.tensor(
+        build_tokenizer()([f"Old knowledge number {i} stays where it is." for i in range(10, 14)])["input_ids"]
+    )
     log_probabilities = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
     return [float(v) for v in log_probabilities.gather(-1, ids[:, 1:, None]).flatten().exp()]
 
 
-def make_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = False, model_seed: int = 0, **settings: Any):
+def make_trainer(
+    folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = False, model_seed: int = 0, **settings: Any
+):
     """A trainer over the tiny model and a handful of sentences; 6 steps of 4 samples unless told otherwise."""
     from datasets import Dataset, disable_progress_bars
     from peft import LoraConfig
@@ -121,7 +136,7 @@ def make_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = 
         max_length=64,
         seed=3,
     )
-    from holdfast.training.loading import other_rows
+    from holdfast.data.formats import rows_by_name
 
     tokenizer = build_tokenizer()
     return SFTRetentionTrainer(
@@ -129,9 +144,11 @@ def make_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = 
         args=SFTConfig(**{**defaults, **settings}),
         train_dataset=Dataset.from_list(rows()),
         processing_class=tokenizer,
-        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1) if peft else None,
+        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1)
+        if peft
+        else None,
         retain=methods(spec, folder),
-        load_rows=other_rows(tokenizer),
+        load_rows=rows_by_name(tokenizer),
         scorers={"words": words},
     )
 

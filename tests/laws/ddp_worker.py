@@ -22,12 +22,19 @@ def main(out: Path, everything: bool) -> None:
         wanted = {} if name == "direct" else spec(name, label)
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
-                out / "work", wanted, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
+                out / "work",
+                wanted,
+                per_device_train_batch_size=BATCH // 2 // accumulation,
+                gradient_accumulation_steps=accumulation,
+                **SETTINGS,
             )
             assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"
             trainer.train()
             if trainer.is_world_process_zero():
-                save_file({k: v.contiguous() for k, v in weights(trainer).items()}, str(out / f"{name}.{label}.{accumulation}.safetensors"))
+                save_file(
+                    {k: v.contiguous() for k, v in weights(trainer).items()},
+                    str(out / f"{name}.{label}.{accumulation}.safetensors"),
+                )
             trainer.accelerator.wait_for_everyone()
 
 

@@ -36,7 +36,9 @@ from tiny import build_model
 VOCABULARY = 641  # odd: the head's shards are uneven
 WIDTH = 32
 STEPS = 2
-TERM = TokenLoss(weight=1.5, temperature=1.3, direction="forward", tokens="trained", teacher="online", teacher_dtype=None)
+TERM = TokenLoss(
+    weight=1.5, temperature=1.3, direction="forward", tokens="trained", teacher="online", teacher_dtype=None
+)
 
 LAYOUTS = {
     "root": dict(tie=False),
@@ -77,7 +79,11 @@ def shard(model: nn.Module, layout: str, **policy: Any) -> nn.Module:
         fully_shard(model.lm_head, reshard_after_forward="kept" not in layout, **options)
     elif layout.startswith("norm"):
         fully_shard(model.model.embed_tokens, **options) if "tied" not in layout else None
-        tail = [model.model.norm, model.model.embed_tokens, model.lm_head] if "tied" in layout else [model.model.norm, model.lm_head]
+        tail = (
+            [model.model.norm, model.model.embed_tokens, model.lm_head]
+            if "tied" in layout
+            else [model.model.norm, model.lm_head]
+        )
         fully_shard(tail, reshard_after_forward=False, **options)
     fully_shard(model, reshard_after_forward=True if "resharded" in layout else None, **options)
     return model
@@ -96,7 +102,9 @@ def batches() -> list[dict[str, Tensor]]:
     return made
 
 
-def train(model: nn.Module, teacher: OnlineTeacher, parts: list[slice], ranks: int, *, sync_each: bool) -> dict[str, Any]:
+def train(
+    model: nn.Module, teacher: OnlineTeacher, parts: list[slice], ranks: int, *, sync_each: bool
+) -> dict[str, Any]:
     """Two optimiser steps; the losses of this process's rows, the whole gradients of the first step, and the whole weights at the end."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-5)
     losses, gradients = [], {}
@@ -122,7 +130,11 @@ def train(model: nn.Module, teacher: OnlineTeacher, parts: list[slice], ranks: i
             gradients = {n: whole(p.grad) for n, p in named(model)}
         optimiser.step()
         optimiser.zero_grad()
-    return {"losses": torch.stack(losses), "gradients": gradients, "weights": {n: whole(p.detach()) for n, p in named(model)}}
+    return {
+        "losses": torch.stack(losses),
+        "gradients": gradients,
+        "weights": {n: whole(p.detach()) for n, p in named(model)},
+    }
 
 
 def named(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -142,12 +154,21 @@ def differences(found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, floa
     def worst(kind: str) -> float:
         return max(float((found[kind][n] - w).abs().max() / w.abs().max()) for n, w in wanted[kind].items())
 
-    return {"loss": float(((losses - wanted["losses"]) / wanted["losses"]).abs().max()), "gradient": worst("gradients"), "weight": worst("weights")}
+    return {
+        "loss": float(((losses - wanted["losses"]) / wanted["losses"]).abs().max()),
+        "gradient": worst("gradients"),
+        "weight": worst("weights"),
+    }
 
 
-def compare(layout: str, teacher_layout: str = "replicated", *, accumulation: int = 1, sync_each: bool = True, **policy: Any) -> dict[str, float]:
+def compare(
+    layout: str, teacher_layout: str = "replicated", *, accumulation: int = 1, sync_each: bool = True, **policy: Any
+) -> dict[str, float]:
     options = LAYOUTS[layout]
-    alone, start = build(1, **options), build(2, tie="tied" in teacher_layout or options["tie"], bias=options.get("bias", False))
+    alone, start = (
+        build(1, **options),
+        build(2, tie="tied" in teacher_layout or options["tie"], bias=options.get("bias", False)),
+    )
     install_forward(alone)
     wanted = train(alone, OnlineTeacher(freeze_copy(start)), [slice(0, 8)], 1, sync_each=True)
     student = build(1, **options)
@@ -198,7 +219,9 @@ def gathers(layout: str, teacher_layout: str) -> dict[str, list[int]]:
         with LargeGathers() as large:
             hidden, head = teacher.hidden({"input_ids": ids})
         counts["teacher"].append(large.count)
-        request = LossRequest(labels_BT=labels, ce_scale=0.1, kl_scale=0.1, teacher_hidden_BTK=hidden, teacher_head=head, token_loss=TERM)
+        request = LossRequest(
+            labels_BT=labels, ce_scale=0.1, kl_scale=0.1, teacher_hidden_BTK=hidden, teacher_head=head, token_loss=TERM
+        )
         with LargeGathers() as large:
             loss = student(input_ids=ids, holdfast=Sealed(request))["result"].value.loss
         counts["forward"].append(large.count)
@@ -239,11 +262,18 @@ def hand_distributed(tokens: str) -> float:
 
     def gradient(lm: nn.Module, part: slice, ranks: int) -> Tensor:
         states = run_backbone(lm, input_ids=batch["input_ids"][part])[:, :-1].flatten(0, 1)
-        (annealed_loss(states, describe_head(lm), batch["labels"][part, 1:].flatten(), ce_scale=1.0 / 50).loss * ranks).backward()
+        (
+            annealed_loss(states, describe_head(lm), batch["labels"][part, 1:].flatten(), ce_scale=1.0 / 50).loss
+            * ranks
+        ).backward()
         return whole(lm.lm_head.weight.grad)
 
     wanted = gradient(alone, slice(0, 8), 1)
-    found = gradient(model, slice(0, 8), 1) if tokens == "same" else gradient(model, slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4), 2)
+    found = (
+        gradient(model, slice(0, 8), 1)
+        if tokens == "same"
+        else gradient(model, slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4), 2)
+    )
     return float((found - wanted).abs().max() / wanted.abs().max())
 
 
@@ -253,7 +283,10 @@ def adapter_off() -> dict[str, float]:
 
     def lora() -> nn.Module:
         torch.manual_seed(5)
-        model = get_peft_model(build(1, tie=False), LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")).double()
+        model = get_peft_model(
+            build(1, tie=False),
+            LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM"),
+        ).double()
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 nn.init.normal_(parameter, std=0.1)
@@ -267,13 +300,21 @@ def adapter_off() -> dict[str, float]:
     fully_shard(student)
     batch = batches()[0]
     losses = {}
-    for model, part, ranks in ((alone, slice(0, 8), 1), (student, slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4), 2)):
+    for model, part, ranks in (
+        (alone, slice(0, 8), 1),
+        (student, slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4), 2),
+    ):
         teacher = AdapterOffTeacher(model)
         for _ in range(2):  # the second time with what the first has left
             model.zero_grad()
             hidden, head = teacher.hidden({"input_ids": batch["input_ids"][part]})
             request = LossRequest(
-                labels_BT=batch["labels"][part], ce_scale=0.01, kl_scale=0.01, teacher_hidden_BTK=hidden, teacher_head=head, token_loss=TERM
+                labels_BT=batch["labels"][part],
+                ce_scale=0.01,
+                kl_scale=0.01,
+                teacher_hidden_BTK=hidden,
+                teacher_head=head,
+                token_loss=TERM,
             )
             result = model(input_ids=batch["input_ids"][part], holdfast=Sealed(request))["result"].value
             (result.loss * ranks).backward()
@@ -301,7 +342,11 @@ def through_the_trainer(out: Path, everything: bool) -> None:
         wanted = {} if name == "direct" else online if label == SHARDED else spec(name, label)
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
-                out / "work", wanted, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation, **SETTINGS
+                out / "work",
+                wanted,
+                per_device_train_batch_size=BATCH // 2 // accumulation,
+                gradient_accumulation_steps=accumulation,
+                **SETTINGS,
             )
             if label != SHARDED:
                 trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before
@@ -322,7 +367,9 @@ def through_the_trainer(out: Path, everything: bool) -> None:
                     state_survives(trainer, out / "state")
             except Exception as error:  # each case has a test of its own
                 found = {}
-                (out / f"{name}.{label}.{accumulation}.{dist.get_rank()}.txt").write_text("".join(traceback.format_exception(error)))
+                (out / f"{name}.{label}.{accumulation}.{dist.get_rank()}.txt").write_text(
+                    "".join(traceback.format_exception(error))
+                )
             if found and dist.get_rank() == 0:
                 save_file(found, str(out / f"{name}.{label}.{accumulation}.safetensors"))
             dist.barrier()
@@ -340,7 +387,9 @@ def state_survives(trainer: Any, folder: Path) -> None:
     for t in average.values():
         t.zero_()
     trainer._load_retention_state(str(folder))
-    assert all(torch.equal(whole(t), held[n]) for n, t in trainer.active[0].shadow.items()), "the average is not what was saved"
+    assert all(torch.equal(whole(t), held[n]) for n, t in trainer.active[0].shadow.items()), (
+        "the average is not what was saved"
+    )
 
 
 def mixed_precision(layout: str) -> dict[str, str]:
@@ -359,14 +408,25 @@ def mixed_precision(layout: str) -> dict[str, str]:
 
     student, start = build(1, tie=False).float(), build(2, tie=False).float()
     install_forward(student)
-    shard(student, layout, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.bfloat16))
+    shard(
+        student,
+        layout,
+        mp_policy=MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.bfloat16
+        ),
+    )
     batch = batches()[0]
     hidden, head = OnlineTeacher(freeze_copy(start)).hidden({"input_ids": batch["input_ids"]})
     scale = torch.tensor(1 / 77)
     room.annealed_loss = spy
     try:
         request = LossRequest(
-            labels_BT=batch["labels"], ce_scale=scale, kl_scale=scale, teacher_hidden_BTK=hidden, teacher_head=head, token_loss=TERM
+            labels_BT=batch["labels"],
+            ce_scale=scale,
+            kl_scale=scale,
+            teacher_hidden_BTK=hidden,
+            teacher_head=head,
+            token_loss=TERM,
         )
         out = student(input_ids=batch["input_ids"], holdfast=Sealed(request))
         out["result"].value.loss.backward()
@@ -396,7 +456,13 @@ def main(out: Path, everything: bool) -> None:
     for teacher in TEACHERS:
         report["teachers"][teacher] = compare("root", teacher)
         report["gathers"][f"root / {teacher}"] = gathers("root", teacher)
-    for layout in ("own", "norm and head", "root, tied", "norm, embeddings and head, tied", "root, resharded after forward"):
+    for layout in (
+        "own",
+        "norm and head",
+        "root, tied",
+        "norm, embeddings and head, tied",
+        "root, resharded after forward",
+    ):
         report["gathers"][f"{layout} / replicated"] = gathers(layout, "replicated")
     report["adapter_off"] = adapter_off()
     report["evaluation"] = evaluation_after_update()

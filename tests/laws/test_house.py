@@ -23,55 +23,61 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 
 LAYERS: list[set[str]] = [
-    {"errors", "cache", "progress", "token_counts"},
-    {"results", "native", "environment"},
-    {"study_results", "residual_results", "ledger", "endpoint"},
-    {"ops", "checkpoints", "data", "theory", "selection"},
+    {"errors"},
+    {"support"},
+    {"config", "records"},
+    {"statistics", "ops", "checkpoints", "data", "theory"},
     {"retention", "models"},
     {"training", "evaluation"},
-    {"cost"},
-    {"studies", "reports"},
+    {"reports"},
+    {"runs"},
+    {"worlds"},
+    {"studies"},
     {"cli"},
     {"__main__"},
 ]
-"""Imports go down: a module imports from its own package and from lower layers."""
-
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("training/config.py", "evaluation"): "the `evaluation:` section is checked with the rest, so that all mistakes show at once",
-    ("training/run.py", "evaluation"): "a run measures before and after it trains",
-    ("training/run.py", "reports"): "a run ends with its pages",
-    ("studies", "reports"): "a study ends with its page",
-}
-"""(file or package, imported package): why. Only inside functions or for type checkers, so that the layers still load in order."""
+"""Imports go down, without exceptions: a module imports from its own package and from lower layers."""
 
 ONLY_IN: dict[str, set[str]] = {
-    "trl": {"training"},
+    "trl": {"training", "runs"},
     "peft": {"training"},
-    "openai": {"endpoint"},
+    "openai": {"support"},
     "fundus": {"data"},
-    "accelerate": {"training"},
+    "accelerate": {"training", "runs"},
     "lm_eval": {"evaluation"},
     "plotly": {"reports"},
-    "transformers": {"training", "evaluation", "studies", "data", "models", "environment"},
-    "datasets": {"training", "evaluation", "studies", "data", "environment"},
-    "torch": {"ops", "checkpoints", "theory", "retention", "models", "training", "evaluation", "studies", "environment"},
+    "transformers": {"training", "evaluation", "runs", "worlds", "studies", "data", "models", "support"},
+    "datasets": {"training", "evaluation", "runs", "worlds", "studies", "data", "support"},
+    "torch": {
+        "ops",
+        "checkpoints",
+        "theory",
+        "retention",
+        "models",
+        "training",
+        "runs",
+        "evaluation",
+        "worlds",
+        "studies",
+        "support",
+    },
 }
 """Which rooms know a library, imports for type checkers aside."""
 
 LIGHT = [
     "holdfast",
     "holdfast.errors",
-    "holdfast.results",
-    "holdfast.ledger",
-    "holdfast.endpoint",
+    "holdfast.records.run",
+    "holdfast.support.ledger",
+    "holdfast.support.endpoint",
     "holdfast.data.prepare.run",
     "holdfast.data.crawl",
     "holdfast.cli.data_crawl",
     "holdfast.cli.cost",
-    "holdfast.cost.estimate",
-    "holdfast.cost.hardware",
-    "holdfast.cost.request",
-    "holdfast.residual_results",
+    "holdfast.runs.cost.estimate",
+    "holdfast.runs.cost.hardware",
+    "holdfast.runs.cost.request",
+    "holdfast.records.residual",
     "holdfast.reports.residual_report",
     "holdfast.studies.residual.plan",
     "holdfast.cli.update",
@@ -83,21 +89,21 @@ LIGHT = [
     "holdfast.evaluation.suite",
     "holdfast.evaluation.entries",
     "holdfast.evaluation.shipped",
-    "holdfast.evaluation.judge",
-    "holdfast.evaluation.sandbox",
-    "holdfast.evaluation.code_scores",
-    "holdfast.evaluation.win_rate",
-    "holdfast.evaluation.answers_store",
-    "holdfast.evaluation.compare_folders",
-    "holdfast.evaluation.gate",
-    "holdfast.evaluation.joint_scores",
+    "holdfast.evaluation.judge.judge",
+    "holdfast.evaluation.code.sandbox",
+    "holdfast.evaluation.code.code_scores",
+    "holdfast.evaluation.judge.win_rate",
+    "holdfast.evaluation.judge.answers_store",
+    "holdfast.evaluation.compare.folders",
+    "holdfast.evaluation.compare.gate",
+    "holdfast.evaluation.compare.joint_scores",
     "holdfast.evaluation.averages",
-    "holdfast.evaluation.continual",
+    "holdfast.evaluation.compare.continual",
     "holdfast.cli.judge",
     "holdfast.cli.compare",
     "holdfast.cli.evaluate",
-    "holdfast.study_results",
-    "holdfast.selection",
+    "holdfast.records.study",
+    "holdfast.statistics.selection",
     "holdfast.reports.study_report",
     "holdfast.reports.study_text",
     "holdfast.theory.regression_study",
@@ -106,17 +112,17 @@ LIGHT = [
     "holdfast.cli.sweep",
     "holdfast.studies.tradeoff.space",
     "holdfast.studies.tradeoff.study",
-    "holdfast.evaluation.compare",
-    "holdfast.training.launch",
-    "holdfast.training.config",
+    "holdfast.evaluation.compare.samples",
+    "holdfast.runs.launch",
+    "holdfast.runs.config",
 ]
 """Modules that load without torch."""
 
 UNDOCUMENTED: dict[str, str] = {
-    "study_results.py StudyRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
-    "residual_results.py ResidualRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
-    "results.py Comparison.from_json": "the inverse of to_jsonable, as in Evaluation",
-    "results.py RunRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
+    "records/study.py StudyRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
+    "records/residual.py ResidualRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
+    "records/comparison.py Comparison.from_json": "the inverse of to_jsonable, as in Evaluation",
+    "records/run.py RunRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
 }
 """Longer public functions without a docstring."""
 
@@ -152,7 +158,10 @@ def room_of(file: str) -> str:
 
 @cache
 def sources() -> dict[str, ast.Module]:
-    return {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8"))
+        for p in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 @cache
@@ -167,7 +176,11 @@ def imports_of(file: str, node: ast.AST, when: str = "at import") -> Iterator[Im
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"{file}:{child.lineno}: relative import; the house writes whole names"
             if child.module == "holdfast":  # `from holdfast import results`
-                yield from (Import(file, child.lineno, f"holdfast.{a.name}", when) for a in child.names if not a.name.startswith("__"))
+                yield from (
+                    Import(file, child.lineno, f"holdfast.{a.name}", when)
+                    for a in child.names
+                    if not a.name.startswith("__")
+                )
             else:
                 yield Import(file, child.lineno, str(child.module), when)
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
@@ -186,14 +199,6 @@ def layer_of(room: str) -> int:
     raise AssertionError(f"{room} is in no layer: add it to LAYERS, and to the architecture")
 
 
-def excuse(found: Import) -> tuple[str, str] | None:
-    """The exception that covers an import, if one does."""
-    for who in (found.file, found.room):
-        if (who, str(found.target)) in EXCEPTIONS and found.when != "at import":
-            return who, str(found.target)
-    return None
-
-
 def goes_down(found: Import) -> bool:
     return found.target == found.room or layer_of(str(found.target)) < layer_of(found.room)
 
@@ -205,16 +210,13 @@ def test_imports_go_down_the_layers():
     """Lazy imports too: a layer that can only work with a higher one present is not below it."""
     inside = [i for i in imports() if i.target is not None and i.room != "__init__"]
     assert len(inside) > 100, "the walk over the imports is broken"
-    assert [str(i) for i in inside if not goes_down(i) and excuse(i) is None] == []
-
-
-def test_every_exception_is_still_needed():
-    used = {excuse(i) for i in imports() if i.target is not None and i.room != "__init__" and not goes_down(i)}
-    assert set(EXCEPTIONS) - used == set()
+    assert [str(i) for i in inside if not goes_down(i)] == []
 
 
 def test_the_top_module_imports_nothing_until_asked():
-    assert [str(i) for i in imports() if i.file == "__init__.py" and i.target is not None and i.when != "for type checkers"] == []
+    assert [
+        str(i) for i in imports() if i.file == "__init__.py" and i.target is not None and i.when != "for type checkers"
+    ] == []
 
 
 def test_libraries_stay_in_their_rooms():
@@ -222,7 +224,9 @@ def test_libraries_stay_in_their_rooms():
     strays = [
         str(i)
         for i in imports()
-        if i.when != "for type checkers" and i.module.partition(".")[0] in ONLY_IN and i.room not in ONLY_IN[i.module.partition(".")[0]]
+        if i.when != "for type checkers"
+        and i.module.partition(".")[0] in ONLY_IN
+        and i.room not in ONLY_IN[i.module.partition(".")[0]]
     ]
     assert strays == []
 
@@ -230,12 +234,14 @@ def test_libraries_stay_in_their_rooms():
 def test_the_method_rooms_know_no_trainer():
     """Type checkers aside only `datasets` may be named, by methods that change data."""
     hosts = {"trl", "peft", "accelerate", "datasets", "transformers"}
-    found = [i for i in imports() if i.room in ("ops", "checkpoints", "retention") and i.module.partition(".")[0] in hosts]
+    found = [
+        i for i in imports() if i.room in ("ops", "checkpoints", "retention") and i.module.partition(".")[0] in hosts
+    ]
     assert [str(i) for i in found if not (i.room == "retention" and i.when == "for type checkers")] == []
 
 
 def test_records_and_errors_need_python_only():
-    outside = [i for i in imports() if i.file in ("errors.py", "results.py") and i.target is None]
+    outside = [i for i in imports() if (i.file == "errors.py" or i.room == "records") and i.target is None]
     assert [str(i) for i in outside if i.module.partition(".")[0] not in sys.stdlib_module_names] == []
 
 
@@ -243,7 +249,10 @@ def test_light_modules_load_no_torch():
     code = "\n".join(
         [
             "import importlib, sys",
-            *(f"importlib.import_module({m!r}); print({m!r}, *({{'torch', 'transformers'}} & set(sys.modules)))" for m in LIGHT),
+            *(
+                f"importlib.import_module({m!r}); print({m!r}, *({{'torch', 'transformers'}} & set(sys.modules)))"
+                for m in LIGHT
+            ),
         ]
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -269,14 +278,18 @@ def test_every_file_says_what_it_is():
     assert [file for file, tree in sources().items() if tree.body and not ast.get_docstring(tree)] == []
 
 
-def public_definitions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ast.ClassDef | None]]:
+def public_definitions() -> Iterator[
+    tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ast.ClassDef | None]
+]:
     """Every public function, class and method of a public class, with the class that holds it."""
 
     def below(
         file: str, holder: ast.Module | ast.ClassDef
     ) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ast.ClassDef | None]]:
         for node in holder.body:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith(
+                "_"
+            ):
                 yield file, node, holder if isinstance(holder, ast.ClassDef) else None
                 if isinstance(node, ast.ClassDef):
                     yield from below(file, node)
@@ -352,9 +365,18 @@ def test_nothing_unpickles():
     """No pickle and its kin, no `torch.load`, no numpy objects: weights are safetensors, records are JSON."""
     kin = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
     assert [str(i) for i in imports() if i.module.partition(".")[0] in kin] == []
-    loads = [f"{file}:{node.lineno}" for file, node, name in calls() if name in ("torch.load", "torch.save", "pd.read_pickle", "pandas.read_pickle")]
+    loads = [
+        f"{file}:{node.lineno}"
+        for file, node, name in calls()
+        if name in ("torch.load", "torch.save", "pd.read_pickle", "pandas.read_pickle")
+    ]
     assert loads == []
-    assert [f"{f}:{n.lineno}" for f, n, _ in calls() for k in n.keywords if k.arg == "allow_pickle" and not is_false(k.value)] == []
+    assert [
+        f"{f}:{n.lineno}"
+        for f, n, _ in calls()
+        for k in n.keywords
+        if k.arg == "allow_pickle" and not is_false(k.value)
+    ] == []
 
 
 def is_false(node: ast.expr) -> bool:
@@ -366,20 +388,36 @@ def test_remote_code_is_only_what_the_user_asks_for():
     found = [(f, n.lineno, k.value) for f, n, _ in calls() for k in n.keywords if k.arg == "trust_remote_code"]
     assert found, "nothing passes trust_remote_code on; has it been renamed?"
     assert [f"{file}:{line}" for file, line, value in found if isinstance(value, ast.Constant) and value.value] == []
-    ran = [f"{file}:{node.lineno}" for file, node, name in calls() if name in ("eval", "exec", "builtins.eval", "builtins.exec")]
-    assert [place for place in ran if not place.startswith("evaluation/sandbox_child.py:")] == [], "text is run as a program in the sandbox alone"
+    ran = [
+        f"{file}:{node.lineno}"
+        for file, node, name in calls()
+        if name in ("eval", "exec", "builtins.eval", "builtins.exec")
+    ]
+    assert [place for place in ran if not place.startswith("evaluation/code/sandbox_child.py:")] == [], (
+        "text is run as a program in the sandbox alone"
+    )
     assert len(ran) == 1, "the sandbox runs its program in one place"
 
 
 def test_only_the_command_line_prints():
     """A library draws on the console it is given, or logs."""
     assert any(name == "print" for _, _, name in calls())
-    assert [f"{file}:{node.lineno}" for file, node, name in calls() if name == "print" and not file.startswith("cli/")] == []
+    assert [
+        f"{file}:{node.lineno}" for file, node, name in calls() if name == "print" and not file.startswith("cli/")
+    ] == []
 
 
 def test_nothing_seeds_or_sets_threads_at_import():
     """State of the whole process is changed by no module's mere import."""
-    owners = ("torch.manual_seed", "torch.set_", "random.seed", "np.random.seed", "numpy.random.seed", "logging.basicConfig", "os.environ")
+    owners = (
+        "torch.manual_seed",
+        "torch.set_",
+        "random.seed",
+        "np.random.seed",
+        "numpy.random.seed",
+        "logging.basicConfig",
+        "os.environ",
+    )
     found = [
         f"{file}:{node.lineno}"
         for file, tree in sources().items()
@@ -394,7 +432,9 @@ def test_nothing_seeds_or_sets_threads_at_import():
 def tracked_files() -> list[Path]:
     """Files that git holds or would take in; the whole tree of a source archive without git."""
     try:
-        done = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         folders = ("src", "tests", "docs", "configs", "examples", "benchmarks")
         return [p for f in folders for p in (ROOT / f).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
@@ -411,12 +451,17 @@ def test_no_file_names_a_machine():
         except (UnicodeDecodeError, FileNotFoundError):  # a binary file, or one deleted but not yet committed
             continue
         read += 1
-        found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()}" for m in homes.finditer(text)]
+        found += [
+            f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()}"
+            for m in homes.finditer(text)
+        ]
     assert read > 50
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["/" + "home/me/model", "see /" + "root/x", "'/" + "work/data/a.jsonl'", "/" + "Users/me/x"])
+@pytest.mark.parametrize(
+    "text", ["/" + "home/me/model", "see /" + "root/x", "'/" + "work/data/a.jsonl'", "/" + "Users/me/x"]
+)
 def test_the_search_for_machines_finds_them(text, tmp_path, monkeypatch):
     (tmp_path / "a.md").write_text(text)
     files = [tmp_path / "a.md"] + [ROOT / "pyproject.toml"] * 51

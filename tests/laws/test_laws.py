@@ -10,7 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import ALL, BESIDE, CASES, FIRST, KINDS, OFF, REPLAY, largest_difference, make_trainer, methods, spec, weights
+from cases import (
+    ALL,
+    BESIDE,
+    CASES,
+    FIRST,
+    KINDS,
+    OFF,
+    REPLAY,
+    largest_difference,
+    make_trainer,
+    methods,
+    spec,
+    weights,
+)
 
 from holdfast.retention.registry import METHODS, parse_retention
 
@@ -44,7 +57,9 @@ def test_all_off_together_is_direct_bit_for_bit_under_lora(tmp_path):
     assert largest_difference(direct(peft=True)[0], weights(off)) == 0.0
 
 
-@pytest.mark.parametrize(("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL])
+@pytest.mark.parametrize(
+    ("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL]
+)
 def test_an_active_method_changes_the_run(name, label, tmp_path):
     active = make_trainer(tmp_path, spec(name, label))
     active.train()
@@ -59,7 +74,11 @@ def test_an_active_method_changes_the_run(name, label, tmp_path):
 @pytest.mark.parametrize(
     ("name", "label", "peft"),
     [
-        pytest.param(*case, peft, marks=[] if case in FIRST and case[0] in KINDS and not (peft and case != FIRST[0]) else pytest.mark.slow)
+        pytest.param(
+            *case,
+            peft,
+            marks=[] if case in FIRST and case[0] in KINDS and not (peft and case != FIRST[0]) else pytest.mark.slow,
+        )
         for peft in (False, True)
         for case in ALL
     ],
@@ -76,14 +95,17 @@ def test_save_and_resume_gives_the_weights_of_no_interruption(name, label, peft,
 
 
 @pytest.mark.parametrize(
-    ("name", "label"), [pytest.param(*case, marks=[] if case in FIRST and case[0] in KINDS else pytest.mark.slow) for case in ALL]
+    ("name", "label"),
+    [pytest.param(*case, marks=[] if case in FIRST and case[0] in KINDS else pytest.mark.slow) for case in ALL],
 )
 def test_gradient_accumulation_changes_nothing_but_rounding(name, label, tmp_path):
     """One batch of 4, and 4 micro-batches of 1, under plain SGD (Adam would blow rounding up): token counts are global, penalties act once."""
     settings = dict(optim="sgd", learning_rate=0.1)
     one = make_trainer(tmp_path, spec(name, label), per_device_train_batch_size=4, **settings)
     one.train()
-    four = make_trainer(tmp_path, spec(name, label), per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
+    four = make_trainer(
+        tmp_path, spec(name, label), per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings
+    )
     four.train()
     assert largest_difference(weights(one), weights(four)) < 2e-6
 
@@ -107,7 +129,9 @@ def test_documents_itself(name):
         assert len(field.metadata.get("help", "")) > 10, f"{name}.{field.name} has no help"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in METHODS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in METHODS]
+)
 def test_no_state_leaks_between_runs(name, tmp_path):
     """The same method value in two runs gives the same weights as in one."""
     label = next(iter(CASES[name]))
@@ -125,7 +149,12 @@ def test_no_state_leaks_between_runs(name, tmp_path):
 
 
 def test_methods_compose(tmp_path):
-    together = {"label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.1}, "sfa": {"p": 0.5}, "replay": CASES["replay"]["10 %"]}
+    together = {
+        "label_annealing": {"weight": 1.0},
+        "l2": {"coefficient": 0.1},
+        "sfa": {"p": 0.5},
+        "replay": CASES["replay"]["10 %"],
+    }
     trainer = make_trainer(tmp_path, together)
     trainer.train()
     logged = [r for r in trainer.state.log_history if "loss" in r][-1]
@@ -166,7 +195,9 @@ def test_sfa_every_step_is_l2_under_sgd(tmp_path):
     common = dict(optim="sgd", max_grad_norm=0.0, max_steps=8)
     l2 = make_trainer(tmp_path, {"l2": {"coefficient": strength}}, learning_rate=eta, **common)
     l2.train()
-    sfa = make_trainer(tmp_path, {"sfa": {"every": 1, "beta": eta * strength}}, learning_rate=eta / (1 - eta * strength), **common)
+    sfa = make_trainer(
+        tmp_path, {"sfa": {"every": 1, "beta": eta * strength}}, learning_rate=eta / (1 - eta * strength), **common
+    )
     sfa.train()
     assert largest_difference(weights(l2), weights(sfa)) < 1e-6
     direct = make_trainer(tmp_path, {}, learning_rate=eta, **common)
@@ -174,7 +205,9 @@ def test_sfa_every_step_is_l2_under_sgd(tmp_path):
     assert largest_difference(weights(l2), weights(direct)) > 1e-3
 
 
-@pytest.mark.parametrize(("p", "total", "expected"), [(0.25, 8, [2, 4, 6, 8]), (0.3, 10, [3, 6, 9, 10]), (1.0, 5, [5]), (0.01, 3, [1, 2, 3])])
+@pytest.mark.parametrize(
+    ("p", "total", "expected"), [(0.25, 8, [2, 4, 6, 8]), (0.3, 10, [3, 6, 9, 10]), (1.0, 5, [5]), (0.01, 3, [1, 2, 3])]
+)
 def test_sfa_averages_at_the_papers_steps_once_each(p, total, expected):
     from holdfast.retention.averaging import SequentialAveraging
 
@@ -215,7 +248,9 @@ def test_anchor_of_another_shape_is_refused(tmp_path):
     from tiny import build_model
 
     build_model(width=16).save_pretrained(tmp_path / "other")
-    with pytest.raises(ConfigError, match=r"sfa.previous: .* does not fit.*\n.*expected \(320, 32\), the checkpoint has \(320, 16\)"):
+    with pytest.raises(
+        ConfigError, match=r"sfa.previous: .* does not fit.*\n.*expected \(320, 32\), the checkpoint has \(320, 16\)"
+    ):
         make_trainer(tmp_path, {"sfa": {"previous": str(tmp_path / "other")}})
 
 
@@ -274,7 +309,9 @@ def test_direct_agrees_with_trl(tmp_path):
 
     from tiny import build_model, build_tokenizer
 
-    theirs = SFTTrainer(model=build_model(), args=ours.args, train_dataset=Dataset.from_list(rows()), processing_class=build_tokenizer())
+    theirs = SFTTrainer(
+        model=build_model(), args=ours.args, train_dataset=Dataset.from_list(rows()), processing_class=build_tokenizer()
+    )
     ours.train()
     theirs.train()
     assert largest_difference(weights(ours), weights(theirs)) < 1e-6
@@ -315,7 +352,9 @@ def test_mixture_of_experts_agrees_with_trl(tmp_path):
 def test_gradient_checkpointing_changes_nothing(peft, tmp_path):
     results = []
     for checkpointing in (False, True):
-        trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 1.0}}, peft=peft, gradient_checkpointing=checkpointing)
+        trainer = make_trainer(
+            tmp_path, {"label_annealing": {"weight": 1.0}}, peft=peft, gradient_checkpointing=checkpointing
+        )
         trainer.train()
         results.append(weights(trainer))
     assert largest_difference(*results) < 1e-6
@@ -324,7 +363,9 @@ def test_gradient_checkpointing_changes_nothing(peft, tmp_path):
 @pytest.mark.parametrize("peft", [False, True])
 def test_bf16_autocast_reaches_the_teacher_too(peft, tmp_path):
     """Student and teacher run under the same autocast, so the KL of a student that has not moved is still zero."""
-    trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 1.0}, "sfa": {"p": 0.5}}, peft=peft, bf16=True, logging_steps=1)
+    trainer = make_trainer(
+        tmp_path, {"label_annealing": {"weight": 1.0}, "sfa": {"p": 0.5}}, peft=peft, bf16=True, logging_steps=1
+    )
     trainer.train()
     logged = [r for r in trainer.state.log_history if "kl" in r]
     assert logged[0]["kl"] == 0.0
@@ -332,7 +373,9 @@ def test_bf16_autocast_reaches_the_teacher_too(peft, tmp_path):
     assert all(p.dtype == torch.float32 for p in weights(trainer).values())
 
 
-@pytest.mark.parametrize(("name", "label"), [case if case[0] == "sfa" else pytest.param(*case, marks=pytest.mark.slow) for case in FIRST])
+@pytest.mark.parametrize(
+    ("name", "label"), [case if case[0] == "sfa" else pytest.param(*case, marks=pytest.mark.slow) for case in FIRST]
+)
 def test_a_bf16_model_is_trained_as_a_float32_one(name, label, tmp_path):
     """Weights, gradients and optimiser in bfloat16: every method goes where it goes in float32, as far as bfloat16 can say."""
 
@@ -365,7 +408,9 @@ def test_a_float32_anchor_is_not_rounded_to_a_bf16_run(tmp_path):
         p.grad = torch.zeros_like(p)
     l2.add_gradient(named, StepInfo(step=1, total_steps=2))
     exact = {n: p.detach() for n, p in start.named_parameters()}
-    rounding = torch.cat([(named[n].float() - p).flatten() for n, p in exact.items()])  # all that differs is the rounding of the weights
+    rounding = torch.cat(
+        [(named[n].float() - p).flatten() for n, p in exact.items()]
+    )  # all that differs is the rounding of the weights
     found = torch.cat([named[n].grad.float().flatten() for n in exact])
     assert rounding.abs().max() > 0
     torch.testing.assert_close(found, rounding, rtol=2**-8, atol=0)
@@ -433,8 +478,15 @@ def test_several_replays_each_reach_their_share(tmp_path):
     from holdfast.retention.replay import stacked
 
     for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {i} is an old sentence about {name}."}}\n' for i in range(400)))
-    replays = retention([{"replay": {"data": str(tmp_path / f"{n}.jsonl"), "fraction": f, "unit": "examples"}} for n, f in (("a", 0.2), ("b", 0.3))])
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(f'{{"text": "{name} {i} is an old sentence about {name}."}}\n' for i in range(400))
+        )
+    replays = retention(
+        [
+            {"replay": {"data": str(tmp_path / f"{n}.jsonl"), "fraction": f, "unit": "examples"}}
+            for n, f in (("a", 0.2), ("b", 0.3))
+        ]
+    )
     trainer = make_trainer(tmp_path, {})
     host = type(trainer)
     mixed = host(
@@ -456,7 +508,9 @@ def test_a_host_that_leaves_data_alone_refuses_replay(tmp_path):
 
     arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
     with pytest.raises(ConfigError, match="replay changes the training data"):
-        RetentionTrainer(model=build_model(), args=arguments, retain=methods({"replay": CASES["replay"]["10 %"]}, tmp_path))
+        RetentionTrainer(
+            model=build_model(), args=arguments, retain=methods({"replay": CASES["replay"]["10 %"]}, tmp_path)
+        )
 
 
 def test_methods_follow_parameters_that_become_sharded(tmp_path):
@@ -473,7 +527,8 @@ def test_methods_follow_parameters_that_become_sharded(tmp_path):
         mesh = init_device_mesh("cpu", (1,))
         start = torch.randn(6, 4)
         l2, sfa = (
-            m.start(Anchors({"w": torch.nn.Parameter(start.clone())})) for m in retention([{"l2": {"coefficient": 0.5}}, {"sfa": {"every": 1}}])
+            m.start(Anchors({"w": torch.nn.Parameter(start.clone())}))
+            for m in retention([{"l2": {"coefficient": 0.5}}, {"sfa": {"every": 1}}])
         )
         moved = start + 1.0
         parameter = torch.nn.Parameter(distribute_tensor(moved, mesh, [Shard(0)]))

@@ -24,14 +24,18 @@ def two_ranks(tmp_path_factory):
 def test_two_ranks_equal_one(stage, name, label, two_ranks, tmp_path):
     from safetensors.torch import load_file
 
-    one = make_trainer(tmp_path, {} if name == "direct" else spec(name, label), per_device_train_batch_size=BATCH, **SETTINGS)
+    one = make_trainer(
+        tmp_path, {} if name == "direct" else spec(name, label), per_device_train_batch_size=BATCH, **SETTINGS
+    )
     one.train()
     for accumulation in ACCUMULATION[stage]:
         stem = f"{stage}.{name}.{label}.{accumulation}"
         for problem in two_ranks.glob(f"{stem}.*.txt"):
             pytest.fail(problem.read_text())
         two = load_file(str(two_ranks / f"{stem}.safetensors"))
-        assert largest_difference(weights(one), {n: two[n] for n in weights(one)}) < 2e-6, f"{accumulation} micro-batches a step"
+        assert largest_difference(weights(one), {n: two[n] for n in weights(one)}) < 2e-6, (
+            f"{accumulation} micro-batches a step"
+        )
 
 
 @pytest.mark.parametrize("stage", [1, 2])

@@ -55,7 +55,13 @@ def resume(out: Path, stage: int) -> None:
     more = {**SETTINGS, "optim": "adamw_torch", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 2}
     for checkpoint in (None, out / "work" / "run" / "checkpoint-2"):
         trainer = make_trainer(
-            out / "work", TOGETHER, per_device_train_batch_size=2, gradient_accumulation_steps=2, use_cpu=False, deepspeed=settings(stage), **more
+            out / "work",
+            TOGETHER,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            use_cpu=False,
+            deepspeed=settings(stage),
+            **more,
         )
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if trainer.is_world_process_zero():
@@ -76,7 +82,9 @@ def main(out: Path) -> None:
                     out / "work", wanted, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation,
                     use_cpu=False, deepspeed=settings(stage), **SETTINGS,
                 )  # fmt: skip
-                assert trainer.is_deepspeed_enabled and trainer.accelerator.num_processes == 2, "expected DeepSpeed over two processes"
+                assert trainer.is_deepspeed_enabled and trainer.accelerator.num_processes == 2, (
+                    "expected DeepSpeed over two processes"
+                )
                 file = out / f"{stage}.{name}.{label}.{accumulation}.safetensors"
                 try:
                     trainer.train()
@@ -87,7 +95,9 @@ def main(out: Path) -> None:
                     elif stage == 3:
                         trainer.accelerator.get_state_dict(trainer.deepspeed)
                 except Exception as error:  # each case has a test of its own
-                    file.with_suffix(f".{trainer.args.process_index}.txt").write_text("".join(traceback.format_exception(error)))
+                    file.with_suffix(f".{trainer.args.process_index}.txt").write_text(
+                        "".join(traceback.format_exception(error))
+                    )
                 trainer.accelerator.wait_for_everyone()
 
 

@@ -14,7 +14,9 @@ from holdfast.ops import annealing_chunked, native
 from holdfast.ops.annealing import IGNORE, NonFiniteLogits, annealed_loss, default_chunk_rows, describe_backend
 from holdfast.ops.heads import Head
 
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine")
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine"
+)
 NATIVE = pytest.param("native", marks=needs_compiler)
 
 
@@ -35,7 +37,9 @@ def problem(
     g = torch.Generator().manual_seed(seed)
 
     def r(*shape):
-        return torch.randn(*shape, generator=g).to(dtype)  # values that float32 holds exactly, so that precisions can be compared
+        return torch.randn(*shape, generator=g).to(
+            dtype
+        )  # values that float32 holds exactly, so that precisions can be compared
 
     labels = torch.randint(0, vocabulary, (rows,), generator=g)
     labels[torch.rand(rows, generator=g) < ignored] = IGNORE
@@ -46,7 +50,10 @@ def problem(
         labels=labels,
         teacher_hidden=r(rows, teacher_width),
         teacher=Head(
-            weight_VH=r(teacher_vocabulary, teacher_width) / 4, bias_V=r(teacher_vocabulary) if bias else None, softcap=softcap, logit_scale=scale
+            weight_VH=r(teacher_vocabulary, teacher_width) / 4,
+            bias_V=r(teacher_vocabulary) if bias else None,
+            softcap=softcap,
+            logit_scale=scale,
         ),
         mask=torch.rand(rows, generator=g) < 0.6,
         softcap=softcap,
@@ -95,8 +102,18 @@ def assert_same(a, b, *, tolerance):
     bias=st.booleans(),
     seed=st.integers(0, 10_000),
 )
-def test_agrees_with_the_reference_in_float64(rows, vocabulary, extra, temperature, direction, chunk, softcap, scale, bias, seed):
-    p = problem(rows=rows, vocabulary=vocabulary, teacher_vocabulary=max(2, vocabulary + extra), softcap=softcap, scale=scale, bias=bias, seed=seed)
+def test_agrees_with_the_reference_in_float64(
+    rows, vocabulary, extra, temperature, direction, chunk, softcap, scale, bias, seed
+):
+    p = problem(
+        rows=rows,
+        vocabulary=vocabulary,
+        teacher_vocabulary=max(2, vocabulary + extra),
+        softcap=softcap,
+        scale=scale,
+        bias=bias,
+        seed=seed,
+    )
     options = dict(temperature=temperature, direction=direction)
     assert_same(run(p, backend="reference", **options), run(p, chunk_rows=chunk, **options), tolerance=1e-10)
 
@@ -106,7 +123,10 @@ def test_agrees_with_the_reference_in_float64(rows, vocabulary, extra, temperatu
 def test_float32_is_within_1e_6_of_the_float64_oracle(direction, temperature):
     p = problem(rows=64, vocabulary=300, teacher_vocabulary=300, width=16)
     exact = run(p, backend="reference", temperature=temperature, direction=direction)
-    single = {k: (v.detach().float().requires_grad_(v.requires_grad) if torch.is_tensor(v) and v.is_floating_point() else v) for k, v in p.items()}
+    single = {
+        k: (v.detach().float().requires_grad_(v.requires_grad) if torch.is_tensor(v) and v.is_floating_point() else v)
+        for k, v in p.items()
+    }
     single["teacher"] = Head(weight_VH=p["teacher"].weight_VH.float(), bias_V=p["teacher"].bias_V.float())
     assert_same(exact, run(single, temperature=temperature, direction=direction), tolerance=1e-6)
 
@@ -151,7 +171,15 @@ def test_zero_kl_scale_is_plain_cross_entropy_to_the_bit():
     p = problem(dtype=torch.float32)
     head = Head(weight_VH=p["weight"], bias_V=p["bias"])
     plain = annealed_loss(p["hidden"], head, p["labels"], ce_scale=0.1)
-    off = annealed_loss(p["hidden"], head, p["labels"], ce_scale=0.1, teacher_hidden_NK=p["teacher_hidden"], teacher_head=p["teacher"], kl_scale=0.0)
+    off = annealed_loss(
+        p["hidden"],
+        head,
+        p["labels"],
+        ce_scale=0.1,
+        teacher_hidden_NK=p["teacher_hidden"],
+        teacher_head=p["teacher"],
+        kl_scale=0.0,
+    )
     a = torch.autograd.grad(plain.loss, (p["hidden"], p["weight"], p["bias"]))
     b = torch.autograd.grad(off.loss, (p["hidden"], p["weight"], p["bias"]))
     assert torch.equal(plain.loss, off.loss)
@@ -182,7 +210,9 @@ def test_kl_is_exactly_zero_where_the_student_has_not_moved(direction, temperatu
 def test_a_tiny_kl_is_not_lost_to_rounding():
     """Student a hair from the teacher: the float32 KL and its gradient stay close to float64's."""
     p = problem(rows=64, vocabulary=500, teacher_vocabulary=500, teacher_width=16, width=16, bias=False)
-    moved = (p["weight"].detach() + 1e-3 * torch.randn(500, 16, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    moved = (
+        p["weight"].detach() + 1e-3 * torch.randn(500, 16, generator=torch.Generator().manual_seed(0))
+    ).requires_grad_()
 
     def kl(dtype):
         weight, hidden = moved.detach().to(dtype).requires_grad_(), p["hidden"].detach().to(dtype)
@@ -239,7 +269,9 @@ def test_a_kl_mask_that_selects_nothing_leaves_plain_cross_entropy(rows):
     p = as_dtype(problem(), torch.float32)
     p["mask"] = torch.zeros_like(p["mask"])
     result, grads = run(p, rows=rows)
-    plain = annealed_loss(p["hidden"], Head(weight_VH=p["weight"], bias_V=p["bias"]), p["labels"], ce_scale=0.13, rows=rows)
+    plain = annealed_loss(
+        p["hidden"], Head(weight_VH=p["weight"], bias_V=p["bias"]), p["labels"], ce_scale=0.13, rows=rows
+    )
     assert result.kl_sum == result.kl_count == 0
     assert result.loss == plain.loss
     for x, y in zip(grads, torch.autograd.grad(plain.loss * 1.7, [p["hidden"], p["weight"], p["bias"]]), strict=True):
@@ -267,7 +299,9 @@ def test_no_graph_is_kept_without_grad():
 def test_padding_rows_of_either_vocabulary_carry_no_mass():
     p = problem(vocabulary=31, teacher_vocabulary=29, bias=False)
     narrow = dict(p, teacher=Head(weight_VH=p["teacher"].weight_VH))
-    wide = dict(p, teacher=Head(weight_VH=torch.cat([p["teacher"].weight_VH, 50 * torch.ones(40, 6, dtype=torch.float64)])))
+    wide = dict(
+        p, teacher=Head(weight_VH=torch.cat([p["teacher"].weight_VH, 50 * torch.ones(40, 6, dtype=torch.float64)]))
+    )
     # The student has 31 rows, so the padded teacher shares 31 with it; cut the student to see that rows past the common ones do not count.
     cut = {**p, "weight": p["weight"][:29].detach().requires_grad_(), "labels": p["labels"].clamp(max=28)}
     a, _ = run({**cut, "teacher": narrow["teacher"]})
@@ -351,7 +385,9 @@ def test_whole_logits_are_never_made(monkeypatch, rows, dtype):
         chunk_rows=chunk,
         rows=rows,
     ).loss.backward()
-    assert chunk * vocabulary * 4 <= max(sizes) <= 2 * chunk * vocabulary * 4  # bfloat16 gradients of four chunks together
+    assert (
+        chunk * vocabulary * 4 <= max(sizes) <= 2 * chunk * vocabulary * 4
+    )  # bfloat16 gradients of four chunks together
     assert sum(sizes) < count * vocabulary * 4 / 8
 
 
@@ -374,10 +410,16 @@ STAGES = ["eager", NATIVE, pytest.param("compiled", marks=pytest.mark.slow)]
 
 def as_dtype(p, dtype):
     """The same problem in another dtype, with the same (rounded) values."""
-    cast = {k: (v.detach().to(dtype).requires_grad_(v.requires_grad) if torch.is_tensor(v) and v.is_floating_point() else v) for k, v in p.items()}
+    cast = {
+        k: (v.detach().to(dtype).requires_grad_(v.requires_grad) if torch.is_tensor(v) and v.is_floating_point() else v)
+        for k, v in p.items()
+    }
     t = p["teacher"]
     cast["teacher"] = Head(
-        weight_VH=t.weight_VH.to(dtype), bias_V=None if t.bias_V is None else t.bias_V.to(dtype), softcap=t.softcap, logit_scale=t.logit_scale
+        weight_VH=t.weight_VH.to(dtype),
+        bias_V=None if t.bias_V is None else t.bias_V.to(dtype),
+        softcap=t.softcap,
+        logit_scale=t.logit_scale,
     )
     return cast
 
@@ -403,8 +445,18 @@ def test_this_machine_has_the_stage(rows):
     bias=st.booleans(),
     seed=st.integers(0, 10_000),
 )
-def test_every_stage_agrees_with_the_reference(rows, count, vocabulary, extra, temperature, direction, beta, chunk, softcap, scale, bias, seed):
-    p = problem(rows=count, vocabulary=vocabulary, teacher_vocabulary=max(2, vocabulary + extra), softcap=softcap, scale=scale, bias=bias, seed=seed)
+def test_every_stage_agrees_with_the_reference(
+    rows, count, vocabulary, extra, temperature, direction, beta, chunk, softcap, scale, bias, seed
+):
+    p = problem(
+        rows=count,
+        vocabulary=vocabulary,
+        teacher_vocabulary=max(2, vocabulary + extra),
+        softcap=softcap,
+        scale=scale,
+        bias=bias,
+        seed=seed,
+    )
     options = dict(temperature=temperature, direction=direction, beta=beta)
     single = as_dtype(p, torch.float32)
     exact, exact_grads = run(as_dtype(single, torch.float64), backend="reference", **options)
@@ -426,7 +478,9 @@ def test_every_stage_agrees_with_the_reference(rows, count, vocabulary, extra, t
 @pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
 def test_bfloat16_gradients_are_within_half_a_percent(rows, vocabulary, direction):
     """Against float64 of the same (rounded) inputs; odd sizes reach the ends of every block."""
-    p = as_dtype(problem(rows=77, vocabulary=vocabulary, teacher_vocabulary=vocabulary, width=34, bias=False), torch.bfloat16)
+    p = as_dtype(
+        problem(rows=77, vocabulary=vocabulary, teacher_vocabulary=vocabulary, width=34, bias=False), torch.bfloat16
+    )
     exact, exact_grads = run(as_dtype(p, torch.float64), backend="reference", direction=direction)
     got, grads = run(p, rows=rows, direction=direction, chunk_rows=31)
     assert abs(got.loss.item() - exact.loss.item()) < 1e-4 * abs(exact.loss.item())
@@ -549,7 +603,9 @@ def test_the_figures_of_each_row_are_its_own():
     entropy = torch.distributions.Categorical(logits=z).entropy()
     torch.testing.assert_close(result.entropy_N, torch.where(used, entropy, 0.0))
     torch.testing.assert_close(result.entropy_sum, entropy[labelled].sum())
-    torch.testing.assert_close(result.ce_N[labelled], torch.nn.functional.cross_entropy(z[labelled], p["labels"][labelled], reduction="none"))
+    torch.testing.assert_close(
+        result.ce_N[labelled], torch.nn.functional.cross_entropy(z[labelled], p["labels"][labelled], reduction="none")
+    )
     assert not result.ce_N[~labelled].any()
     assert not result.kl_N[~p["mask"]].any()
     assert (result.kl_N[p["mask"]] > 0).all()
@@ -563,7 +619,8 @@ def test_beta_outside_0_and_1_is_refused(beta):
 
 
 @pytest.mark.parametrize(
-    ("option", "message"), [({"backend": "cuda"}, "got 'cuda'"), ({"rows": "fast"}, "got 'fast'"), ({"rows": "native"}, "float64")]
+    ("option", "message"),
+    [({"backend": "cuda"}, "got 'cuda'"), ({"rows": "fast"}, "got 'fast'"), ({"rows": "native"}, "float64")],
 )
 def test_unknown_and_unfit_backends_are_refused(option, message):
     with pytest.raises(ShapeError, match=message):

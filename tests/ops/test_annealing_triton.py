@@ -52,11 +52,19 @@ class Case:
     kl_scale: float = 1.9
 
     def run(
-        self, *, gradient: torch.dtype | Tensor | None = torch.float64, figures: Tensor | None = None, block: int | None = 128
+        self,
+        *,
+        gradient: torch.dtype | Tensor | None = torch.float64,
+        figures: Tensor | None = None,
+        block: int | None = 128,
     ) -> tuple[Tensor | None, Tensor]:
         """The row stage's gradient and figures; buffers start as NaN, so that what is not written shows."""
         z = self.z
-        figures = torch.full((len(z), len(FIGURES)), torch.nan, dtype=z.dtype, device=z.device) if figures is None else figures
+        figures = (
+            torch.full((len(z), len(FIGURES)), torch.nan, dtype=z.dtype, device=z.device)
+            if figures is None
+            else figures
+        )
         if isinstance(gradient, torch.dtype):
             gradient = torch.full(z.shape, torch.nan, dtype=gradient, device=z.device)
         rows_triton(
@@ -153,20 +161,28 @@ def make(
     )
 
 
-def assert_agrees(case: Case, *, block: int | None = 128, gradient_error: float = 1e-6, figure_error: float = 2e-6) -> None:
+def assert_agrees(
+    case: Case, *, block: int | None = 128, gradient_error: float = 1e-6, figure_error: float = 2e-6
+) -> None:
     """Gradient to a relative error in each row's norm (or 0.1: a probability near 1 is that exact), figures element by element."""
     gradient, figures = case.run(block=block)
     expected, expected_figures = case.reference()
     assert gradient is not None
     error = (gradient - expected).norm(dim=1)
-    assert (error <= gradient_error * (expected.norm(dim=1) + 0.1)).all(), f"gradient off by {error.tolist()} in {case.terms}"
+    assert (error <= gradient_error * (expected.norm(dim=1) + 0.1)).all(), (
+        f"gradient off by {error.tolist()} in {case.terms}"
+    )
     torch.testing.assert_close(figures.double(), expected_figures, rtol=figure_error, atol=figure_error)
 
 
-def errors_through_the_op(direction: str, dtype: torch.dtype, *, device: str, N: int, H: int, V: int) -> tuple[float, float]:
+def errors_through_the_op(
+    direction: str, dtype: torch.dtype, *, device: str, N: int, H: int, V: int
+) -> tuple[float, float]:
     """Relative errors of `annealed_loss` with this backend against its float64 reference: the loss', and the larger of the two gradients'."""
     generator = torch.Generator().manual_seed(0)
-    hidden, teacher_hidden, weight = (torch.randn(*shape, generator=generator).to(device, dtype) for shape in ((N, H), (N, H), (V, H)))
+    hidden, teacher_hidden, weight = (
+        torch.randn(*shape, generator=generator).to(device, dtype) for shape in ((N, H), (N, H), (V, H))
+    )
     weight *= 0.1
     labels = torch.randint(0, V, (N,), generator=generator).to(device)
     labels[::3] = -100
@@ -205,7 +221,9 @@ CORE = "values_and_gradients or different_length or overwrite or any_stride"
 
 
 @outside
-@pytest.mark.parametrize(("chosen", "least"), [(CORE, 25), pytest.param("", 60, marks=pytest.mark.slow)], ids=["core", "everything"])
+@pytest.mark.parametrize(
+    ("chosen", "least"), [(CORE, 25), pytest.param("", 60, marks=pytest.mark.slow)], ids=["core", "everything"]
+)
 def test_in_the_interpreter(chosen, least):
     """Runs `TestInTheInterpreter` in a process of its own; its report is this test's report."""
     command = [
@@ -224,7 +242,9 @@ def test_in_the_interpreter(chosen, least):
         __file__,
     ]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__))
+    )
     report = done.stdout[-6000:] + done.stderr[-2000:]
     assert done.returncode == 0, report
     counted = re.search(r"(\d+) passed", done.stdout)
@@ -260,7 +280,11 @@ class TestInTheInterpreter:
     def test_values_and_gradients(self, direction, temperature, capped):
         terms = replace(CAPPED if capped else PLAIN, direction=direction, temperature=temperature, beta=0.3)
         V, U = {0.7: (150, 150), 1.0: (131, 150), 2.5: (150, 131)}[temperature]
-        assert_agrees(make(V=V, U=U, terms=terms, bias=capped), gradient_error=3e-6 if capped else 1e-6, figure_error=5e-6 if capped else 2e-6)
+        assert_agrees(
+            make(V=V, U=U, terms=terms, bias=capped),
+            gradient_error=3e-6 if capped else 1e-6,
+            figure_error=5e-6 if capped else 2e-6,
+        )
 
     @pytest.mark.parametrize(("V", "U"), [(150, 150), (150, 131), (131, 150), (3, 90), (90, 3), (64, 64), (1, 1)])
     def test_vocabularies_of_different_length(self, V, U):
@@ -312,19 +336,37 @@ class TestInTheInterpreter:
         case = make(bias=True)
         before = [x.clone() for x in (case.z, case.w, case.bias, case.teacher_bias, case.labels, case.kl_rows)]
         case.run()
-        assert all(torch.equal(a, b) for a, b in zip(before, (case.z, case.w, case.bias, case.teacher_bias, case.labels, case.kl_rows), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                before, (case.z, case.w, case.bias, case.teacher_bias, case.labels, case.kl_rows), strict=True
+            )
+        )
 
     def test_rows_of_any_stride(self):
         """Buffers that are parts of larger ones, and nothing written beside them."""
         case = make(V=130, U=120)
         expected, figures = case.run(gradient=torch.bfloat16)
-        wide = [torch.full((3, 200), 7.0, dtype=d) for d in (torch.float32, torch.float32, torch.bfloat16, torch.float32)]
+        wide = [
+            torch.full((3, 200), 7.0, dtype=d) for d in (torch.float32, torch.float32, torch.bfloat16, torch.float32)
+        ]
         wide[0][:, 11:141], wide[1][:, 3:123] = case.z, case.w
         labels = torch.stack([case.labels, case.labels + 1], 1)[:, 0]
-        strided = replace(case, z=wide[0][:, 11:141], w=wide[1][:, 3:123], labels=labels, kl_rows=torch.stack([case.kl_rows] * 2, 1)[:, 0])
+        strided = replace(
+            case,
+            z=wide[0][:, 11:141],
+            w=wide[1][:, 3:123],
+            labels=labels,
+            kl_rows=torch.stack([case.kl_rows] * 2, 1)[:, 0],
+        )
         strided.run(gradient=wide[2][:, 5:135], figures=wide[3][:, 1:7])
         assert torch.equal(wide[2][:, 5:135], expected) and torch.equal(wide[3][:, 1:7], figures)
-        assert (wide[2][:, :5] == 7).all() and (wide[2][:, 135:] == 7).all() and (wide[3][:, 7:] == 7).all() and (wide[3][:, 0] == 7).all()
+        assert (
+            (wide[2][:, :5] == 7).all()
+            and (wide[2][:, 135:] == 7).all()
+            and (wide[3][:, 7:] == 7).all()
+            and (wide[3][:, 0] == 7).all()
+        )
 
     @pytest.mark.parametrize("terms", [PLAIN, CAPPED])
     def test_without_a_teacher(self, terms):
@@ -360,7 +402,9 @@ class TestInTheInterpreter:
 
     def test_no_rows(self):
         case = make(rows=1)
-        gradient, figures = replace(case, z=case.z[:0], w=case.w[:0], labels=case.labels[:0], kl_rows=case.kl_rows[:0]).run()
+        gradient, figures = replace(
+            case, z=case.z[:0], w=case.w[:0], labels=case.labels[:0], kl_rows=case.kl_rows[:0]
+        ).run()
         assert gradient.shape == (0, 150) and figures.shape == (0, len(FIGURES))
 
     @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -369,7 +413,9 @@ class TestInTheInterpreter:
         """Also in padding columns, and where the soft-cap would hide an infinity; in that row and that column of the figures only."""
         for V, U in ((100, 130), (130, 100)):
             case = make(rows=4, V=V, U=U, terms=terms)
-            good, good_figures = replace(case, z=case.z[3:], w=case.w[3:], labels=case.labels[3:], kl_rows=case.kl_rows[3:]).run()
+            good, good_figures = replace(
+                case, z=case.z[3:], w=case.w[3:], labels=case.labels[3:], kl_rows=case.kl_rows[3:]
+            ).run()
             case.z[0, V - 1] = case.z[1, 0] = value
             case.w[1, U - 1] = case.w[2, 0] = value
             gradient, figures = case.run()
@@ -380,7 +426,13 @@ class TestInTheInterpreter:
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_an_unmoved_student_has_no_divergence_at_all(self, direction):
         for temperature, base in product((0.7, 1.0, 2.5), (PLAIN, CAPPED)):
-            terms = replace(base, direction=direction, temperature=temperature, teacher_softcap=base.softcap, teacher_logit_scale=base.logit_scale)
+            terms = replace(
+                base,
+                direction=direction,
+                temperature=temperature,
+                teacher_softcap=base.softcap,
+                teacher_logit_scale=base.logit_scale,
+            )
             for V, U in ((100, 100), (150, 131), (131, 150)):
                 case = make(rows=1, V=V, U=U, terms=terms, bias=True)
                 common = min(V, U)
@@ -397,14 +449,19 @@ class TestInTheInterpreter:
             expected, figures = case.reference()
             assert 1e-10 < figures[0, KL] < 2e-5
             gradient, found = case.run(block=1024)
-            assert ((found.double() - figures)[:, KL].abs() <= 1e-3 * figures[:, KL]).all(), (found[:, KL] / figures[:, KL] - 1, apart)
+            assert ((found.double() - figures)[:, KL].abs() <= 1e-3 * figures[:, KL]).all(), (
+                found[:, KL] / figures[:, KL] - 1,
+                apart,
+            )
             assert ((gradient - expected).norm() / expected.norm()) < 1e-3
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_tiny_differences_of_tiny_logits_do_not_drown(self, direction):
         """Where p - q, or 1 - e^{-2 x} of the soft-cap, would lose every digit."""
         for base in (PLAIN, Terms(softcap=5.0, teacher_softcap=5.0)):
-            case = replace(make(rows=1, V=100, spread=1e-3, apart=1e-6, terms=replace(base, direction=direction)), ce_scale=0.0)
+            case = replace(
+                make(rows=1, V=100, spread=1e-3, apart=1e-6, terms=replace(base, direction=direction)), ce_scale=0.0
+            )
             expected, figures = case.reference()
             gradient, found = case.run()
             assert 0 < figures[0, KL] < 1e-11
@@ -442,7 +499,9 @@ class TestInTheInterpreter:
         case.labels = torch.tensor([3, 66, 4])
         assert case.run()[1][:, CORRECT].tolist() == [1, 1, 0]
 
-    @pytest.mark.parametrize(("dtype", "loss_error", "gradient_error"), [(torch.float32, 1e-6, 1e-6), (torch.bfloat16, 1e-6, 6e-3)])
+    @pytest.mark.parametrize(
+        ("dtype", "loss_error", "gradient_error"), [(torch.float32, 1e-6, 1e-6), (torch.bfloat16, 1e-6, 6e-3)]
+    )
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_through_the_op(self, direction, dtype, loss_error, gradient_error):
         errors = errors_through_the_op(direction, dtype, device="cpu", N=12, H=16, V=100)
@@ -465,12 +524,22 @@ class TestInTheInterpreter:
         seed=st.integers(0, 2**16),
         data=st.data(),
     )
-    def test_any_shape_and_any_option(self, rows, V, U, direction, temperature, beta, cap, scale, bias, apart, dtype, block, seed, data):
+    def test_any_shape_and_any_option(
+        self, rows, V, U, direction, temperature, beta, cap, scale, bias, apart, dtype, block, seed, data
+    ):
         terms = Terms(
-            logit_scale=scale, softcap=cap, teacher_logit_scale=scale, teacher_softcap=cap, temperature=temperature, direction=direction, beta=beta
+            logit_scale=scale,
+            softcap=cap,
+            teacher_logit_scale=scale,
+            teacher_softcap=cap,
+            temperature=temperature,
+            direction=direction,
+            beta=beta,
         )
         case = make(rows, V, U, terms=terms, bias=bias, apart=apart, dtype=dtype, seed=seed)
-        case.labels = torch.tensor(data.draw(st.lists(st.sampled_from([-100, 0, V - 1, V // 2]), min_size=rows, max_size=rows)))
+        case.labels = torch.tensor(
+            data.draw(st.lists(st.sampled_from([-100, 0, V - 1, V // 2]), min_size=rows, max_size=rows))
+        )
         case.kl_rows = torch.tensor(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
         expected, expected_figures = case.reference()
         gradient, figures = case.run(block=block)
@@ -510,7 +579,8 @@ VARIANTS = {
     | {"DIRECTION": "jsd", "BETA": 0.5, "OWN": True, "INVERSE_T": 0.4, "CAP": 30.0, "TEACHER_CAP": 30.0, "SCALE": 0.5},
     "no teacher": {"KL": False, "DIRECTION": "", "w_ptr": None, "kl_rows_ptr": None},
     "no gradient": {"WRITE": False, "gradient_ptr": None},
-    "float64": dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "gradient_ptr", "figures_ptr"), "*fp64") | {"SERIES": 15},
+    "float64": dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "gradient_ptr", "figures_ptr"), "*fp64")
+    | {"SERIES": 15},
 }
 
 
@@ -523,27 +593,50 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_here(variant, tmp_path, monke
     from triton.compiler import ASTSource
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    given = dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "figures_ptr"), "*fp32") | {"bias_ptr": None, "teacher_bias_ptr": None}
+    given = dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "figures_ptr"), "*fp32") | {
+        "bias_ptr": None,
+        "teacher_bias_ptr": None,
+    }
     given |= {"labels_ptr": "*i64", "kl_rows_ptr": "*u8", "gradient_ptr": "*bf16"}
     given |= dict.fromkeys(("V", "U", "z_stride", "w_stride", "gradient_stride", "figures_stride"), "i32")
-    given |= {"KL": True, "OWN": False, "DIRECTION": "forward", "WRITE": True, "SCALE": 1.0, "CAP": None, "TEACHER_SCALE": 1.0, "TEACHER_CAP": None}
+    given |= {
+        "KL": True,
+        "OWN": False,
+        "DIRECTION": "forward",
+        "WRITE": True,
+        "SCALE": 1.0,
+        "CAP": None,
+        "TEACHER_SCALE": 1.0,
+        "TEACHER_CAP": None,
+    }
     given |= {"INVERSE_T": 1.0, "BETA": 0.0, "SERIES": 8, "BLOCK": annealing_triton.BLOCK} | VARIANTS[variant]
     kernel = annealing_triton._row_kernel
     types = [t for t in given.values() if isinstance(t, str) and re.fullmatch(r"\*\w+|i32", t)]
     signature = {n: given[n] if given[n] in types else "constexpr" for n in kernel.arg_names}
     constants = {(i,): given[n] for i, n in enumerate(kernel.arg_names) if signature[n] == "constexpr"}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(kernel.arg_names) if signature[n] != "constexpr" and n != "figures_stride"}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, n in enumerate(kernel.arg_names)
+        if signature[n] != "constexpr" and n != "figures_stride"
+    }
     source = ASTSource(kernel, signature, constants, aligned)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8, "enable_fp_fusion": False})
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8, "enable_fp_fusion": False}
+    )
     assert len(compiled.asm["cubin"]) > 1000
     assert "ld.global.v4.b32" in compiled.asm["ptx"] or variant == "float64"
     usage = subprocess.run(
-        [triton.knobs.nvidia.cuobjdump.path, "-res-usage", "-"], input=compiled.asm["cubin"], capture_output=True, check=False
+        [triton.knobs.nvidia.cuobjdump.path, "-res-usage", "-"],
+        input=compiled.asm["cubin"],
+        capture_output=True,
+        check=False,
     ).stdout.decode()
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     if found is None:  # cuobjdump wants a file
         (tmp_path / "kernel.cubin").write_bytes(compiled.asm["cubin"])
-        usage = subprocess.check_output([triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(tmp_path / "kernel.cubin")], text=True)
+        usage = subprocess.check_output(
+            [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(tmp_path / "kernel.cubin")], text=True
+        )
         found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found and int(found[2]) == 0 and int(found[1]) <= 128, usage
 
@@ -569,7 +662,10 @@ class TestOnADevice:
     def test_float64(self, direction):
         terms = replace(CAPPED, direction=direction, temperature=1.7)
         assert_agrees(
-            make(8, 4001, 4000, terms=terms, bias=True, dtype=torch.float64, device="cuda"), block=None, gradient_error=1e-11, figure_error=1e-11
+            make(8, 4001, 4000, terms=terms, bias=True, dtype=torch.float64, device="cuda"),
+            block=None,
+            gradient_error=1e-11,
+            figure_error=1e-11,
         )
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -579,7 +675,10 @@ class TestOnADevice:
         gradient, found = case.run(block=None)
         assert ((found.double() - figures)[:, KL].abs() <= 1e-3 * figures[:, KL]).all()
         assert ((gradient - expected).norm() / expected.norm()) < 1e-3
-        for terms in (case.terms, replace(CAPPED, direction=direction, temperature=0.7, teacher_softcap=4.0, teacher_logit_scale=0.7)):
+        for terms in (
+            case.terms,
+            replace(CAPPED, direction=direction, temperature=0.7, teacher_softcap=4.0, teacher_logit_scale=0.7),
+        ):
             gradient, found = replace(case, w=case.z.clone(), terms=terms).run(block=None)
             assert (gradient == 0).all() and (found[:, KL] == 0).all()
 
@@ -606,6 +705,8 @@ class TestOnADevice:
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_through_the_op(self, direction):
-        loss_error, gradient_error = errors_through_the_op(direction, torch.bfloat16, device="cuda", N=96, H=256, V=128256)
+        loss_error, gradient_error = errors_through_the_op(
+            direction, torch.bfloat16, device="cuda", N=96, H=256, V=128256
+        )
         assert loss_error < 1e-5
         assert gradient_error < 6e-3  # rounded to bf16 once as logit gradients and once as results

@@ -47,7 +47,10 @@ def test_another_document_changes_nothing():
 
 def test_one_document_is_plain_causal_attention():
     tensors, bounds = packed([24], heads=2, groups=2)
-    assert torch.equal(document_attention(*tensors, bounds, scale=0.3), functional.scaled_dot_product_attention(*tensors, is_causal=True, scale=0.3))
+    assert torch.equal(
+        document_attention(*tensors, bounds, scale=0.3),
+        functional.scaled_dot_product_attention(*tensors, is_causal=True, scale=0.3),
+    )
 
 
 def test_lengths_are_read_from_the_device_once():
@@ -75,5 +78,7 @@ def test_on_a_gpu(window, dtype):
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)
     grad = torch.randn_like(out)
-    for one, other in zip(torch.autograd.grad(out, tensors, grad), torch.autograd.grad(expected, tensors, grad.double()), strict=True):
+    for one, other in zip(
+        torch.autograd.grad(out, tensors, grad), torch.autograd.grad(expected, tensors, grad.double()), strict=True
+    ):
         torch.testing.assert_close(one.double(), other.double(), atol=4 * tolerance, rtol=4 * tolerance)

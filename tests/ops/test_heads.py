@@ -13,16 +13,27 @@ def small(name: str):
     import transformers as t
 
     torch.manual_seed(0)
-    common = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64)
+    common = dict(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
     kv = dict(num_key_value_heads=2)
     models = {
         "llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**common, **kv)),
         "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**common, **kv, tie_word_embeddings=True)),
-        "gemma2 (soft-cap)": lambda: t.Gemma2ForCausalLM(t.Gemma2Config(**common, **kv, head_dim=16, final_logit_softcapping=3.0)),
+        "gemma2 (soft-cap)": lambda: t.Gemma2ForCausalLM(
+            t.Gemma2Config(**common, **kv, head_dim=16, final_logit_softcapping=3.0)
+        ),
         "cohere (logit scale)": lambda: t.CohereForCausalLM(t.CohereConfig(**common, **kv, logit_scale=0.25)),
         "granite (divided logits)": lambda: t.GraniteForCausalLM(t.GraniteConfig(**common, **kv, logits_scaling=4.0)),
         "gpt_neox": lambda: t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**common)),
-        "gpt2 (tied)": lambda: t.GPT2LMHeadModel(t.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64)),
+        "gpt2 (tied)": lambda: t.GPT2LMHeadModel(
+            t.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+        ),
         "phi (head bias)": lambda: t.PhiForCausalLM(t.PhiConfig(**common)),
         "olmo": lambda: t.OlmoForCausalLM(t.OlmoConfig(**common, **kv)),
     }
@@ -40,7 +51,10 @@ def test_backbone_and_head_are_the_models_logits(name):
     ids = torch.randint(0, 64, (1, 12))
     with torch.no_grad():
         torch.testing.assert_close(
-            project(run_backbone(model, input_ids=ids)[0], describe_head(model)), model(input_ids=ids).logits[0], atol=1e-5, rtol=1e-5
+            project(run_backbone(model, input_ids=ids)[0], describe_head(model)),
+            model(input_ids=ids).logits[0],
+            atol=1e-5,
+            rtol=1e-5,
         )
     assert check_head(model, ids) < 1e-4
 
@@ -69,7 +83,14 @@ def test_a_model_without_a_head_is_refused():
     from transformers import LlamaConfig, LlamaModel
 
     model = LlamaModel(
-        LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
+        LlamaConfig(
+            vocab_size=16,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+        )
     )
     with pytest.raises(ModelError, match="output head"):
         describe_head(model)
@@ -95,7 +116,9 @@ def test_a_compiled_model_trains_as_the_eager_one(how):
     ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
     term = TokenLoss(weight=1.0, temperature=2.0, direction="forward", tokens="trained", teacher="online")
     hidden, head = OnlineTeacher(freeze_copy(small("gemma2 (soft-cap)"))).hidden({"input_ids": ids})
-    request = LossRequest(labels_BT=ids, ce_scale=0.1, kl_scale=0.1, teacher_hidden_BTK=hidden + 0.1, teacher_head=head, token_loss=term)
+    request = LossRequest(
+        labels_BT=ids, ce_scale=0.1, kl_scale=0.1, teacher_hidden_BTK=hidden + 0.1, teacher_head=head, token_loss=term
+    )
 
     def step(compiled: bool) -> tuple[float, dict[str, torch.Tensor]]:
         model = small("gemma2 (soft-cap)")

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, distances, metric_lines, perplexity, record
 
-from holdfast.results import Comparison, RunFolder, write_jsonl
+from holdfast.records.comparison import Comparison
+from holdfast.records.run import RunFolder
+from holdfast.support.files import write_jsonl
 
 MakeRun = Callable[..., RunFolder]
 
@@ -21,7 +23,12 @@ def make_run(tmp_path: Path) -> MakeRun:
     """`make_run(name, comparisons=..., metrics=..., **record fields)` writes a folder and returns it."""
 
     def make(
-        name: str = "run", /, *, comparisons: Sequence[Comparison] | None = None, metrics: Sequence[dict[str, Any]] | None = None, **changes: Any
+        name: str = "run",
+        /,
+        *,
+        comparisons: Sequence[Comparison] | None = None,
+        metrics: Sequence[dict[str, Any]] | None = None,
+        **changes: Any,
     ) -> RunFolder:
         folder = RunFolder(tmp_path / name)
         folder.write(record(**changes))
@@ -46,7 +53,14 @@ def make_arm(make_run: MakeRun) -> MakeRun:
     """
 
     def make(
-        name: str, *, source: float, target: float, retention: list[dict[str, Any]], documents: int = 200, scale: float = 1.0, **changes: Any
+        name: str,
+        *,
+        source: float,
+        target: float,
+        retention: list[dict[str, Any]],
+        documents: int = 200,
+        scale: float = 1.0,
+        **changes: Any,
     ) -> RunFolder:
         rng = random.Random(f"noise of {name}")
         base = random.Random(5)
@@ -78,7 +92,9 @@ def make_arm(make_run: MakeRun) -> MakeRun:
                 ("start", perplexity(suite, text, before, documents), start),
                 ("result", perplexity(suite, text, after, documents), result),
             ]
-        folder = make_run(name, name=name, comparisons=comparisons, retention=retention, distance=distances(scale=scale), **changes)
+        folder = make_run(
+            name, name=name, comparisons=comparisons, retention=retention, distance=distances(scale=scale), **changes
+        )
         for which, evaluation, rows in evaluations:
             folder.evaluated(which).write(evaluation, rows)
         return folder

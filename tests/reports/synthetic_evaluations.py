@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluation.compare import compare_samples
-from holdfast.evaluation.estimates import TEXT_FIGURES, estimate, figure_for
-from holdfast.results import Comparison, Evaluation, EvaluationFolder, EvaluationRecord, GateOutcome, Metric, StageMatrix
+from holdfast.evaluation.compare.samples import compare_samples
+from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
+from holdfast.statistics.estimates import TEXT_FIGURES, estimate, figure_for
 
 PROSE = (
     "the river carries more sediment after rain than before it while a cell divides faster when warm and courts read statutes narrowly although "
@@ -68,7 +69,15 @@ def _scores(rng: random.Random, gold: int, right: bool, options: int, sure: floa
 
 
 def multiple_choice(
-    name: str, n: int, before: float, after: float, *, tasks: Sequence[str] = (), options: int = 4, words: int = 14, seed: int = 0
+    name: str,
+    n: int,
+    before: float,
+    after: float,
+    *,
+    tasks: Sequence[str] = (),
+    options: int = 4,
+    words: int = 14,
+    seed: int = 0,
 ) -> Sides:
     """Rows of a multiple-choice task of both models; with `tasks` a group whose subtasks follow each other."""
     rng = random.Random(f"{name} {seed}")
@@ -79,7 +88,11 @@ def multiple_choice(
         drop = 0.06 * math.cos(3 * hash_number(task)) if task else 0.0
         gold = rng.randrange(options)
         shared: Row = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i)}
-        shared |= {"question": sentence(rng, words) + "?", "choices": [sentence(rng, 2 + rng.randrange(4)) for _ in range(options)], "gold": gold}
+        shared |= {
+            "question": sentence(rng, words) + "?",
+            "choices": [sentence(rng, 2 + rng.randrange(4)) for _ in range(options)],
+            "gold": gold,
+        }
         if task:
             shared["task"] = task
         for rows, right in zip(sides, outcomes(rng, before + shift, after + shift + drop), strict=True):
@@ -92,13 +105,20 @@ def hash_number(text: str | None) -> float:
     return int(doc_hash(text)[:8], 16) / 1e7
 
 
-def generation(name: str, n: int, before: float, after: float, *, words: int = 60, metric: str = "exact_match,strict-match") -> Sides:
+def generation(
+    name: str, n: int, before: float, after: float, *, words: int = 60, metric: str = "exact_match,strict-match"
+) -> Sides:
     """Rows of a task whose answers are generated text."""
     rng = random.Random(name)
     sides: Sides = ([], [])
     for i in range(n):
         gold = str(rng.randrange(2, 900))
-        shared = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i), "question": sentence(rng, 35) + "?", "gold": gold}
+        shared = {
+            "doc": doc_hash(name, i),
+            "prompt": doc_hash("prompt", name, i),
+            "question": sentence(rng, 35) + "?",
+            "gold": gold,
+        }
         for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
             answer = gold if right else str(int(gold) + 1 + rng.randrange(20))
             output = f"{sentence(rng, words)}.\n{sentence(rng, words // 2)}.\n#### {answer}"
@@ -125,7 +145,12 @@ def answers(name: str, n: int, before: float, after: float, *, options: int = 4)
     sides: Sides = ([], [])
     for i in range(n):
         gold = rng.randrange(options)
-        shared = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i), "question": sentence(rng, 18) + "?", "gold": gold}
+        shared = {
+            "doc": doc_hash(name, i),
+            "prompt": doc_hash("prompt", name, i),
+            "question": sentence(rng, 18) + "?",
+            "gold": gold,
+        }
         for place, (rows, right) in enumerate(zip(sides, outcomes(rng, before, after), strict=True)):
             chances = softmax([(0.9 + 0.9 * place) * s for s in _scores(rng, gold, right, options, 1.2 + 0.5 * right)])
             mass = min(0.999, max(0.02, rng.betavariate(6 + 6 * place, 2)))
@@ -158,12 +183,19 @@ def code(name: str, n: int, before: float, after: float) -> Sides:
         for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
             program = f"    total = 0\n    for value in values:\n        total += value\n    return total{'' if right else ' + 1'}"
             reasons = ["passed" if right else "AssertionError: expected 6, got 7"]
-            rows.append({**shared, "pass@1": float(right), "correct": int(right), "outputs": [program], "reasons": reasons})
+            rows.append(
+                {**shared, "pass@1": float(right), "correct": int(right), "outputs": [program], "reasons": reasons}
+            )
     return sides
 
 
 def evaluation(
-    suite: str, name: str, kind: str, rows: Sequence[Mapping[str, Any]], metrics: Mapping[str, tuple[str, bool]], **changes: Any
+    suite: str,
+    name: str,
+    kind: str,
+    rows: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, tuple[str, bool]],
+    **changes: Any,
 ) -> Evaluation:
     """The evaluation of rows; `metrics` is name -> (unit, higher is better), the first leads."""
     found = {}
@@ -171,14 +203,20 @@ def evaluation(
         figure = figure_for(metric, rows, higher_is_better=higher, unit=unit)
         assert figure is not None, metric
         value, interval = estimate(figure, rows, resamples=200)
-        found[metric] = Metric(value=value, n=len(rows), unit=figure.unit, higher_is_better=figure.higher_is_better, interval=interval)
+        found[metric] = Metric(
+            value=value, n=len(rows), unit=figure.unit, higher_is_better=figure.higher_is_better, interval=interval
+        )
     fields: dict[str, Any] = {
         "suite": suite,
         "name": name,
         "kind": kind,
         "primary": next(iter(metrics)),
         "metrics": found,
-        "settings": {"num_fewshot": 0, "batch_size": 8, "subtasks": sorted({str(r["task"]) for r in rows if "task" in r})},
+        "settings": {
+            "num_fewshot": 0,
+            "batch_size": 8,
+            "subtasks": sorted({str(r["task"]) for r in rows if "task" in r}),
+        },
         "model": {"name": "m", "hash": "4f1d2c" + "0" * 58},
         "key": f"key of {suite}/{name}",
         "seconds": 12.5,
@@ -200,7 +238,9 @@ class Pair:
         self.before, self.after = (EvaluationFolder(root / label) for label in labels)
         self.comparisons: list[Comparison] = []
 
-    def add(self, suite: str, name: str, kind: str, sides: Sides, metrics: Mapping[str, tuple[str, bool]], **changes: Any) -> Pair:
+    def add(
+        self, suite: str, name: str, kind: str, sides: Sides, metrics: Mapping[str, tuple[str, bool]], **changes: Any
+    ) -> Pair:
         """Writes an entry of both models and compares it."""
         held = [evaluation(suite, name, kind, rows, metrics, **changes) for rows in sides]
         for folder, e, rows in zip((self.before, self.after), held, sides, strict=True):
@@ -215,8 +255,16 @@ class Pair:
         n = sum(c.n for c in held)
         values = [sum(getattr(c, side) for c in held) / len(held) for side in ("before", "after")]
         for folder, value in zip((self.before, self.after), values, strict=True):
-            metric = Metric(value=value, n=n, unit="accuracy", higher_is_better=True, interval=(value - 0.012, value + 0.012))
-            fields: dict[str, Any] = {"suite": suite, "name": name, "kind": "average", "primary": "average", "metrics": {"average": metric}}
+            metric = Metric(
+                value=value, n=n, unit="accuracy", higher_is_better=True, interval=(value - 0.012, value + 0.012)
+            )
+            fields: dict[str, Any] = {
+                "suite": suite,
+                "name": name,
+                "kind": "average",
+                "primary": "average",
+                "metrics": {"average": metric},
+            }
             folder.write(Evaluation(**fields, settings={"members": members}, model={"name": "m"}, key="average"), [])
         difference = values[1] - values[0]
         self.comparisons.append(
@@ -246,12 +294,22 @@ def full_pair(root: Path, *, mmlu: int = 1710) -> Pair:
     pair.add("knowledge", "sciq", "task", multiple_choice("sciq", 500, 0.71, 0.70), ACCURACY)
     pair.add("knowledge", "openbookqa", "task", multiple_choice("obqa", 300, 0.36, 0.37), ACCURACY)
     pair.average("knowledge", "average")
-    pair.add("reasoning", "gsm8k", "task", generation("gsm8k", 260, 0.36, 0.29), {"exact_match,strict-match": ("exact_match", True)})
+    pair.add(
+        "reasoning",
+        "gsm8k",
+        "task",
+        generation("gsm8k", 260, 0.36, 0.29),
+        {"exact_match,strict-match": ("exact_match", True)},
+    )
     pair.add("reasoning", "mbpp", "code", code("mbpp", 160, 0.34, 0.36), {"pass@1": ("pass@1", True)})
     pair.add("source", "prose", "perplexity", text("prose", 400, 2.9, 0.03), TEXT)
     pair.add("target", "medical", "perplexity", text("medical", 300, 3.2, -0.4), TEXT)
     pair.add(
-        "target", "medqa_answers", "answers", answers("medqa", 500, 0.42, 0.55), {**ACCURACY, "entropy": ("nats", False), "mass": ("share", True)}
+        "target",
+        "medqa_answers",
+        "answers",
+        answers("medqa", 500, 0.42, 0.55),
+        {**ACCURACY, "entropy": ("nats", False), "mass": ("share", True)},
     )
     return pair
 
@@ -293,7 +351,13 @@ def stage_matrix() -> StageMatrix:
 def evaluation_record(labels: Sequence[str], **changes: Any) -> EvaluationRecord:
     fields: dict[str, Any] = {
         "models": [
-            {"label": label, "name": f"Qwen/{label}", "hash": doc_hash(label), "architecture": "Qwen2ForCausalLM", "parameters": 494_032_768}
+            {
+                "label": label,
+                "name": f"Qwen/{label}",
+                "hash": doc_hash(label),
+                "architecture": "Qwen2ForCausalLM",
+                "parameters": 494_032_768,
+            }
             for label in labels
         ],
         "suites": ["knowledge", "reasoning", "mine.yaml"],

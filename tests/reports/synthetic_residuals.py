@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.records.residual import Pair, ResidualRecord, ScaleChoice, StudiedModel
+from holdfast.records.run import LayerDistance
 from holdfast.reports import paper_004
-from holdfast.residual_results import Pair, ResidualRecord, ScaleChoice, StudiedModel
-from holdfast.results import Comparison, Evaluation, LayerDistance, Metric, to_jsonable
+from holdfast.support.files import to_jsonable
 
 SIZES = {
     "ifeval": 541, "mmlu": 14042, "mmlu_pro": 12032, "gsm8k": 1319, "winogrande": 1267, "hellaswag": 10042, "arc_easy": 2376, "piqa": 1838,
@@ -32,11 +35,21 @@ def nats(value: float, n: int = 400, half: float = 0.02) -> Metric:
     return Metric(value=value, n=n, unit="nats/token", higher_is_better=False, interval=(value - half, value + half))
 
 
-def evaluation(suite: str, name: str, metrics: Mapping[str, Metric], *, model: str = "m", kind: str = "task", **more: Any) -> Evaluation:
+def evaluation(
+    suite: str, name: str, metrics: Mapping[str, Metric], *, model: str = "m", kind: str = "task", **more: Any
+) -> Evaluation:
     primary = next(iter(metrics))
     settings = {"num_fewshot": 0}
     return Evaluation(
-        suite=suite, name=name, kind=kind, primary=primary, metrics=dict(metrics), settings=settings, model={"name": model}, key=name, **more
+        suite=suite,
+        name=name,
+        kind=kind,
+        primary=primary,
+        metrics=dict(metrics),
+        settings=settings,
+        model={"name": model},
+        key=name,
+        **more,
     )
 
 
@@ -46,26 +59,38 @@ def write_evaluation(folder: Path, found: Evaluation) -> None:
     (folder / f"{found.suite}.{found.name}.json").write_text(json.dumps(to_jsonable(found)))
 
 
-def write_paper_suite(folder: Path, values: Sequence[float], *, model: str = "m", only: Sequence[str] | None = None, averages: bool = True) -> None:
+def write_paper_suite(
+    folder: Path, values: Sequence[float], *, model: str = "m", only: Sequence[str] | None = None, averages: bool = True
+) -> None:
     """The nine entries of the suite with sixteen figures in percent, and their averages."""
     by_entry: dict[str, dict[str, Metric]] = {}
     for row, value in zip(paper_004.ROWS, values, strict=True):
-        by_entry.setdefault(row.entry, {})[row.key] = share(value / 100, SIZES[row.entry], "exact_match" if "exact" in row.key else "accuracy")
+        by_entry.setdefault(row.entry, {})[row.key] = share(
+            value / 100, SIZES[row.entry], "exact_match" if "exact" in row.key else "accuracy"
+        )
     for entry, metrics in by_entry.items():
         if only is None or entry in only:
             write_evaluation(folder, evaluation(SUITES.get(entry, "source"), entry, metrics, model=model))
     if averages and only is None:
         for name, part in (("sub_average_1", values[:8]), ("sub_average_2", values[8:15]), ("average", values)):
             mean = sum(part) / len(part) / 100
-            metric = Metric(value=mean, n=len(part), unit="share", higher_is_better=True, interval=(mean - 0.008, mean + 0.008))
+            metric = Metric(
+                value=mean, n=len(part), unit="share", higher_is_better=True, interval=(mean - 0.008, mean + 0.008)
+            )
             write_evaluation(folder, evaluation("average", name, {"average": metric}, model=model, kind="average"))
 
 
 def write_world(folder: Path, *, old: float, new: float, following: float, prose: float, news: float) -> None:
     """What the embedded world measures: knowledge old and new, instruction following, text old and new."""
-    write_evaluation(folder, evaluation("source", "old_knowledge", {"acc": share(old, 400), "nats_per_token": nats(1.4)}, kind="choices"))
+    write_evaluation(
+        folder,
+        evaluation("source", "old_knowledge", {"acc": share(old, 400), "nats_per_token": nats(1.4)}, kind="choices"),
+    )
     write_evaluation(folder, evaluation("target", "new_knowledge", {"acc": share(new, 200)}, kind="choices"))
-    following_of = {"prompt_level_strict_acc": share(following, 300), "inst_level_strict_acc": share(min(1, following + 0.04), 300)}
+    following_of = {
+        "prompt_level_strict_acc": share(following, 300),
+        "inst_level_strict_acc": share(min(1, following + 0.04), 300),
+    }
     write_evaluation(folder, evaluation("source", "instructions", following_of, kind="instructions"))
     write_evaluation(folder, evaluation("source", "prose", {"nats_per_token": nats(prose)}, kind="perplexity"))
     write_evaluation(folder, evaluation("target", "new_text", {"nats_per_token": nats(news)}, kind="perplexity"))
@@ -114,7 +139,9 @@ WORLD = {
 def layers(relative: float = 0.03) -> list[dict[str, Any]]:
     rng = random.Random(3)
     found = [
-        LayerDistance(layer=name, parameters=65_536, l2=relative * 40, relative=relative * rng.uniform(0.6, 1.4), cosine=0.9995)
+        LayerDistance(
+            layer=name, parameters=65_536, l2=relative * 40, relative=relative * rng.uniform(0.6, 1.4), cosine=0.9995
+        )
         for name in ("embed", *map(str, range(8)), "norm", "head")
     ]
     found.append(LayerDistance(layer="total", parameters=720_896, l2=1.9, relative=relative, cosine=0.9994))
@@ -152,7 +179,12 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
     ]  # fmt: skip
     scale = ScaleChoice(
         candidates=[
-            {"scale": s, "score": v, "interval": [v - 0.03, v + 0.03], "against_one": {"gain": v - 0.61, "interval": [v - 0.64, v - 0.58]}}
+            {
+                "scale": s,
+                "score": v,
+                "interval": [v - 0.03, v + 0.03],
+                "against_one": {"gain": v - 0.61, "interval": [v - 0.64, v - 0.58]},
+            }
             for s, v in ((0.6, 0.41), (0.8, 0.57), (1.0, 0.61), (1.2, 0.60))
         ],
         chosen=1.0,
@@ -199,7 +231,17 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
     """Three budgets by base, instruct and base + residual of Llama 3; siblings with Llama 3.1; DocChat with both residuals."""
     models: list[StudiedModel] = []
 
-    def add(name: str, label: str, start: str, family: str, key: str, *, millions: int = 0, residual: str | None = None, seed: int = 0) -> None:
+    def add(
+        name: str,
+        label: str,
+        start: str,
+        family: str,
+        key: str,
+        *,
+        millions: int = 0,
+        residual: str | None = None,
+        seed: int = 0,
+    ) -> None:
         path = {"derived": "cerebras/Llama3-DocChat-1.0-8B"}.get(start) or HUB[family, start]
         made = bool(millions) or residual is not None
         # The paper's continued columns are of 5 epochs at most; what it says of FLOPs is 6 x parameters x tokens.
@@ -211,17 +253,46 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
         )  # fmt: skip
         models.append(model)
         donor = None if residual is None else PAPERS[residual, "instruct"]
-        write_paper_suite(folder / "evaluations" / name, moved_values(key, millions * 1_000_000, donor, seed), model=path if not made else name)
+        write_paper_suite(
+            folder / "evaluations" / name,
+            moved_values(key, millions * 1_000_000, donor, seed),
+            model=path if not made else name,
+        )
 
     add("l3-base", "Llama 3 base", "base", "llama-3", "L3b")
     add("l3-instruct", "Llama 3 instruct", "instruct", "llama-3", "L3i")
     for seed in seeds:
         more = f"-s{seed}" if len(seeds) > 1 else ""
         for millions in (100, 500, 1000):
-            add(f"l3-base-{millions}M{more}", f"Llama 3 base + {millions}M", "base", "llama-3", "L3b", millions=millions, seed=seed)
-            add(f"l3-instruct-{millions}M{more}", f"Llama 3 instruct + {millions}M", "instruct", "llama-3", "L3i", millions=millions, seed=seed)
+            add(
+                f"l3-base-{millions}M{more}",
+                f"Llama 3 base + {millions}M",
+                "base",
+                "llama-3",
+                "L3b",
+                millions=millions,
+                seed=seed,
+            )
+            add(
+                f"l3-instruct-{millions}M{more}",
+                f"Llama 3 instruct + {millions}M",
+                "instruct",
+                "llama-3",
+                "L3i",
+                millions=millions,
+                seed=seed,
+            )
             label = f"Llama 3 base + {millions}M + residual"
-            add(f"l3-base-{millions}M-residual{more}", label, "base", "llama-3", "L3b", millions=millions, residual="llama-3", seed=seed)
+            add(
+                f"l3-base-{millions}M-residual{more}",
+                label,
+                "base",
+                "llama-3",
+                "L3b",
+                millions=millions,
+                residual="llama-3",
+                seed=seed,
+            )
     add("l31-base", "Llama 3.1 base", "base", "llama-3.1", "L3.1b")
     add("l31-instruct", "Llama 3.1 instruct", "instruct", "llama-3.1", "L3.1i")
     add("l3-base-31", "Llama 3 base + 3.1 residual", "base", "llama-3", "L3b", residual="llama-3.1")

@@ -9,7 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from holdfast.results import Comparison, Evaluation, LayerDistance, Metric, RunRecord
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.records.run import LayerDistance, RunRecord
 
 RETENTION = [{"method": "label_annealing", "weight": 1.0, "temperature": 1.0}]
 
@@ -46,7 +48,12 @@ def metric_lines(steps: int = 240, *, kl: bool = True, seed: int = 0) -> list[di
     for i in range(1, steps + 1):
         at = i / steps
         ce = 2.75 + 1.6 * math.exp(-6 * at) + rng.gauss(0, 0.07)
-        line = {"step": i * 5, "epoch": 2 * at, "ce": ce, "token_accuracy": 0.55 - 0.2 * math.exp(-5 * at) + rng.gauss(0, 0.01)}
+        line = {
+            "step": i * 5,
+            "epoch": 2 * at,
+            "ce": ce,
+            "token_accuracy": 0.55 - 0.2 * math.exp(-5 * at) + rng.gauss(0, 0.01),
+        }
         line |= {
             "learning_rate": 1e-5 * min(1, i / 20) * 0.5 * (1 + math.cos(math.pi * at)),
             "grad_norm": 1 + 3 * math.exp(-8 * at) + abs(rng.gauss(0, 0.1)),
@@ -76,14 +83,39 @@ def distances(layers: int = 24, scale: float = 1.0) -> list[LayerDistance]:
         LayerDistance(layer=n, parameters=p, l2=scale * l2, relative=scale * r, cosine=0.9999)
         for n, p, l2, r in (("norm", 896, 0.02, 0.0007), ("head", 1, 0.3, 0.003))
     ]
-    return [LayerDistance(layer="embed", parameters=136_000_000, l2=scale * 1.1, relative=scale * 0.0021, cosine=0.99999), *blocks, *ends]
+    return [
+        LayerDistance(layer="embed", parameters=136_000_000, l2=scale * 1.1, relative=scale * 0.0021, cosine=0.99999),
+        *blocks,
+        *ends,
+    ]
 
 
 def record(**changes: Any) -> RunRecord:
-    model = {"name": "Qwen/Qwen2.5-0.5B", "hash": "4f1d2c" + "0" * 58, "architecture": "Qwen2ForCausalLM", "vocabulary": 151_936}
-    data = {"name": "answers.jsonl", "hash": "9c" * 32, "examples": 18_240, "tokens": 4_915_200, "packed": True, "format": "prompt/completion"}
-    config = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "learning_rate": 1e-5, "num_train_epochs": 2, "lr_scheduler_type": "cosine", "bf16": True}
-    config |= {"retention": [{"label_annealing": {"weight": 1.0}}], "evaluation": {"source": ["prose.jsonl", "arc_easy"], "before": True}}
+    model = {
+        "name": "Qwen/Qwen2.5-0.5B",
+        "hash": "4f1d2c" + "0" * 58,
+        "architecture": "Qwen2ForCausalLM",
+        "vocabulary": 151_936,
+    }
+    data = {
+        "name": "answers.jsonl",
+        "hash": "9c" * 32,
+        "examples": 18_240,
+        "tokens": 4_915_200,
+        "packed": True,
+        "format": "prompt/completion",
+    }
+    config = {
+        "model_name_or_path": "Qwen/Qwen2.5-0.5B",
+        "learning_rate": 1e-5,
+        "num_train_epochs": 2,
+        "lr_scheduler_type": "cosine",
+        "bf16": True,
+    }
+    config |= {
+        "retention": [{"label_annealing": {"weight": 1.0}}],
+        "evaluation": {"source": ["prose.jsonl", "arc_easy"], "before": True},
+    }
     fields: dict[str, Any] = {
         "name": "Qwen2.5-0.5B on medical answers",
         "status": "finished",
@@ -95,12 +127,21 @@ def record(**changes: Any) -> RunRecord:
         "data": data,
         "config": config,
         "versions": {"holdfast": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "python": "3.11.9"},
-        "hardware": {"device": "NVIDIA H200", "devices": 1, "precision": "bfloat16", "cpu": "16 cores", "memory_gib": 128},
+        "hardware": {
+            "device": "NVIDIA H200",
+            "devices": 1,
+            "precision": "bfloat16",
+            "cpu": "16 cores",
+            "memory_gib": 128,
+        },
         "created": "2025-11-20T09:12:44Z",
         "finished": "2025-11-20T09:31:02Z",
         "training": {"steps": 1200, "tokens": 4_915_200, "seconds": 744.0, "tokens_per_second": 6606.5, "sessions": 2},
         "distance": distances(),
-        "notes": ["3 of 18,240 examples were longer than 2,048 tokens and were truncated.", "The teacher's logits were computed online."],
+        "notes": [
+            "3 of 18,240 examples were longer than 2,048 tokens and were truncated.",
+            "The teacher's logits were computed online.",
+        ],
     }
     return RunRecord(**{**fields, **changes})
 
@@ -134,6 +175,13 @@ def browse(page: Path, profile: Path, *options: str) -> subprocess.CompletedProc
         "--disable-background-networking",
         "--disable-component-update",
     ]
-    command += ["--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0"]
+    command += [
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        f"--user-data-dir={profile}",
+        "--enable-logging=stderr",
+        "--v=0",
+    ]
     command += ["--virtual-time-budget=20000", *options, page.resolve().as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)

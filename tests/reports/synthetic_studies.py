@@ -8,8 +8,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.results import Comparison
-from holdfast.study_results import Objective, Rung, SeedRun, StudyRecord, TrialRecord
+from holdfast.records.comparison import Comparison
+from holdfast.records.study import Objective, Rung, SeedRun, StudyRecord, TrialRecord
 
 START = {"answers": 3.2145, "quiz": 0.31, "prose": 2.9013, "code": 1.8422, "arc_easy": 0.4912}
 UNITS = {
@@ -25,7 +25,11 @@ def objective(side: str, *names: str) -> Objective:
     _, _, unit, higher, _ = UNITS[names[0]]
     entries = [(UNITS[n][0], n, UNITS[n][1]) for n in names]
     return Objective(
-        side=side, entries=entries, label=names[0] if len(names) == 1 else f"mean of {', '.join(names)}", unit=unit, higher_is_better=higher
+        side=side,
+        entries=entries,
+        label=names[0] if len(names) == 1 else f"mean of {', '.join(names)}",
+        unit=unit,
+        higher_is_better=higher,
     )
 
 
@@ -42,11 +46,18 @@ def compared(name: str, gain: float, half: float = 0.01, **changes: Any) -> Comp
 
 
 def seed_run(seed: int, comparisons: list[Comparison], **changes: Any) -> SeedRun:
-    fields: dict[str, Any] = {"folder": f"runs/k/seed-{seed}", "host": "alpha", "seconds": 120.0, "training_seconds": 90.0}
+    fields: dict[str, Any] = {
+        "folder": f"runs/k/seed-{seed}",
+        "host": "alpha",
+        "seconds": 120.0,
+        "training_seconds": 90.0,
+    }
     return SeedRun(**{**fields, "seed": seed, "comparisons": comparisons, **changes})
 
 
-def trial(number: int, kind: str, label: str, params: dict[str, Any], runs: list[SeedRun], **changes: Any) -> TrialRecord:
+def trial(
+    number: int, kind: str, label: str, params: dict[str, Any], runs: list[SeedRun], **changes: Any
+) -> TrialRecord:
     began = BEGAN + datetime.timedelta(minutes=7 * (number // 2))
     fields: dict[str, Any] = {
         "state": "complete", "settings": {"learning_rate": 1e-4}, "worker": f"{('alpha', 'beta')[number % 2]}:{4100 + number % 2}",
@@ -68,7 +79,9 @@ def record(trials: Sequence[TrialRecord], *, seeds: Sequence[int] = (0, 1, 2), *
     return StudyRecord(**{**fields, **changes})
 
 
-def points_study(points: Sequence[Sequence[tuple[float, float]]], *, halves: float = 0.0, direct: int | None = None, **changes: Any) -> StudyRecord:
+def points_study(
+    points: Sequence[Sequence[tuple[float, float]]], *, halves: float = 0.0, direct: int | None = None, **changes: Any
+) -> StudyRecord:
     """Trials with exactly these (target, source) gains, one a seed; one entry a side.
 
     Args:
@@ -91,15 +104,24 @@ def one_seed(points: Sequence[tuple[float, float]], **changes: Any) -> StudyReco
     return points_study([[p] for p in points], **changes)
 
 
-def measured_runs(rng: random.Random, seeds: Sequence[int], target: float, source: float, *, spread: float = 0.012, key: str = "k") -> list[SeedRun]:
+def measured_runs(
+    rng: random.Random, seeds: Sequence[int], target: float, source: float, *, spread: float = 0.012, key: str = "k"
+) -> list[SeedRun]:
     """Runs of every entry around a gain on each side."""
     runs = []
     for seed in seeds:
         t, s = target + rng.gauss(0, spread), source + rng.gauss(0, spread)
-        rows = [compared("answers", t), compared("prose", s * 1.2), compared("code", s * 0.8), compared("quiz", 0.5 * t, 0.03)]
+        rows = [
+            compared("answers", t),
+            compared("prose", s * 1.2),
+            compared("code", s * 0.8),
+            compared("quiz", 0.5 * t, 0.03),
+        ]
         rows.append(compared("arc_easy", 0.4 * s, 0.035))
         seconds = 100 + rng.random() * 30
-        runs.append(seed_run(seed, rows, folder=f"runs/{key}/seed-{seed}", seconds=seconds, training_seconds=0.7 * seconds))
+        runs.append(
+            seed_run(seed, rows, folder=f"runs/{key}/seed-{seed}", seconds=seconds, training_seconds=0.7 * seconds)
+        )
     return runs
 
 
@@ -108,11 +130,20 @@ def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord
     rng = random.Random(3)
     trials: list[TrialRecord] = []
 
-    def add(kind: str, label: str, params: dict[str, Any], target: float = 0.0, source: float = 0.0, **more: Any) -> None:
+    def add(
+        kind: str, label: str, params: dict[str, Any], target: float = 0.0, source: float = 0.0, **more: Any
+    ) -> None:
         runs = more.pop("runs", None)
         number = len(trials)
         trials.append(
-            trial(number, kind, label, params, measured_runs(rng, seeds, target, source, key=f"{number:04x}") if runs is None else runs, **more)
+            trial(
+                number,
+                kind,
+                label,
+                params,
+                measured_runs(rng, seeds, target, source, key=f"{number:04x}") if runs is None else runs,
+                **more,
+            )
         )
 
     add("direct", "direct fine-tuning", {}, 0.52, -0.31)
@@ -124,7 +155,13 @@ def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord
             add("label_annealing", label, params, 0.52 / (1 + 0.12 * hold), -0.31 / (1 + 2.4 * hold))
     for coefficient in (0.001, 0.01, 0.1):
         hold = 60 * coefficient
-        add("l2", f"L2, coefficient {coefficient:g}", {"retention.l2.coefficient": coefficient}, 0.52 / (1 + 0.6 * hold), -0.31 / (1 + 0.8 * hold))
+        add(
+            "l2",
+            f"L2, coefficient {coefficient:g}",
+            {"retention.l2.coefficient": coefficient},
+            0.52 / (1 + 0.6 * hold),
+            -0.31 / (1 + 0.8 * hold),
+        )
     add("replay", "replay, fraction 0.1", {"retention.replay.fraction": 0.1}, 0.5, -0.09)
     add("sfa", "SFA, p 0.25", {"retention.sfa.p": 0.25}, 0.41, -0.14)
     rungs = [Rung(seed=seeds[0], share=0.5, target=-0.01, source=-0.2)]
@@ -132,11 +169,29 @@ def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord
     add("label_annealing", "label annealing, weight 100, temperature 1", {"retention.label_annealing.weight": 100.0, "retention.label_annealing.temperature": 1.0},
         state="failed", runs=[], reason="the loss became NaN at step 12")  # fmt: skip
     lost = len(trials)
-    add("replay", "replay, fraction 0.3", {"retention.replay.fraction": 0.3}, state="lost", runs=[], continued_by=lost + 1, finished=None)
+    add(
+        "replay",
+        "replay, fraction 0.3",
+        {"retention.replay.fraction": 0.3},
+        state="lost",
+        runs=[],
+        continued_by=lost + 1,
+        finished=None,
+    )
     add("replay", "replay, fraction 0.3", {"retention.replay.fraction": 0.3}, 0.48, -0.05)
     add("sfa", "SFA, p 0.5", {"retention.sfa.p": 0.5}, state="running", runs=measured_runs(rng, seeds[:1], 0.3, -0.1, key="run"), finished=None,
         rungs=[Rung(seed=seeds[-1], share=0.5, target=0.29, source=-0.12)], started=(BEGAN + datetime.timedelta(minutes=84)).isoformat())  # fmt: skip
-    add("sfa", "SFA, p 0.75", {"retention.sfa.p": 0.75}, state="waiting", runs=[], worker="", started=None, finished=None, settings={})
+    add(
+        "sfa",
+        "SFA, p 0.75",
+        {"retention.sfa.p": 0.75},
+        state="waiting",
+        runs=[],
+        worker="",
+        started=None,
+        finished=None,
+        settings={},
+    )
     return record(trials, seeds=seeds, **{"status": "running", "finished": None, **changes})
 
 
@@ -145,7 +200,13 @@ def finished_frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> St
     whole = frontier(seeds=seeds)
     kept = [t for t in whole.trials if t.state not in ("running", "waiting")]
     return dataclasses.replace(
-        whole, **{"trials": kept, "status": "finished", "finished": (BEGAN + datetime.timedelta(hours=2)).isoformat(), **changes}
+        whole,
+        **{
+            "trials": kept,
+            "status": "finished",
+            "finished": (BEGAN + datetime.timedelta(hours=2)).isoformat(),
+            **changes,
+        },
     )
 
 
@@ -182,9 +243,17 @@ def large(count: int = 200, *, seeds: Sequence[int] = (0, 1, 2)) -> StudyRecord:
         params = {"learning_rate": rate, f"retention.{kind}.{key}": strength}
         wild = number % 61 == 0
         runs = measured_runs(
-            rng, seeds, reach * 0.52 / (1 + 0.15 * strength), -6.0 if wild else -0.31 * reach / (1 + good * strength), key=f"{number:04x}"
+            rng,
+            seeds,
+            reach * 0.52 / (1 + 0.15 * strength),
+            -6.0 if wild else -0.31 * reach / (1 + good * strength),
+            key=f"{number:04x}",
         )
         label = f"{kind.replace('_', ' ')}, {key} {strength:.3g}, learning rate {rate:.2g}"
-        more: dict[str, Any] = {"state": "pruned", "reason": "no better than the start at half", "runs": []} if number % 17 == 0 else {"runs": runs}
+        more: dict[str, Any] = (
+            {"state": "pruned", "reason": "no better than the start at half", "runs": []}
+            if number % 17 == 0
+            else {"runs": runs}
+        )
         trials.append(trial(number, kind, label, params, **more))
     return record(trials, seeds=seeds, sampler="random", config={"search": {"sampler": "random", "trials": count}})

@@ -57,7 +57,8 @@ def test_the_interval_surrounds_the_error_and_the_change_is_paired() -> None:
 
 
 @pytest.mark.parametrize(
-    ("confidence", "correct", "bins"), [([], [], 10), ([0.5], [1, 0], 10), ([1.5], [1], 10), ([-3.2], [1], 10), ([0.5], [2], 10), ([0.5], [1], 0)]
+    ("confidence", "correct", "bins"),
+    [([], [], 10), ([0.5], [1, 0], 10), ([1.5], [1], 10), ([-3.2], [1], 10), ([0.5], [2], 10), ([0.5], [1], 0)],
 )
 def test_what_cannot_be_binned_is_refused(confidence, correct, bins) -> None:
     with pytest.raises(DataError, match="Expected"):
@@ -83,5 +84,9 @@ def test_models_are_paired_however_few_confidences_the_one_has() -> None:
 def test_confidences_are_those_of_the_given_answer() -> None:
     rows = [{"probabilities": [0.2, 0.8], "answer": 1, "acc": 1}, {"probabilities": [0.6, 0.4], "answer": 0, "acc": 0}]
     assert confidences(rows) == ([0.8, 0.6], [1.0, 0.0])
-    for wrong in ({"answer": 1, "acc": 1}, {"probabilities": [0.5], "answer": 1, "acc": 1}, {"probabilities": [1.0], "answer": None, "acc": 1}):
+    for wrong in (
+        {"answer": 1, "acc": 1},
+        {"probabilities": [0.5], "answer": 1, "acc": 1},
+        {"probabilities": [1.0], "answer": None, "acc": 1},
+    ):
         assert confidences([*rows, wrong]) is None

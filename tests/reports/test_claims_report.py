@@ -10,8 +10,8 @@ import pytest
 from claim_studies import direct, paper_like, study
 from holdfast.errors import DataError
 from holdfast.reports.claims_report import figure_line, shares_chart, verdict_sentence, write_claims_report
-from holdfast.results import to_jsonable
 from holdfast.studies.claims import RECIPES, check_claims
+from holdfast.support.files import to_jsonable
 
 
 def found(studies, **changes):
@@ -113,7 +113,12 @@ def test_the_page_needs_no_network(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"claims": 3, "studies": {}, "paper": "x"}, {"paper": "x", "size": "full", "created": "", "studies": {}, "claims": [{}]}]
+    "wrong",
+    [
+        {},
+        {"claims": 3, "studies": {}, "paper": "x"},
+        {"paper": "x", "size": "full", "created": "", "studies": {}, "claims": [{}]},
+    ],
 )
 def test_another_record_is_refused(tmp_path, wrong):
     with pytest.raises(DataError, match="Expected the record of 'holdfast reproduce'"):

@@ -15,11 +15,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_evaluations import ACCURACY, GATES, TEXT, Pair, answers, doc_hash, full_pair, generation, multiple_choice, stage_matrix, text
+from synthetic_evaluations import (
+    ACCURACY,
+    GATES,
+    TEXT,
+    Pair,
+    answers,
+    doc_hash,
+    full_pair,
+    generation,
+    multiple_choice,
+    stage_matrix,
+    text,
+)
 from synthetic_runs import browse, chromium, comparison
 from test_report_browser import console_of, look_on_phone
 from test_report_pages import NASTY, figures_of, words_of
 
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.calibration import calibration
 from holdfast.reports.comparison_report import Measured, comparison_verdict, write_comparison_report
 from holdfast.reports.evaluation_charts import (
@@ -33,7 +47,6 @@ from holdfast.reports.evaluation_charts import (
 )
 from holdfast.reports.figures import row
 from holdfast.reports.flips import MOST_FLIPS, Flip, Flips, answer_of, chosen, fair_shares, flips_of, flips_panel
-from holdfast.results import Comparison, EvaluationFolder
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +55,12 @@ def pair(tmp_path_factory) -> Pair:
 
 
 def write(pair: Pair, path: Path, **changes: Any) -> str:
-    fields: dict[str, Any] = {"before": pair.before, "after": pair.after, "labels": pair.labels, "comparisons": pair.comparisons}
+    fields: dict[str, Any] = {
+        "before": pair.before,
+        "after": pair.after,
+        "labels": pair.labels,
+        "comparisons": pair.comparisons,
+    }
     return write_comparison_report(path / "c.html", **{**fields, **changes}).read_text(encoding="utf-8")
 
 
@@ -100,7 +118,9 @@ def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
     page = write(small(tmp_path / "a"), tmp_path, gates=GATES)
     rows = re.findall(r"<tr>(.*?)</tr>", section(page, "Rules"), re.S)[1:]
     assert [re.search(r'class="chip \w+">(\w+)<', r)[1] for r in rows] == ["failed", "undecided", "passed"]
-    assert "gsm8k drop &gt; 2pt" in rows[0] and "+6.9 pt" in rows[0] and "[+2.7, +11.1]" in rows[0] and ">2 pt<" in rows[0]
+    assert (
+        "gsm8k drop &gt; 2pt" in rows[0] and "+6.9 pt" in rows[0] and "[+2.7, +11.1]" in rows[0] and ">2 pt<" in rows[0]
+    )
     assert "all of it beyond 2 pt." in rows[0]
     assert re.search(r'<span class="pill bad">failed</span>', page)
 
@@ -116,7 +136,14 @@ def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
 )
 def test_the_verdict_is_one_sentence(outcomes, words) -> None:
     gates = [dataclasses.replace(GATES[0], outcome=o) for o in outcomes]
-    arc = {"name": "arc", "unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_lost": 40, "flips_gained": 9}
+    arc = {
+        "name": "arc",
+        "unit": "accuracy",
+        "metric": "acc",
+        "higher_is_better": True,
+        "flips_lost": 40,
+        "flips_gained": 9,
+    }
     rows = [
         row(comparison(**arc, before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))),
         row(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
@@ -130,12 +157,23 @@ def test_the_verdict_is_one_sentence(outcomes, words) -> None:
 
 
 def test_forests_hold_the_comparisons_accuracies_in_points_and_the_rest_in_their_unit(pair, tmp_path) -> None:
-    forests = [f for f in figures_of(write(pair, tmp_path)) if str(f["layout"]["xaxis"].get("title", {}).get("text")).startswith("gain")]
-    assert [f["layout"]["xaxis"]["title"]["text"] for f in forests] == ["gain, points → better", "gain, nats/token → better", "gain, points → better"]
+    forests = [
+        f
+        for f in figures_of(write(pair, tmp_path))
+        if str(f["layout"]["xaxis"].get("title", {}).get("text")).startswith("gain")
+    ]
+    assert [f["layout"]["xaxis"]["title"]["text"] for f in forests] == [
+        "gain, points → better",
+        "gain, nats/token → better",
+        "gain, points → better",
+    ]
     primary = [c for c in pair.comparisons if c.primary]
     for forest, expected in zip(
         forests,
-        ([100 * c.difference for c in primary if c.higher_is_better], [-c.difference for c in primary if not c.higher_is_better]),
+        (
+            [100 * c.difference for c in primary if c.higher_is_better],
+            [-c.difference for c in primary if not c.higher_is_better],
+        ),
         strict=False,
     ):
         assert sorted(x for d in forest["data"] for x in d["x"]) == pytest.approx(sorted(expected), rel=1e-3)
@@ -145,7 +183,10 @@ def test_forests_hold_the_comparisons_accuracies_in_points_and_the_rest_in_their
 def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
     base = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_lost": 1, "flips_gained": 2}
     gains = {"a": 0.02, "b": -0.05, "c": math.nan}
-    rows = [row(comparison(**base, name=n, before=0.5, after=0.5 + g, difference=g, interval=(g - 0.01, g + 0.01))) for n, g in gains.items()]
+    rows = [
+        row(comparison(**base, name=n, before=0.5, after=0.5 + g, difference=g, interval=(g - 0.01, g + 0.01)))
+        for n, g in gains.items()
+    ]
     chart = gain_forest(rows, title="t")
     assert chart is not None
     assert [cells[:3] for cells in chart.rows] == [["b", "−5.0 pt", "[−6.0, −4.0]"], ["a", "+2.0 pt", "[+1.0, +3.0]"]]
@@ -153,7 +194,11 @@ def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
     by_tone = {d["marker"]["line"]["color"]: d for d in chart.figure["data"]}
     assert by_tone["var(--bad)"]["x"] == [-5.0] and by_tone["var(--bad)"]["y"] == [0]
     assert by_tone["var(--good)"]["error_x"]["array"] == [1.0]
-    mixed = [row(comparison(name="text")), row(comparison(name="bytes", unit="bits/byte")), row(comparison(name="zero", before=0.0))]
+    mixed = [
+        row(comparison(name="text")),
+        row(comparison(name="bytes", unit="bits/byte")),
+        row(comparison(name="zero", before=0.0)),
+    ]
     relative = gain_forest(mixed, title="t")
     assert relative is not None
     assert [cells[:2] for cells in relative.rows] == [["text", mixed[0].relative], ["bytes", mixed[1].relative]]
@@ -162,7 +207,11 @@ def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
 
 
 def test_sixty_lines_are_compact(pair, tmp_path) -> None:
-    chart = next(f for f in figures_of(write(pair, tmp_path)) if len((f["layout"].get("yaxis") or {}).get("ticktext") or ()) == 57)
+    chart = next(
+        f
+        for f in figures_of(write(pair, tmp_path))
+        if len((f["layout"].get("yaxis") or {}).get("ticktext") or ()) == 57
+    )
     assert chart["layout"]["height"] < 1300
     assert len(chart["data"]) <= 3
     assert "anatomy" in chart["layout"]["yaxis"]["ticktext"]
@@ -182,7 +231,15 @@ def test_retention_is_after_over_before(tmp_path) -> None:
 
 @pytest.mark.parametrize(("n", "drawn"), [(2, False), (3, True), (12, True), (13, False)])
 def test_the_radar_is_drawn_for_three_to_twelve_tasks(n, drawn) -> None:
-    base = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "before": 0.5, "after": 0.4, "difference": -0.1, "interval": (-0.2, 0.0)}
+    base = {
+        "unit": "accuracy",
+        "metric": "acc",
+        "higher_is_better": True,
+        "before": 0.5,
+        "after": 0.4,
+        "difference": -0.1,
+        "interval": (-0.2, 0.0),
+    }
     chart = retention_radar([row(comparison(**base, name=f"task {i}")) for i in range(n)], ("a", "b"))
     assert (chart is not None) == drawn
     if chart is not None:
@@ -205,7 +262,9 @@ def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> 
     assert "Backward transfer" in words and "−0.090" in words and "[−0.111, −0.069]" in words
     assert (
         "heatmap"
-        not in write(small(tmp_path / "b"), tmp_path, matrix=dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]]))
+        not in write(
+            small(tmp_path / "b"), tmp_path, matrix=dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]])
+        )
         .split('id="figures">')[1]
         .split("</script>")[0]
     )
@@ -227,20 +286,39 @@ def test_answers_have_a_diagram_curves_and_calibration_errors(pair, tmp_path) ->
     rows = pair.before.samples("target", "medqa_answers")
     found = calibration([r["probabilities"][r["answer"]] for r in rows], [r["acc"] for r in rows])
     assert f"{100 * found.error:.1f} %" in words and f"chance {100 * found.chance:.1f}" in words
-    series = {d.get("name"): d for f in figures_of(page) if f["layout"]["yaxis"]["title"]["text"] == "right, %" for d in f["data"]}
+    series = {
+        d.get("name"): d
+        for f in figures_of(page)
+        if f["layout"]["yaxis"]["title"]["text"] == "right, %"
+        for d in f["data"]
+    }
     assert series[pair.labels[0]]["y"] == pytest.approx([100 * v for v in found.accuracy], rel=1e-4)
-    assert len([1 for f in figures_of(page) if f["layout"].get("xaxis", {}).get("title", {}).get("text") == "samples, sorted, %"]) == 3 + 2
+    assert (
+        len(
+            [
+                1
+                for f in figures_of(page)
+                if f["layout"].get("xaxis", {}).get("title", {}).get("text") == "samples, sorted, %"
+            ]
+        )
+        == 3 + 2
+    )
 
 
 def test_curves_are_the_quantiles(tmp_path) -> None:
     from holdfast.reports.evaluation_charts import Series
 
     values = [float(v) for v in range(101)]
-    chart = quantile_chart([Series(label="a", colour="accent", values=[*reversed(values), math.nan])], title="t", unit="nats", caption="")
+    chart = quantile_chart(
+        [Series(label="a", colour="accent", values=[*reversed(values), math.nan])], title="t", unit="nats", caption=""
+    )
     assert chart is not None
     xs, ys = chart.figure["data"][0]["x"], chart.figure["data"][0]["y"]
     assert ys == pytest.approx(xs) and len(xs) == 101 and chart.rows[0][2:] == ["50", "90", "50", "101"]
-    assert quantile_chart([Series(label="a", colour="accent", values=[math.nan])], title="t", unit="nats", caption="") is None
+    assert (
+        quantile_chart([Series(label="a", colour="accent", values=[math.nan])], title="t", unit="nats", caption="")
+        is None
+    )
 
 
 def test_a_diagram_draws_the_diagonal_and_every_model() -> None:
@@ -260,7 +338,10 @@ def test_flips_are_the_questions_that_changed(tmp_path) -> None:
     shown = cards(page)
     assert len(shown) == c.flips_lost + c.flips_gained > 10
     assert sum('data-change="lost"' in s for s in shown) == c.flips_lost
-    rows = {r["doc"][:12]: (r, s) for r, s in zip(pair.before.samples("knowledge", "arc"), pair.after.samples("knowledge", "arc"), strict=True)}
+    rows = {
+        r["doc"][:12]: (r, s)
+        for r, s in zip(pair.before.samples("knowledge", "arc"), pair.after.samples("knowledge", "arc"), strict=True)
+    }
     for card in shown:
         before, after = rows[re.search(r"doc ([0-9a-f]{12})", card)[1]]
         assert ("lost" in card[:60]) == (before["acc"] == 1)
@@ -268,7 +349,11 @@ def test_flips_are_the_questions_that_changed(tmp_path) -> None:
         options = re.findall(r"<li(?: class=\"right\")?>.*?</li>", card, re.S)
         marks = [set(re.findall(r'class="mark (\w+)"', o)) for o in options]
         for place, found in enumerate(marks):
-            expected = {n for n, at in (("gold", before["gold"]), ("before", before["answer"]), ("after", after["answer"])) if at == place}
+            expected = {
+                n
+                for n, at in (("gold", before["gold"]), ("before", before["answer"]), ("after", after["answer"]))
+                if at == place
+            }
             assert found == expected
             assert before["choices"][place] in unescape(options[place])
 
@@ -317,7 +402,10 @@ def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_pa
     shown = cards(page)
     assert len(shown) == MOST_FLIPS
     assert sum("<strong>little" in s for s in shown) == flips["little"]  # a small entry is not crowded out
-    assert f"big: {flips['big'] - (MOST_FLIPS - flips['little']):,} more in knowledge.big.samples.jsonl; of both models" in page
+    assert (
+        f"big: {flips['big'] - (MOST_FLIPS - flips['little']):,} more in knowledge.big.samples.jsonl; of both models"
+        in page
+    )
 
 
 def test_places_are_divided_fairly() -> None:
@@ -338,7 +426,9 @@ def test_what_is_picked_is_spread_over_the_entry() -> None:
 
 def test_very_long_texts_lose_their_middle(tmp_path) -> None:
     sides = generation("g", 60, 0.6, 0.3, words=4000)
-    page = write(Pair(tmp_path).add("r", "g", "task", sides, {"exact_match,strict-match": ("exact_match", True)}), tmp_path)
+    page = write(
+        Pair(tmp_path).add("r", "g", "task", sides, {"exact_match,strict-match": ("exact_match", True)}), tmp_path
+    )
     card = cards(page)[0]
     assert "characters left out" in card and "####" in card
     assert len(card) < 12_000
@@ -351,7 +441,9 @@ def test_documents_that_changed_most_are_named(tmp_path) -> None:
     sides = text("prose", 60, 2.9, 0.0)
     sides[1][17]["nats"] = sides[0][17]["nats"] + 900.5
     sides[1][23]["nats"] = sides[0][23]["nats"] - 800.25
-    words = section(write(Pair(tmp_path).add("source", "prose", "perplexity", sides, TEXT), tmp_path), "Documents that changed most")
+    words = section(
+        write(Pair(tmp_path).add("source", "prose", "perplexity", sides, TEXT), tmp_path), "Documents that changed most"
+    )
     rows = re.findall(r'<tr><th data-label="Document".*?</tr>', words, re.S)
     assert len(rows) == 16
     assert rows[0].startswith('<tr><th data-label="Document" scope="row">row 18<') and "+900.5" in rows[0]
@@ -371,7 +463,10 @@ def test_files_that_cannot_be_used_are_said_first(tmp_path) -> None:
     page = write(pair, tmp_path)
     banner = re.search(r'<div class="banner warn">(.*?)</div>', page, re.S)
     assert banner is not None
-    assert "base: knowledge.bad.json could not be read" in banner[1] and "base: knowledge.odd.json could not be read" in banner[1]
+    assert (
+        "base: knowledge.bad.json could not be read" in banner[1]
+        and "base: knowledge.odd.json could not be read" in banner[1]
+    )
     assert "tuned: knowledge.arc.samples.jsonl could not be read: there is no such file" in banner[1]
     assert str(tmp_path) not in page
     assert page.index("banner warn") < page.index("<section>")
@@ -393,7 +488,9 @@ def test_rows_that_do_not_fit_are_said_and_not_shown(tmp_path) -> None:
 
 def test_folders_of_models_are_named_by_their_last_part(tmp_path) -> None:
     sides = text("prose", 20, 2.9, 0.0)
-    pair = Pair(tmp_path).add("s", "prose", "perplexity", sides, TEXT, model={"name": "/data/someone/run-7", "hash": "ab" * 32})
+    pair = Pair(tmp_path).add(
+        "s", "prose", "perplexity", sides, TEXT, model={"name": "/data/someone/run-7", "hash": "ab" * 32}
+    )
     words = section(write(pair, tmp_path), "What was compared")
     assert "run-7 · ababababababababa" in words.replace("…", "a") and "someone" not in words
 
@@ -412,8 +509,17 @@ def test_user_text_is_escaped_everywhere(tmp_path) -> None:
             r.update({"question": f"<script>alert(1)</script> {NASTY}", "choices": [NASTY] * 4, "task": NASTY})
     pair = Pair(tmp_path, (f"a{NASTY}".replace("/", "|"), "b"))
     pair.add(NASTY, NASTY, "task", sides, ACCURACY, settings={NASTY: NASTY}, model={"name": NASTY, "hash": NASTY})
-    pair.add("g", "g", "task", generation("g", 40, 0.9, 0.2), {"exact_match,strict-match": ("exact_match", True)}, versions={NASTY: NASTY})
-    gate = dataclasses.replace(GATES[0], rule=NASTY, suite=NASTY, name=NASTY, metric=NASTY, reason=NASTY, unit=NASTY, outcome=NASTY)
+    pair.add(
+        "g",
+        "g",
+        "task",
+        generation("g", 40, 0.9, 0.2),
+        {"exact_match,strict-match": ("exact_match", True)},
+        versions={NASTY: NASTY},
+    )
+    gate = dataclasses.replace(
+        GATES[0], rule=NASTY, suite=NASTY, name=NASTY, metric=NASTY, reason=NASTY, unit=NASTY, outcome=NASTY
+    )
     matrix = dataclasses.replace(stage_matrix(), tasks=[NASTY] * 3, stages=[NASTY] * 4, unit=NASTY)
     page = write(pair, tmp_path, labels=(NASTY, NASTY), gates=[gate, GATES[1]], unmatched=[NASTY], matrix=matrix)
     words = words_of(page)
@@ -427,7 +533,13 @@ def test_user_text_is_escaped_everywhere(tmp_path) -> None:
 @pytest.mark.slow
 def test_five_thousand_rows_make_a_page_of_some_megabytes_in_seconds(tmp_path) -> None:
     pair = Pair(tmp_path)
-    pair.add("k", "mmlu", "task", multiple_choice("mmlu", 5000, 0.5, 0.45, tasks=[f"mmlu_s{i}" for i in range(57)], words=60), ACCURACY)
+    pair.add(
+        "k",
+        "mmlu",
+        "task",
+        multiple_choice("mmlu", 5000, 0.5, 0.45, tasks=[f"mmlu_s{i}" for i in range(57)], words=60),
+        ACCURACY,
+    )
     pair.add("t", "qa", "answers", answers("qa", 5000, 0.5, 0.55), ACCURACY)
     pair.add("s", "prose", "perplexity", text("prose", 5000, 2.9, 0.03), TEXT)
     write(pair, tmp_path, comparisons=[])  # plotly is packed once a process
@@ -447,7 +559,12 @@ def test_neither_torch_nor_scipy_is_loaded_to_define_a_page() -> None:
 
 
 def test_shares_are_known_by_unit_and_range() -> None:
-    assert is_share("accuracy", "acc", 0.3) and is_share("exact_match") and is_share("pass@1", "pass@1", 1.0) and is_share("acc_norm")
+    assert (
+        is_share("accuracy", "acc", 0.3)
+        and is_share("exact_match")
+        and is_share("pass@1", "pass@1", 1.0)
+        and is_share("acc_norm")
+    )
     assert not is_share("nats/token", "nats_per_token", 0.9) and not is_share("f1", "f1", 61.0)
 
 

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
 
+from holdfast.records.comparison import GateOutcome, StageMatrix
+from holdfast.records.evaluation import Metric
 from holdfast.reports.comparison_text import comparison_junit, comparison_line, comparison_markdown, print_comparison
-from holdfast.results import GateOutcome, Metric, StageMatrix
 
 COMPARISONS = [comparison(), comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)]
 LABELS = ("base", "tuned")
@@ -66,7 +67,9 @@ def tables(markdown: str) -> list[list[list[str]]]:
 
 
 def test_markdown_has_the_figures():
-    text = comparison_markdown(COMPARISONS, labels=LABELS, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."])
+    text = comparison_markdown(
+        COMPARISONS, labels=LABELS, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."]
+    )
     rules, rows = tables(text)
     assert text.startswith("### base → tuned\n")
     assert [r[0] for r in rules[2:]] == ["❌ failed", "⚠️ undecided", "✅ passed"]
@@ -75,7 +78,16 @@ def test_markdown_has_the_figures():
     assert "3 rules: 1 passed, 1 failed, 1 undecided" in text
     head, _, answers, prose, arc = rows
     assert head == ["task", "before", "after", "difference", "p", "lost / gained", "n", "verdict"]
-    assert answers == ["target/answers `nats_per_token` ↓", "3.215", "2.802", "−0.412 \\[−0.439, −0.386\\]", "&lt;0.001", "", "400", "▲ gained"]
+    assert answers == [
+        "target/answers `nats_per_token` ↓",
+        "3.215",
+        "2.802",
+        "−0.412 \\[−0.439, −0.386\\]",
+        "&lt;0.001",
+        "",
+        "400",
+        "▲ gained",
+    ]
     assert prose[-1] == "▼ lost"
     assert arc[5:] == ["21 / 18", "570", "within noise"]
     assert "- Not compared: source/x: measured only before." in text and "- Mind the gap." in text
@@ -121,7 +133,19 @@ def test_markdown_of_sequential_training():
 
 ATTRIBUTES = {
     "testsuites": {"name", "time", "tests", "failures", "disabled", "errors"},
-    "testsuite": {"name", "tests", "failures", "errors", "time", "disabled", "skipped", "timestamp", "hostname", "id", "package"},
+    "testsuite": {
+        "name",
+        "tests",
+        "failures",
+        "errors",
+        "time",
+        "disabled",
+        "skipped",
+        "timestamp",
+        "hostname",
+        "id",
+        "package",
+    },
     "testcase": {"name", "assertions", "time", "classname", "status"},
     "failure": {"type", "message"},
     "skipped": {"type", "message"},
@@ -129,7 +153,11 @@ ATTRIBUTES = {
 }
 """What the schema of Jenkins' xUnit plugin (junit-10.xsd) allows, as far as it is used here."""
 CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "skipped", "system-out"}}
-REQUIRED = {"testsuite": {"name", "tests", "failures", "errors"}, "testcase": {"name", "classname"}, "failure": {"type", "message"}}
+REQUIRED = {
+    "testsuite": {"name", "tests", "failures", "errors"},
+    "testcase": {"name", "classname"},
+    "failure": {"type", "message"},
+}
 
 
 def suite_of(content: bytes) -> ET.Element:
@@ -151,7 +179,11 @@ def suite_of(content: bytes) -> ET.Element:
 
 def test_a_test_case_a_rule():
     failed, undecided, passed = suite_of(comparison_junit(COMPARISONS, labels=LABELS, gates=GATES, seconds=1.5))
-    assert [c.get("name") for c in (failed, undecided, passed)] == ["mmlu drop > 1pt", "any drop > 2%", "prose rise > 3%"]
+    assert [c.get("name") for c in (failed, undecided, passed)] == [
+        "mmlu drop > 1pt",
+        "any drop > 2%",
+        "prose rise > 3%",
+    ]
     assert failed.find("failure").get("message") == "source/mmlu acc: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
     assert undecided.find("skipped").get("message").startswith("undecided: source/arc_easy acc: ")
     assert "prose" in passed.find("system-out").text
@@ -164,7 +196,9 @@ def test_a_test_case_a_comparison_without_rules():
     cases = list(suite_of(comparison_junit(COMPARISONS, labels=LABELS)))
     assert [c.get("name") for c in cases] == ["answers nats_per_token", "prose nats_per_token", "arc_easy acc"]
     assert [c.find("system-out").text for c in cases] == [comparison_line(c) for c in COMPARISONS]
-    assert "0.491 -> 0.486" in comparison_line(COMPARISONS[2]) and "21 lost, 18 gained: within noise" in comparison_line(COMPARISONS[2])
+    assert "0.491 -> 0.486" in comparison_line(
+        COMPARISONS[2]
+    ) and "21 lost, 18 gained: within noise" in comparison_line(COMPARISONS[2])
 
 
 def test_junit_survives_any_text():
@@ -194,8 +228,23 @@ def printed(width: int = 80, *, ascii_only: bool = False, **options) -> str:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_has_the_figures_and_cuts_nothing(width):
-    text = printed(width, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."], matrix=MATRIX)
-    for figure in ("3.215", "−0.412", "[−0.439, −0.386]", "<0.001", "21 / 18", "570", "within noise", "lost", "gained", "gsm8k", "n/a", "Forgetting"):
+    text = printed(
+        width, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."], matrix=MATRIX
+    )
+    for figure in (
+        "3.215",
+        "−0.412",
+        "[−0.439, −0.386]",
+        "<0.001",
+        "21 / 18",
+        "570",
+        "within noise",
+        "lost",
+        "gained",
+        "gsm8k",
+        "n/a",
+        "Forgetting",
+    ):
         assert figure in text, figure
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text

@@ -19,19 +19,42 @@ from test_report_pages import NASTY, figures_of, words_of
 
 from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance, layer_of
 from holdfast.errors import DataError
+from holdfast.records.run import LayerDistance
 from holdfast.reports.distance_report import write_distance_report
-from holdfast.results import LayerDistance, read_json, to_jsonable, write_json
+from holdfast.support.files import read_json, to_jsonable, write_json
 
 VIEWS = ("Relative norm", "Cosine", "Signs kept", "L2 norm")
-LLAMA = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+LLAMA = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
 LLAMA += ("input_layernorm", "post_attention_layernorm")
 GPT2 = ("attn.c_attn", "attn.c_proj", "ln_1", "ln_2", "mlp.c_fc", "mlp.c_proj")
-NEOX = ("attention.dense", "attention.query_key_value", "input_layernorm", "mlp.dense_4h_to_h", "mlp.dense_h_to_4h", "post_attention_layernorm")
+NEOX = (
+    "attention.dense",
+    "attention.query_key_value",
+    "input_layernorm",
+    "mlp.dense_4h_to_h",
+    "mlp.dense_h_to_4h",
+    "post_attention_layernorm",
+)
 
 
 def tensor(name: str, move: float = 0.01, **changes: Any) -> TensorDistance:
     """A 4 x 8 tensor of norm 2 that moved by `move` of it."""
-    fields: dict[str, Any] = {"name": name, "layer": layer_of(name), "shape": (4, 8), "dtypes": ("BF16", "BF16"), "l2": 2 * move, "relative": move}
+    fields: dict[str, Any] = {
+        "name": name,
+        "layer": layer_of(name),
+        "shape": (4, 8),
+        "dtypes": ("BF16", "BF16"),
+        "l2": 2 * move,
+        "relative": move,
+    }
     return TensorDistance(**{**fields, "cosine": 1 - move**2 / 2, "sign_agreement": 1 - move / 3, **changes})
 
 
@@ -48,7 +71,14 @@ def checkpoint(tensors: Sequence[TensorDistance], **changes: Any) -> CheckpointD
         l2 = math.sqrt(sum(t.l2**2 for t in held))
         relative = l2 / (2 * math.sqrt(len(held)))
         layers.append(
-            LayerDistance(layer=layer, parameters=32 * len(held), l2=l2, relative=relative, cosine=1 - relative**2 / 2, sign_agreement=0.99)
+            LayerDistance(
+                layer=layer,
+                parameters=32 * len(held),
+                l2=l2,
+                relative=relative,
+                cosine=1 - relative**2 / 2,
+                sign_agreement=0.99,
+            )
         )
     fields: dict[str, Any] = {"start": "/data/base", "result": "/data/tuned", "notes": (), "seconds": 1.5}
     return CheckpointDistance(**{**fields, "tensors": tuple(tensors), "layers": tuple(layers), **changes})
@@ -62,7 +92,9 @@ def llama(layers: int = 3) -> list[TensorDistance]:
 
 
 def write(path: Path, *tensors: TensorDistance, **changes: Any) -> str:
-    return write_distance_report(to_jsonable(checkpoint(tensors, **changes)), path / "d.html").read_text(encoding="utf-8")
+    return write_distance_report(to_jsonable(checkpoint(tensors, **changes)), path / "d.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def heat(page: str, view: int = 0) -> dict[str, Any]:
@@ -80,7 +112,9 @@ def table_of(page: str) -> dict[str, list[float]]:
     """Tensor name -> relative, L2, cosine, signs kept, as the table holds them for sorting."""
     part = page[page.index('class="panel tensors"') :]
     rows = re.findall(r"<tr><th data-label=\"Tensor\"[^>]*>([^<]*)<span.*?</tr>", part, re.S)
-    values = [re.findall(r'<data value="([^"]+)">', row) for row in re.findall(r"<tr><th data-label.*?</tr>", part, re.S)]
+    values = [
+        re.findall(r'<data value="([^"]+)">', row) for row in re.findall(r"<tr><th data-label.*?</tr>", part, re.S)
+    ]
     return {name: [float(v) for v in row] for name, row in zip(rows, values, strict=True)}
 
 
@@ -121,9 +155,13 @@ def test_cells_of_the_heat_maps_are_the_tensors(tmp_path) -> None:
     for view, figure in enumerate(expected):
         top, blocks, bottom = heat(page, view)["data"]
         assert top["z"] == [[pytest.approx(figure(tensors["model.embed_tokens.weight"]), rel=1e-5)]]
-        assert bottom["z"] == [[pytest.approx(figure(tensors[n]), rel=1e-5)] for n in ("model.norm.weight", "lm_head.weight")]
+        assert bottom["z"] == [
+            [pytest.approx(figure(tensors[n]), rel=1e-5)] for n in ("model.norm.weight", "lm_head.weight")
+        ]
         for kind, row in zip(LLAMA, blocks["z"], strict=True):
-            assert row == pytest.approx([figure(tensors[f"model.layers.{n}.{kind}.weight"]) for n in range(3)], rel=1e-5)
+            assert row == pytest.approx(
+                [figure(tensors[f"model.layers.{n}.{kind}.weight"]) for n in range(3)], rel=1e-5
+            )
         assert len(blocks["x"]) == 4
         assert (top["x"][0], top["x"][-1]) == (blocks["x"][0], blocks["x"][-1])
         assert "q_proj" in blocks["text"][0][1] and "layer 1" in blocks["text"][0][1]
@@ -140,7 +178,9 @@ def test_figures_over_orders_of_magnitude_get_a_logarithmic_colour_axis(tmp_path
     moves = [0.0, 1e-5, 1e-3, 1e-2]
     page = write(tmp_path, *(tensor(f"h.{n}.mlp.c_fc.weight", m) for n, m in enumerate(moves)))
     blocks, axis = heat(page)["data"][0], heat(page)["layout"]["coloraxis"]
-    assert blocks["z"][0] == pytest.approx([-3, -3, -1, 0], abs=1e-5)  # log10 of the percentage; what did not move has the weakest colour
+    assert blocks["z"][0] == pytest.approx(
+        [-3, -3, -1, 0], abs=1e-5
+    )  # log10 of the percentage; what did not move has the weakest colour
     assert (axis["cmin"], axis["cmax"]) == pytest.approx((-3, 0))
     assert axis["colorbar"]["ticktext"] == ["0.001", "0.01", "0.1", "1"]
     assert axis["colorbar"]["tickvals"] == pytest.approx([-3, -2, -1, 0], abs=1e-9)
@@ -148,7 +188,10 @@ def test_figures_over_orders_of_magnitude_get_a_logarithmic_colour_axis(tmp_path
 
 @pytest.mark.parametrize("view", range(4))
 def test_the_strongest_colour_is_the_furthest_and_what_has_no_figure_is_a_gap(tmp_path, view) -> None:
-    odd = [tensor("h.3.mlp.c_fc.weight", relative=math.inf, cosine=math.nan), tensor("h.4.mlp.c_fc.weight", relative=math.nan, cosine=math.nan)]
+    odd = [
+        tensor("h.3.mlp.c_fc.weight", relative=math.inf, cosine=math.nan),
+        tensor("h.4.mlp.c_fc.weight", relative=math.nan, cosine=math.nan),
+    ]
     page = write(tmp_path, *(tensor(f"h.{n}.mlp.c_fc.weight", 0.1 + n / 10) for n in range(3)), *odd)
     figure = heat(page, view)
     axis, row = figure["layout"]["coloraxis"], figure["data"][0]["z"][0]
@@ -181,7 +224,9 @@ def test_bars_are_the_layers(tmp_path) -> None:
 # -------------------------------------------------------------------------------------------------------------- names
 
 
-def rows_named(kinds: Sequence[str], prefix: str, outside: Sequence[str], parameters: Sequence[str] = ("weight",)) -> list[TensorDistance]:
+def rows_named(
+    kinds: Sequence[str], prefix: str, outside: Sequence[str], parameters: Sequence[str] = ("weight",)
+) -> list[TensorDistance]:
     names = [f"{prefix}.{n}.{kind}.{p}" for n in range(2) for kind in sorted(kinds) for p in parameters]
     return [tensor(name) for name in (*names, *outside)]
 
@@ -266,7 +311,9 @@ def test_equal_checkpoints_are_said_to_be_equal_and_nothing_is_drawn(tmp_path) -
 
 
 def test_unmoved_tensors_are_counted(tmp_path) -> None:
-    assert "1 tensor of 2 did not move." in write(tmp_path, tensor("h.0.mlp.c_fc.weight", 0.0), tensor("h.1.mlp.c_fc.weight"))
+    assert "1 tensor of 2 did not move." in write(
+        tmp_path, tensor("h.0.mlp.c_fc.weight", 0.0), tensor("h.1.mlp.c_fc.weight")
+    )
 
 
 def test_what_json_gives_back_makes_the_same_page(tmp_path) -> None:
@@ -362,7 +409,11 @@ addEventListener("load", () => {
 @pytest.mark.slow
 @needs_chromium
 def test_the_table_sorts_and_filters_and_the_views_switch(tmp_path, profile) -> None:
-    tensors = [*llama(12), tensor("model.layers.10.odd.weight", relative=math.nan, cosine=math.nan), tensor("zz.weight", relative=math.inf)]
+    tensors = [
+        *llama(12),
+        tensor("model.layers.10.odd.weight", relative=math.nan, cosine=math.nan),
+        tensor("zz.weight", relative=math.inf),
+    ]
     page = write_distance_report(to_jsonable(checkpoint(tensors)), tmp_path / "d.html")
     page.write_text(CLICKS.join(page.read_text(encoding="utf-8").rsplit("</body>", 1)), encoding="utf-8")
     done = browse(page, profile, "--dump-dom")
@@ -373,12 +424,19 @@ def test_the_table_sorts_and_filters_and_the_views_switch(tmp_path, profile) -> 
     ordered = sorted((t for t in tensors if not math.isnan(t.relative)), key=lambda t: -t.relative)
     assert found["first"] == [t.name for t in ordered[:40]]
     assert found["Tensor"] == "lm_head.weight" and found["Tensor again"] == "zz.weight"
-    assert found["Relative"] == "zz.weight" and found["Relative again"] == ordered[-1].name  # what has no figure stays last
+    assert (
+        found["Relative"] == "zz.weight" and found["Relative again"] == ordered[-1].name
+    )  # what has no figure stays last
     moved = max((t for t in tensors if not math.isnan(t.cosine)), key=lambda t: t.l2)
     assert found["L2"] in {t.name for t in tensors if t.l2 == max(u.l2 for u in tensors)}
     assert found["Cosine"] in {t.name for t in tensors if t.cosine == moved.cosine}
-    assert found["Signs kept"] in {t.name for t in tensors if t.sign_agreement == min(u.sign_agreement for u in tensors)}
-    assert (found["Cosine, sort"], found["L2, sort"]) == ("ascending", "descending")  # the first click shows the largest moves
+    assert found["Signs kept"] in {
+        t.name for t in tensors if t.sign_agreement == min(u.sign_agreement for u in tensors)
+    }
+    assert (found["Cosine, sort"], found["L2, sort"]) == (
+        "ascending",
+        "descending",
+    )  # the first click shows the largest moves
     assert found["filtered"] == ["model.layers.1.self_attn.q_proj.weight"]
     assert found["none"] == []
     assert found["all"] == len(tensors) and found["more"] is True

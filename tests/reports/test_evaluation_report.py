@@ -16,8 +16,8 @@ from test_report_browser import console_of, look_on_phone
 from test_report_pages import NASTY, figures_of, words_of
 
 from holdfast.errors import ConfigError
+from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.reports.evaluation_report import write_evaluation_report
-from holdfast.results import EvaluationFolder, EvaluationRecord
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +33,22 @@ def write(pair: Pair, path: Path, record: EvaluationRecord | None = None, **chan
 
 def cells_of(page: str, entry: str) -> list[str]:
     """The cells of an entry's line in the table of scores, as text."""
-    found = re.search(rf'<tr><th data-label="Entry" scope="row">{re.escape(entry)}<.*?</tr>', section(page, "Scores"), re.S)
+    found = re.search(
+        rf'<tr><th data-label="Entry" scope="row">{re.escape(entry)}<.*?</tr>', section(page, "Scores"), re.S
+    )
     assert found is not None, entry
     return [unescape(re.sub(r"<[^>]+>", " ", c)).strip() for c in re.findall(r"<td.*?</td>", found[0], re.S)]
 
 
 def test_two_models_have_tables_bars_subjects_curves_and_a_comparison(pair, tmp_path) -> None:
     page = write(pair, tmp_path, comparisons={pair.labels[1]: pair.comparisons})
-    assert titles(page) == ["Scores", f"Compared with {pair.labels[0]}", "Subjects", "Confidence and entropy", "What was run"]
+    assert titles(page) == [
+        "Scores",
+        f"Compared with {pair.labels[0]}",
+        "Subjects",
+        "Confidence and entropy",
+        "What was run",
+    ]
     assert "2 models on 10 entries." in page
     assert len(page) < 4_000_000
 
@@ -60,11 +68,18 @@ def test_figures_in_the_page_are_those_of_the_evaluations(pair, tmp_path) -> Non
             assert found is not None
             metric = found.metrics[found.primary]
             factor = 1 if suite == "source" else 100
-            assert float(cell.split()[0]) == pytest.approx(factor * metric.value, abs=0.051 if factor == 100 else 0.0006)
+            assert float(cell.split()[0]) == pytest.approx(
+                factor * metric.value, abs=0.051 if factor == 100 else 0.0006
+            )
             low, high = (float(v) for v in re.findall(r"[\d.]+", cell.split("[")[1]))
-            assert (low, high) == pytest.approx([factor * v for v in metric.interval], abs=0.051 if factor == 100 else 0.0006)
+            assert (low, high) == pytest.approx(
+                [factor * v for v in metric.interval], abs=0.051 if factor == 100 else 0.0006
+            )
     bars = {
-        d["name"]: d for f in figures_of(page) for d in f["data"] if d["type"] == "bar" and f["layout"]["xaxis"]["title"]["text"] == "accuracy, %"
+        d["name"]: d
+        for f in figures_of(page)
+        for d in f["data"]
+        if d["type"] == "bar" and f["layout"]["xaxis"]["title"]["text"] == "accuracy, %"
     }
     assert set(bars) == set(pair.labels)
     found = pair.after.find("target", "medqa_answers")
@@ -136,15 +151,30 @@ def test_subjects_are_the_means_of_their_questions(pair, tmp_path) -> None:
 
 def test_what_was_run_is_written_down(pair, tmp_path) -> None:
     words = section(write(pair, tmp_path), "What was run")
-    for text in ("Qwen2ForCausalLM", "494 M", "2025-11-20T09:12:44Z", "NVIDIA H200", "batch_size", "2.13.0", "num fewshot: 0"):
+    for text in (
+        "Qwen2ForCausalLM",
+        "494 M",
+        "2025-11-20T09:12:44Z",
+        "NVIDIA H200",
+        "batch_size",
+        "2.13.0",
+        "num fewshot: 0",
+    ):
         assert text in words
 
 
 def test_user_text_is_escaped_everywhere(tmp_path) -> None:
     sides = answers("x", 30, 0.8, 0.3)
-    pair = Pair(tmp_path, (f"a{NASTY}".replace("/", "|"), "b")).add(NASTY, NASTY, "answers", sides, ACCURACY, settings={NASTY: NASTY})
+    pair = Pair(tmp_path, (f"a{NASTY}".replace("/", "|"), "b")).add(
+        NASTY, NASTY, "answers", sides, ACCURACY, settings={NASTY: NASTY}
+    )
     record = evaluation_record(
-        [NASTY, NASTY + "2"], versions={NASTY: NASTY}, hardware={NASTY: NASTY}, plan={NASTY: NASTY}, suites=[NASTY], status=NASTY
+        [NASTY, NASTY + "2"],
+        versions={NASTY: NASTY},
+        hardware={NASTY: NASTY},
+        plan={NASTY: NASTY},
+        suites=[NASTY],
+        status=NASTY,
     )
     words = words_of(write(pair, tmp_path, record, comparisons={NASTY: pair.comparisons}))
     assert "<img" not in words and "<!--" not in words
@@ -163,7 +193,10 @@ def test_the_page_draws_without_a_message_and_fits_a_phone(pair, tmp_path, tmp_p
     profile = tmp_path_factory.mktemp("chromium")
     labels = ["base", "a_very_long_label_without_any_end_" * 3]
     path = write_evaluation_report(
-        tmp_path / "e.html", evaluation_record(labels), [pair.before, pair.after], comparisons={labels[1]: pair.comparisons}
+        tmp_path / "e.html",
+        evaluation_record(labels),
+        [pair.before, pair.after],
+        comparisons={labels[1]: pair.comparisons},
     )
     figures = figures_of(path.read_text(encoding="utf-8"))
     done = browse(path, profile, "--dump-dom")

@@ -59,7 +59,13 @@ def test_recomputed_averages_agree_with_print_but_for_one() -> None:
                 off.append((c.name, printed, round(mean, 2)))
     assert off == [("Q2b + Q2.5i residual", 65.48, 65.44)]
     [found] = disagreements()
-    assert (found.table, found.column, found.what, found.printed, found.recomputed) == (3, "Q2b + Q2.5i residual", "sub-average 2", 65.48, 65.4386)
+    assert (found.table, found.column, found.what, found.printed, found.recomputed) == (
+        3,
+        "Q2b + Q2.5i residual",
+        "sub-average 2",
+        65.48,
+        65.4386,
+    )
 
 
 def test_a_wrong_digit_would_be_seen() -> None:

@@ -61,7 +61,10 @@ def look_on_phone(page: Path, profile: Path, width: int) -> dict:
 
 def test_a_run_report_draws_every_figure_without_a_message(make_run, profile) -> None:
     page = write_run_report(
-        make_run(name='x <img src=x onerror="console.error(1)"> & "y"', comparisons=[comparison(), comparison(name="<b>%{x}</b> $a$")])
+        make_run(
+            name='x <img src=x onerror="console.error(1)"> & "y"',
+            comparisons=[comparison(), comparison(name="<b>%{x}</b> $a$")],
+        )
     )
     done = browse(page, profile, "--dump-dom")
     assert console_of(done.stderr) == []
@@ -80,7 +83,9 @@ def test_a_tradeoff_page_draws_without_a_message_and_fits_a_phone(make_arm, tmp_
         Arm("Label annealing with quite a long label", annealing, "label_annealing"),
     ]
     title = "Averyveryverylongwordwithoutanyspacesinit"
-    page = write_tradeoff_report(tmp_path / "t.html", arms, title=title, intro="One.", source=("source", "prose"), target=("target", "answers"))
+    page = write_tradeoff_report(
+        tmp_path / "t.html", arms, title=title, intro="One.", source=("source", "prose"), target=("target", "answers")
+    )
     done = browse(page, profile, "--dump-dom")
     assert console_of(done.stderr) == []
     assert 'class="main-svg"' in done.stdout
@@ -90,14 +95,22 @@ def test_a_tradeoff_page_draws_without_a_message_and_fits_a_phone(make_arm, tmp_
 @pytest.mark.slow
 def test_a_run_report_fits_a_phone(make_run, profile) -> None:
     page = write_run_report(
-        make_run(name="model-with-a-very-long-name-" * 4, metrics=metric_lines(80), config={"a_very_long_key_" * 5: "/a/very/long/path" * 9})
+        make_run(
+            name="model-with-a-very-long-name-" * 4,
+            metrics=metric_lines(80),
+            config={"a_very_long_key_" * 5: "/a/very/long/path" * 9},
+        )
     )
     assert look_on_phone(page, profile, 360) == {"scroll": 360, "outside": [], "drawn": 7, "wide": 0}
 
 
 def test_without_decompression_the_tables_take_over(make_run, profile) -> None:
     page = write_run_report(make_run())
-    page.write_text(page.read_text(encoding="utf-8").replace("<body>", "<body><script>delete window.DecompressionStream</script>", 1))
+    page.write_text(
+        page.read_text(encoding="utf-8").replace(
+            "<body>", "<body><script>delete window.DecompressionStream</script>", 1
+        )
+    )
     done = browse(page, profile, "--dump-dom")
     assert console_of(done.stderr) == []
     body = re.sub(r"<(script|style).*?</\1>", "", done.stdout, flags=re.S)

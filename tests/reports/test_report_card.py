@@ -8,9 +8,9 @@ import pytest
 import yaml
 from synthetic_runs import comparison
 
+from holdfast.records.run import RunFolder
 from holdfast.reports.card import is_hub_id, public, write_model_card
 from holdfast.reports.figures import read_run
-from holdfast.results import RunFolder
 
 
 def load(folder: RunFolder) -> tuple[dict, str]:
@@ -97,7 +97,11 @@ def test_no_machine_path_reaches_the_card(make_run) -> None:
         name=f"{secret}/runs/one",
         model={"name": f"{secret}/models/tiny", "hash": "x"},
         data={"name": f"{secret}/data/train.jsonl", "examples": 5},
-        config={"output_dir": f"{secret}/runs/one", "files": [f"{secret}/a.jsonl", f"{secret}/b.jsonl"], "nested": {"cache": f"{secret}"}},
+        config={
+            "output_dir": f"{secret}/runs/one",
+            "files": [f"{secret}/a.jsonl", f"{secret}/b.jsonl"],
+            "nested": {"cache": f"{secret}"},
+        },
         notes=[f"Cached under {secret}/cache/teacher; reading it again is free."],
         parents=[{"name": f"{secret}/models/tiny", "role": "teacher", "hash": "abc"}],
         hardware={"device": "cpu", "scratch": f"{secret}/scratch"},
@@ -144,6 +148,10 @@ def test_user_text_is_no_markup(make_run) -> None:
 
 
 def test_figures_that_are_not_finite_stay_out_of_the_index(make_run) -> None:
-    metadata, body = load(make_run(comparisons=[comparison(after=float("nan"), difference=float("nan"), interval=(float("nan"), float("nan")))]))
+    metadata, body = load(
+        make_run(
+            comparisons=[comparison(after=float("nan"), difference=float("nan"), interval=(float("nan"), float("nan")))]
+        )
+    )
     assert "model-index" not in metadata
     assert "n/a" in body

@@ -8,8 +8,8 @@ import pytest
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, metric_lines, perplexity, record
 
 from holdfast.errors import DataError
+from holdfast.records.run import RunFolder
 from holdfast.reports import figures
-from holdfast.results import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,13 @@ def test_numbers(value: float | None, decimals: int, sign: bool, text: str) -> N
 
 
 def test_counts_durations_and_p_values() -> None:
-    assert [figures.count(v) for v in (950, 12_345, 494_032_768, 7.62e9, None)] == ["950", "12,345", "494 M", "7.62 B", "n/a"]
+    assert [figures.count(v) for v in (950, 12_345, 494_032_768, 7.62e9, None)] == [
+        "950",
+        "12,345",
+        "494 M",
+        "7.62 B",
+        "n/a",
+    ]
     assert [figures.duration(v) for v in (0.84, 45, 744, 3600, 12_000, 187_200, None)] == [
         "0.8 s", "45 s", "12 min 24 s", "1 h", "3 h 20 min", "2 d 4 h", "n/a",
     ]  # fmt: skip
@@ -41,7 +47,15 @@ def test_counts_durations_and_p_values() -> None:
 
 @pytest.mark.parametrize(
     ("interval", "decimals"),
-    [((-0.44, -0.38), 3), ((0.0791, 0.0935), 4), ((0.00010, 0.00014), 6), ((-5.0, 7.0), 3), ((1.0, 1.0), 4), ((math.nan, math.nan), 4), (None, 4)],
+    [
+        ((-0.44, -0.38), 3),
+        ((0.0791, 0.0935), 4),
+        ((0.00010, 0.00014), 6),
+        ((-5.0, 7.0), 3),
+        ((1.0, 1.0), 4),
+        ((math.nan, math.nan), 4),
+        (None, 4),
+    ],
 )
 def test_the_interval_decides_the_decimals(interval: tuple[float, float] | None, decimals: int) -> None:
     assert figures.decimals_for(interval) == decimals
@@ -73,11 +87,17 @@ TARGET_NOISE = comparison(difference=0.01, interval=(-0.1, 0.3))
     ("comparisons", "sentence"),
     [
         ([comparison(), LOST, NOISE], "Target improved on 1 of 1 measures; source: 1 lost, 1 within noise."),
-        ([NOISE, comparison(), TARGET_LOST], "Target improved on 1 of 2 measures and got worse on 1; source: 1 within noise."),
+        (
+            [NOISE, comparison(), TARGET_LOST],
+            "Target improved on 1 of 2 measures and got worse on 1; source: 1 within noise.",
+        ),
         ([TARGET_LOST, TARGET_NOISE], "Target got worse on 1 of 2 measures."),
         ([TARGET_NOISE], "Target did not change beyond noise on 1 measure."),
         ([LOST], "Source: 1 lost."),
-        ([comparison(), comparison(suite="code", name="humaneval")], "Target improved on 1 of 1 measures; code: 1 gained."),
+        (
+            [comparison(), comparison(suite="code", name="humaneval")],
+            "Target improved on 1 of 1 measures; code: 1 gained.",
+        ),
         (
             [comparison(), comparison(metric="bits_per_byte", difference=0.1, interval=(0.05, 0.2), primary=False)],
             "Target improved on 1 of 1 measures.",
@@ -95,7 +115,10 @@ def test_verdict_without_comparisons_says_why() -> None:
 
 def test_methods_in_words() -> None:
     assert figures.method_text([]) == "direct fine-tuning"
-    assert figures.method_text([{"method": "label_annealing", "weight": 0.5}, {"method": "my_own"}]) == "label annealing (weight 0.5) + my own"
+    assert (
+        figures.method_text([{"method": "label_annealing", "weight": 0.5}, {"method": "my_own"}])
+        == "label annealing (weight 0.5) + my own"
+    )
 
 
 def test_every_registered_method_has_a_name_in_words() -> None:
@@ -105,7 +128,12 @@ def test_every_registered_method_has_a_name_in_words() -> None:
 
 
 def test_settings_are_flattened_in_order() -> None:
-    assert figures.flatten({"a": 1, "b": {"c": [1, 2.5], "d": {}}, "e": None}) == [("a", "1"), ("b.c", "1, 2.5"), ("b.d", "none"), ("e", "none")]
+    assert figures.flatten({"a": 1, "b": {"c": [1, 2.5], "d": {}}, "e": None}) == [
+        ("a", "1"),
+        ("b.c", "1, 2.5"),
+        ("b.d", "none"),
+        ("e", "none"),
+    ]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path) -> None:
@@ -128,7 +156,9 @@ def test_one_sided_evaluations_stand_alone(make_run) -> None:
     folder = make_run(comparisons=[])
     folder.evaluated("start").write(perplexity("source", "prose", 2.9, 50), [])
     run = figures.read_run(folder)
-    assert [(v.which, v.group, v.value, v.interval, v.n) for v in run.levels] == [("start", "Source", "2.900", "[2.850, 2.950]", "50")]
+    assert [(v.which, v.group, v.value, v.interval, v.n) for v in run.levels] == [
+        ("start", "Source", "2.900", "[2.850, 2.950]", "50")
+    ]
     assert any("Only one of the two models" in m for m in run.missing)
 
 

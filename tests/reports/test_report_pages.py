@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, distances, metric_lines, perplexity
 
+from holdfast.records.run import RunFolder
 from holdfast.reports.charts import MOST_POINTS, forest, layer_chart, plain, thin, training_charts
 from holdfast.reports.figures import row
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.run_report import _widths, write_run_report
-from holdfast.results import RunFolder
 
 NASTY = "<img src=x onerror=alert(1)> & \"quotes\" 'n' </script><!-- `x` %{y} $z$"
 
@@ -212,7 +212,14 @@ def test_not_finite_metrics_become_gaps_and_are_counted(make_run) -> None:
 def test_held_out_curves_and_the_methods_figures_are_drawn(make_run) -> None:
     lines = [
         *metric_lines(40, kl=True),
-        {"step": 100, "eval_loss": 3.0, "eval_ce": 2.9, "eval_kl": 0.1, "eval_token_accuracy": 0.5, "eval_runtime": 3.0},
+        {
+            "step": 100,
+            "eval_loss": 3.0,
+            "eval_ce": 2.9,
+            "eval_kl": 0.1,
+            "eval_token_accuracy": 0.5,
+            "eval_runtime": 3.0,
+        },
     ]
     lines[0] |= {"l2_distance": 0.5, "note": "text", "<i>own</i>": 1.0}
     page = write(make_run(metrics=lines))
@@ -259,7 +266,9 @@ def test_forest_is_relative_only_where_units_differ() -> None:
 
 
 def test_forest_names_what_it_cannot_draw() -> None:
-    zero = comparison(name="from zero", before=0.0, difference=0.2, interval=(0.1, 0.3), unit="exact_match", higher_is_better=True)
+    zero = comparison(
+        name="from zero", before=0.0, difference=0.2, interval=(0.1, 0.3), unit="exact_match", higher_is_better=True
+    )
     chart = forest([row(comparison()), row(zero)])
     assert chart is not None
     assert len(chart.figure["data"]) == 1
@@ -305,7 +314,8 @@ def test_plain_text_in_figures_is_not_markup() -> None:
 
 def test_children_are_escaped_unless_they_are_markup() -> None:
     assert (
-        tag("p", "a < b", tag("b", "c"), cls='x"y', data_n=1, hidden=True, title=None) == '<p class="x&quot;y" data-n="1" hidden>a &lt; b<b>c</b></p>'
+        tag("p", "a < b", tag("b", "c"), cls='x"y', data_n=1, hidden=True, title=None)
+        == '<p class="x&quot;y" data-n="1" hidden>a &lt; b<b>c</b></p>'
     )
     assert join("a", None, ["<", Html("<br>")]) == "a&lt;<br>"
 

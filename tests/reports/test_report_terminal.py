@@ -45,7 +45,18 @@ def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
     run = read_run(folder)
     assert run.verdict in flat(text)
     for r in run.rows:
-        for figure in (r.before, r.after, r.difference, r.interval, r.relative, f"p {r.p}", f"n {r.n}", r.test, r.verdict, r.flips):
+        for figure in (
+            r.before,
+            r.after,
+            r.difference,
+            r.interval,
+            r.relative,
+            f"p {r.p}",
+            f"n {r.n}",
+            r.test,
+            r.verdict,
+            r.flips,
+        ):
             assert figure in text, figure
     for note in run.record.notes:
         assert note in flat(text)
@@ -64,7 +75,9 @@ def test_an_ascii_terminal_gets_ascii(make_run, make_arm) -> None:
 
 
 def test_user_text_is_not_read_as_markup(make_run) -> None:
-    folder = make_run(name="[bold]x[/bold] [red]", comparisons=[comparison(name="[/nope]")], status="failed", error="[link=x]broken")
+    folder = make_run(
+        name="[bold]x[/bold] [red]", comparisons=[comparison(name="[/nope]")], status="failed", error="[link=x]broken"
+    )
     out = console()
     print_run_summary(folder, out)
     for text in ("[bold]x[/bold] [red]", "[/nope]", "[link=x]broken"):
@@ -73,7 +86,10 @@ def test_user_text_is_not_read_as_markup(make_run) -> None:
 
 def test_a_run_without_anything_says_so(make_run) -> None:
     out = console()
-    print_run_summary(make_run(comparisons=[], metrics=[], distance=[], notes=[], training={}, status="interrupted", stage="train"), out)
+    print_run_summary(
+        make_run(comparisons=[], metrics=[], distance=[], notes=[], training={}, status="interrupted", stage="train"),
+        out,
+    )
     text = flat(text_of(out))
     assert "The run was interrupted (stage: train)" in text
     assert "No training step was logged." in text

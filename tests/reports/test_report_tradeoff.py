@@ -10,10 +10,10 @@ import pytest
 from synthetic_runs import comparison
 
 from holdfast.errors import DataError, UserError
+from holdfast.records.run import RunFolder
 from holdfast.reports.arms import Arm, read_tradeoff, share_interval
 from holdfast.reports.run_report import write_run_report
 from holdfast.reports.tradeoff_report import write_tradeoff_report
-from holdfast.results import RunFolder
 
 NAMES = {"source": ("source", "prose"), "target": ("target", "answers")}
 
@@ -61,7 +61,11 @@ def test_the_share_interval_is_about_as_wide_as_the_spread(make_arm) -> None:
     direct = Arm("d", make_arm("d", source=0.3, target=-0.5, retention=[], documents=60), "direct")
     theirs = direct.folder.comparisons()[1]
     for i in range(12):
-        arm = Arm(f"a{i}", make_arm(f"a{i}", source=0.1, target=-0.4, retention=annealing(1.0), documents=60), "label_annealing")
+        arm = Arm(
+            f"a{i}",
+            make_arm(f"a{i}", source=0.1, target=-0.4, retention=annealing(1.0), documents=60),
+            "label_annealing",
+        )
         ours = arm.folder.comparisons()[1]
         interval = share_interval(arm, direct, NAMES["target"], ours, theirs)
         assert interval is not None
@@ -122,14 +126,20 @@ def test_an_arm_that_lost_nothing_or_gained_nothing_reads_so(make_run) -> None:
     assert first == (
         "better kept 80.0 % of the target gain of direct fine-tuning and lost nothing on the source, which improved by 0.050 nats/token."
     )
-    assert second.startswith("worse kept none of the target gain of direct fine-tuning: the target got worse by 0.050 nats/token")
+    assert second.startswith(
+        "worse kept none of the target gain of direct fine-tuning: the target got worse by 0.050 nats/token"
+    )
     assert second.endswith("while losing 3.3 % of what direct lost, a loss within noise.")
 
 
 def test_unmeasured_and_differing_arms_are_noted(make_run) -> None:
     direct = pair(make_run, "direct", source=0.3, target=-0.5, kind="direct", retention=[])
     empty = Arm("empty", make_run("empty", comparisons=[], status="failed", stage="train"), "label_annealing")
-    shifted = Arm("shifted", make_run("shifted", comparisons=[comparison(suite="source", name="prose", before=9.0), comparison(before=9.0)]), "l2")
+    shifted = Arm(
+        "shifted",
+        make_run("shifted", comparisons=[comparison(suite="source", name="prose", before=9.0), comparison(before=9.0)]),
+        "l2",
+    )
     figures = read_tradeoff([direct, empty, shifted], **NAMES)
     assert [f.arm.label for f in figures.measured] == ["direct", "shifted"]
     assert "empty: neither side was compared with the start (the run is failed)" in figures.arms[1].reading
@@ -156,10 +166,19 @@ def test_the_page_draws_the_records_and_links_relatively(arms, tmp_path) -> None
     for arm in arms[:3]:
         write_run_report(arm.folder)
     path = write_tradeoff_report(
-        tmp_path / "pages" / "trade <off>.html", arms, title="A & B", intro="One.\n\nTwo.", next_steps="Do:\n$ holdfast x <y>", **NAMES
+        tmp_path / "pages" / "trade <off>.html",
+        arms,
+        title="A & B",
+        intro="One.\n\nTwo.",
+        next_steps="Do:\n$ holdfast x <y>",
+        **NAMES,
     )
     page = path.read_text()
-    assert re.findall(r'href="([^"]+)"', page) == ["../direct/report.html", "../la1/report.html", "../la01/report.html"]  # L2 has no report
+    assert re.findall(r'href="([^"]+)"', page) == [
+        "../direct/report.html",
+        "../la1/report.html",
+        "../la01/report.html",
+    ]  # L2 has no report
     assert "<h1>A &amp; B</h1>" in page
     assert "<pre><code>holdfast x &lt;y&gt;</code></pre>" in page
     found = re.search(r'id="figures">(.*?)</script>', page, re.S)
@@ -189,6 +208,8 @@ def test_a_start_arm_and_no_direct_arm(make_run, tmp_path) -> None:
 
 
 def test_a_page_without_any_measured_arm(make_run, tmp_path) -> None:
-    page = write_tradeoff_report(tmp_path / "t.html", [Arm("a", make_run("a", comparisons=[]), "direct")], title="t", intro="i", **NAMES).read_text()
+    page = write_tradeoff_report(
+        tmp_path / "t.html", [Arm("a", make_run("a", comparisons=[]), "direct")], title="t", intro="i", **NAMES
+    ).read_text()
     assert "there is nothing to draw" in page
     assert "not measured" in page

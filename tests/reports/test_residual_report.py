@@ -15,16 +15,23 @@ import synthetic_residuals as make
 from rich.console import Console
 from synthetic_runs import browse, chromium
 
+from holdfast.records.comparison import Comparison
+from holdfast.records.residual import Pair, ResidualRecord, ScaleChoice, StudiedModel, read_update, write_update
 from holdfast.reports import paper_004
-from holdfast.reports.residual_charts import against_one, carried_charts, compute_charts, kept_charts, scale_chart, token_charts
+from holdfast.reports.residual_charts import (
+    against_one,
+    carried_charts,
+    compute_charts,
+    kept_charts,
+    scale_chart,
+    token_charts,
+)
 from holdfast.reports.residual_figures import marks_of, over_seeds, read_models, spent_in_all, tables
 from holdfast.reports.residual_pairs import pair_groups
 from holdfast.reports.residual_report import cost_lines, print_update, write_residual_report
 from holdfast.reports.residual_scores import role_of, scores_of
 from holdfast.reports.residual_text import clause, lead
-from holdfast.residual_results import Pair, ResidualRecord, ScaleChoice, StudiedModel, read_update, write_update
-from holdfast.results import Comparison
-from holdfast.selection import t_quantile
+from holdfast.statistics.selection import t_quantile
 
 
 @pytest.fixture
@@ -135,7 +142,11 @@ def test_the_papers_layout_has_its_rows_in_its_order(tmp_path, studied) -> None:
         "PIQA", "PIQA", "Sub-average 2", "TruthfulQA mc2", "Average",
     ]  # fmt: skip
     assert [b.kind for b in made[0].blocks] == ["base", "instruct", "residual"]
-    assert [c.header for c in made[0].columns] == ["original", "+100 M", "+500 M", "+1 B"] * 2 + ["+100 M", "+500 M", "+1 B"]
+    assert [c.header for c in made[0].columns] == ["original", "+100 M", "+500 M", "+1 B"] * 2 + [
+        "+100 M",
+        "+500 M",
+        "+1 B",
+    ]
     assert [c.header for b in made[1].blocks for c in b.columns] == [
         "base", "instruct", "+ llama-3.1 residual", "base", "instruct", "+ llama-3 residual"
     ]  # fmt: skip
@@ -172,7 +183,11 @@ def test_the_papers_figures_stand_beside_those_of_models_made_alike(tmp_path, st
 def test_a_model_made_otherwise_has_no_figures_of_the_paper(tmp_path, studied, name, changes) -> None:
     for folder in (tmp_path / "evaluations").iterdir():  # the evaluations carry the model's name too
         for file in folder.glob("*.json"):
-            file.write_text(file.read_text().replace('meta-llama/Meta-Llama-3-8B"', 'unknown"') if "path" in changes else file.read_text())
+            file.write_text(
+                file.read_text().replace('meta-llama/Meta-Llama-3-8B"', 'unknown"')
+                if "path" in changes
+                else file.read_text()
+            )
     record = make.with_state(studied, name, **changes)
     made = tables(read_models(tmp_path, record), record)
     found = [c for c in made[0].columns if any(m.model.name == name for m in c.members)]
@@ -194,7 +209,11 @@ def test_best_and_second_are_marked_by_block(tmp_path, studied) -> None:
 
 def test_marks_turn_where_less_is_better_and_are_shared_by_equals() -> None:
     assert marks_of([make.nats(2.0), make.nats(1.0), None, make.nats(1.5)]) == ["", "best", "", "second"]
-    assert marks_of([make.share(0.50001, 100), make.share(0.50002, 100), make.share(0.4, 100)]) == ["best", "best", "second"]
+    assert marks_of([make.share(0.50001, 100), make.share(0.50002, 100), make.share(0.4, 100)]) == [
+        "best",
+        "best",
+        "second",
+    ]
     assert marks_of([make.share(0.5, 100)]) == [""]
     assert marks_of([None, None]) == ["", ""]
 
@@ -218,7 +237,10 @@ def test_averages_that_were_not_measured_are_means_without_an_interval(tmp_path)
     for file in tmp_path.glob("evaluations/*/average.*"):
         file.unlink()
     made = tables(read_models(tmp_path, record), record)[0]
-    cells = [[m.value for r in made.rows if not r.average and (m := r.metrics[0]) is not None], next(r for r in made.rows if r.title == "Average")]
+    cells = [
+        [m.value for r in made.rows if not r.average and (m := r.metrics[0]) is not None],
+        next(r for r in made.rows if r.title == "Average"),
+    ]
     assert cells[1].metrics[0].value == pytest.approx(statistics.fmean(cells[0]))
     assert cells[1].metrics[0].interval is None
 
@@ -255,12 +277,16 @@ def test_seeds_are_one_column_with_the_interval_of_both(tmp_path) -> None:
     samples = statistics.fmean((m.interval[1] - m.interval[0]) / 2 for m in metrics)
     seeds = t_quantile(2, 0.975) * statistics.stdev(values) / 3**0.5
     assert row.metrics[1].value == pytest.approx(statistics.fmean(values))
-    assert (row.metrics[1].interval[1] - row.metrics[1].interval[0]) / 2 == pytest.approx((samples**2 + seeds**2) ** 0.5)
+    assert (row.metrics[1].interval[1] - row.metrics[1].interval[0]) / 2 == pytest.approx(
+        (samples**2 + seeds**2) ** 0.5
+    )
     assert "3 seeds" in words(write(tmp_path, record))
 
 
 def test_one_seed_twice_stays_apart_under_its_labels(tmp_path, studied) -> None:
-    again = dataclasses.replace(next(m for m in studied.models if m.name == "l3-base-100M"), name="again", label="the same once more")
+    again = dataclasses.replace(
+        next(m for m in studied.models if m.name == "l3-base-100M"), name="again", label="the same once more"
+    )
     record = dataclasses.replace(studied, models=[*studied.models, again])
     headers = [c.header for c in tables(read_models(tmp_path, record), record)[0].blocks[0].columns]
     assert sorted(headers) == sorted(["original", "Llama 3 base + 100M", "the same once more", "+500 M", "+1 B"])
@@ -268,8 +294,17 @@ def test_one_seed_twice_stays_apart_under_its_labels(tmp_path, studied) -> None:
 
 def test_every_model_is_in_a_table(tmp_path, studied) -> None:
     odd = [
-        StudiedModel(name="x", label="instruct + residual", start="instruct", family="llama-3", residual="llama-3", state="complete"),
-        StudiedModel(name="y", label="derived, continued", start="derived", family="llama-3", tokens=5, state="complete"),
+        StudiedModel(
+            name="x",
+            label="instruct + residual",
+            start="instruct",
+            family="llama-3",
+            residual="llama-3",
+            state="complete",
+        ),
+        StudiedModel(
+            name="y", label="derived, continued", start="derived", family="llama-3", tokens=5, state="complete"
+        ),
         StudiedModel(name="z", label="of no kind", start="merged", family="else", state="complete"),
     ]
     record = dataclasses.replace(studied, models=[*studied.models, *odd])
@@ -309,7 +344,9 @@ def test_compute_has_a_point_a_made_model_and_the_papers_estimate_for_8b_alone(t
     made = [t for t in chart.figure["data"] if t["mode"] == "markers"]
     assert sum(len(t["x"]) for t in made) == 9
     assert all(x > 0 for t in made for x in t["x"])
-    small = dataclasses.replace(studied, models=[dataclasses.replace(m, parameters=1_500_000_000) for m in studied.models])
+    small = dataclasses.replace(
+        studied, models=[dataclasses.replace(m, parameters=1_500_000_000) for m in studied.models]
+    )
     models = read_models(tmp_path, small)
     [chart] = compute_charts(tables(models, small), scores_of(models), most=1)
     assert "paper: instruction tuning" not in [t["name"] for t in chart.figure["data"]]
@@ -387,18 +424,30 @@ def test_the_page_says_how_models_were_made_and_links_their_runs(tmp_path, updat
     text = words(html)
     assert "base, continued on 2 M new tokens, + 1 × (instruct − base)" in text
     assert 'href="runs/base-new/report.html"' in html
-    assert "holdfast residual apply --instruct instruct --old_base base --base runs/base-new --output_dir runs/result" in text
+    assert (
+        "holdfast residual apply --instruct instruct --old_base base --base runs/base-new --output_dir runs/result"
+        in text
+    )
     assert "/data/world" not in html  # whose folder it was says nothing
 
 
 def test_corpus_ancestry_and_cost_are_told(tmp_path, updated) -> None:
     text = words(write(tmp_path, updated))
-    for said in ("3,120", "2024-01-03", "312 documents", "0.31 % of the windows' tokens", "Documents left out (153)", "before the first date"):
+    for said in (
+        "3,120",
+        "2024-01-03",
+        "312 documents",
+        "0.31 % of the windows' tokens",
+        "Documents left out (153)",
+        "before the first date",
+    ):
         assert said in text
     assert "over all weights the difference has" in text
     assert "the estimate in full" in text.lower()
     lines = {(c.what, c.unit): c for c in cost_lines(read_models(tmp_path, updated), updated)}
-    assert lines["all models together", "FLOPs"].measured == pytest.approx(4.8e13)  # the result's training is the base's
+    assert lines["all models together", "FLOPs"].measured == pytest.approx(
+        4.8e13
+    )  # the result's training is the base's
     assert lines["base + new text", "s"].measured == 180.0
 
 
@@ -408,7 +457,9 @@ def test_training_is_counted_once(tmp_path, updated) -> None:
 
 
 def test_a_pair_that_is_no_pair_is_warned_about(tmp_path, updated) -> None:
-    warned = dataclasses.replace(updated, ancestry=[{**updated.ancestry[0], "warnings": ["instruct does not look like a fine-tune of base <b>"]}])
+    warned = dataclasses.replace(
+        updated, ancestry=[{**updated.ancestry[0], "warnings": ["instruct does not look like a fine-tune of base <b>"]}]
+    )
     html = write(tmp_path, warned)
     assert "instruct does not look like a fine-tune of base &lt;b&gt;" in html
     assert "A pair does not look like a base and its child." in html
@@ -425,7 +476,9 @@ def test_a_corpus_without_dates_says_so(tmp_path, updated) -> None:
 
 def test_failed_and_waiting_models_are_named(tmp_path, studied) -> None:
     record = make.with_state(studied, "l3-base-500M", state="failed", reason="CUDA out of memory", evaluations="")
-    record = make.with_state(record, "l3-instruct-1000M", state="waiting", evaluations="evaluations/not-there", tokens=0)
+    record = make.with_state(
+        record, "l3-instruct-1000M", state="waiting", evaluations="evaluations/not-there", tokens=0
+    )
     record = dataclasses.replace(record, status="interrupted")
     text = words(write(tmp_path, record))
     assert "Llama 3 base + 500M: CUDA out of memory" in text
@@ -440,7 +493,10 @@ def test_failed_and_waiting_models_are_named(tmp_path, studied) -> None:
 def test_a_continuation_whose_tokens_are_not_counted_yet_is_no_original(tmp_path, updated) -> None:
     record = make.with_state(updated, "base-new", tokens=-1, state="running", evaluations="")
     [made] = tables(read_models(tmp_path, record), record)
-    assert [(c.header, c.state) for c in made.blocks[0].columns] == [("original", "complete"), ("+ new text", "running")]
+    assert [(c.header, c.state) for c in made.blocks[0].columns] == [
+        ("original", "complete"),
+        ("+ new text", "running"),
+    ]
     assert "base, continued on the new text" in words(write(tmp_path, record))
 
 
@@ -471,7 +527,9 @@ def seeds_of_a_study() -> ResidualRecord:
     made = [model(f"b{s}", f"base + 10k tokens, seed {s}", s) for s in range(3)]
     pairs = [Pair(before="base", after=m.name, question="What is lost?", comparisons=compared(m.seed)) for m in made]
     others = [Pair(before="base", after="b0", question="And now?", comparisons=compared(0)[:1])]
-    return ResidualRecord(name="seeds", kind="study", status="finished", models=[model("base", "base"), *made], pairs=[*pairs, *others])
+    return ResidualRecord(
+        name="seeds", kind="study", status="finished", models=[model("base", "base"), *made], pairs=[*pairs, *others]
+    )
 
 
 def comparison(suite: str, name: str, metric: str, *, before: float, after: float, half: float = 0.02) -> Comparison:
@@ -493,7 +551,9 @@ def test_pairs_of_a_study_are_means_over_seeds_by_question(tmp_path) -> None:
     gain = groups[0].gain(("following", "asked", "acc"))
     assert gain is not None and gain.value == pytest.approx(-0.41 / 3)
     spread = t_quantile(2, 0.975) * statistics.stdev([-0.2, -0.16, -0.05]) / 3**0.5
-    assert gain.interval == pytest.approx((gain.value - math.hypot(spread, 0.02), gain.value + math.hypot(spread, 0.02)))
+    assert gain.interval == pytest.approx(
+        (gain.value - math.hypot(spread, 0.02), gain.value + math.hypot(spread, 0.02))
+    )
     assert groups[0].gain(("following", "other", "acc")) is None
     html = write(tmp_path, record)
     text = words(html)
@@ -507,8 +567,9 @@ def test_pairs_of_a_study_are_means_over_seeds_by_question(tmp_path) -> None:
 
 
 def test_empty_pairs_are_said(tmp_path, studied) -> None:
-    assert "What does new text cost the instruct model? (Llama 3 instruct → Llama 3 instruct + 1000M): nothing was compared." in words(
-        write(tmp_path, studied)
+    assert (
+        "What does new text cost the instruct model? (Llama 3 instruct → Llama 3 instruct + 1000M): nothing was compared."
+        in words(write(tmp_path, studied))
     )
     none = dataclasses.replace(studied, pairs=[])
     assert "Compared pairs" not in words(write(tmp_path, none))
@@ -516,7 +577,9 @@ def test_empty_pairs_are_said(tmp_path, studied) -> None:
 
 
 def test_without_evaluations_there_is_a_page_without_figures(tmp_path) -> None:
-    record = dataclasses.replace(make.update(tmp_path / "other"), pairs=[], scale=None, ancestry=[], cost={}, corpus={}, notes=[], config={})
+    record = dataclasses.replace(
+        make.update(tmp_path / "other"), pairs=[], scale=None, ancestry=[], cost={}, corpus={}, notes=[], config={}
+    )
     html = write(tmp_path, record)
     text = words(html)
     assert "nothing was measured, so what was gained and what was lost is not known" in text
@@ -525,7 +588,9 @@ def test_without_evaluations_there_is_a_page_without_figures(tmp_path) -> None:
     assert "not measured" in printed(record, tmp_path) or "Models" in printed(record, tmp_path)
 
 
-@pytest.mark.parametrize(("status", "said"), [("running", "is not finished"), ("interrupted", "was interrupted"), ("failed", "failed")])
+@pytest.mark.parametrize(
+    ("status", "said"), [("running", "is not finished"), ("interrupted", "was interrupted"), ("failed", "failed")]
+)
 def test_an_update_that_has_not_ended_says_so(tmp_path, status, said) -> None:
     html = write(tmp_path, ResidualRecord(name="u", status=status))
     assert f"The update {said}, so there is nothing to compare yet." in words(html)
@@ -533,7 +598,9 @@ def test_an_update_that_has_not_ended_says_so(tmp_path, status, said) -> None:
 
 
 def test_a_pair_of_models_that_the_record_lacks_is_shown_by_name(tmp_path, updated) -> None:
-    record = dataclasses.replace(updated, pairs=[Pair(before="gone", after="result", question="", comparisons=updated.pairs[0].comparisons)])
+    record = dataclasses.replace(
+        updated, pairs=[Pair(before="gone", after="result", question="", comparisons=updated.pairs[0].comparisons)]
+    )
     assert "gone → base + new text + residual" in words(write(tmp_path, record))
 
 
@@ -569,8 +636,17 @@ def test_names_cannot_become_markup(tmp_path, updated) -> None:
 def test_the_terminal_has_the_answer_the_models_and_the_page(tmp_path, updated) -> None:
     write(tmp_path, updated)
     text = printed(updated, tmp_path)
-    assert max(map(len, text.splitlines())) <= 80 or all(str(tmp_path) in line for line in text.splitlines() if len(line) > 80)
-    for said in ("Against the instruct model", "instructions", "91.0", "Scale     1:", "New text  3,120 documents", "Cost      4.8e13 FLOPs, 6 min"):
+    assert max(map(len, text.splitlines())) <= 80 or all(
+        str(tmp_path) in line for line in text.splitlines() if len(line) > 80
+    )
+    for said in (
+        "Against the instruct model",
+        "instructions",
+        "91.0",
+        "Scale     1:",
+        "New text  3,120 documents",
+        "Cost      4.8e13 FLOPs, 6 min",
+    ):
         assert said in text
     assert "report.html" in text.replace("\n", "")
 

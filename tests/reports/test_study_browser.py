@@ -12,7 +12,7 @@ from synthetic_studies import frontier, large
 from test_report_browser import console_of, look_on_phone
 
 from holdfast.reports.study_report import write_study_report
-from holdfast.selection import select_all
+from holdfast.statistics.selection import select_all
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
 
@@ -58,6 +58,11 @@ def test_figures_are_drawn_a_click_sorts_and_another_shows_all(tmp_path, profile
 
 @pytest.mark.slow
 def test_a_page_fits_a_phone(tmp_path, profile):
-    page = written(tmp_path, frontier(name="averyveryverylongnamewithoutanyspaces" * 2), command="holdfast train " + "--x " * 60, config_yaml="a: 1")
+    page = written(
+        tmp_path,
+        frontier(name="averyveryverylongnamewithoutanyspaces" * 2),
+        command="holdfast train " + "--x " * 60,
+        config_yaml="a: 1",
+    )
     assert console_of(browse(page, profile, "--dump-dom").stderr) == []
     assert look_on_phone(page, profile, 360) == {"scroll": 360, "outside": [], "drawn": 9, "wide": 0}

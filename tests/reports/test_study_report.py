@@ -47,14 +47,16 @@ from holdfast.reports.study_figures import (
     typographic,
 )
 from holdfast.reports.study_report import write_study_report
-from holdfast.selection import Share, mean_gain, pareto, select, select_all
+from holdfast.statistics.selection import Share, mean_gain, pareto, select, select_all
 
 COMMAND = "holdfast train --config chosen.yaml"
 YAML = "learning_rate: 1.0e-4\nretention:\n  - label_annealing: {weight: 30.0}\n"
 
 
 def write(path: Path, study, **more) -> str:
-    page = write_study_report(path / "report.html", study, selections=select_all(study), **{"command": COMMAND, "config_yaml": YAML, **more})
+    page = write_study_report(
+        path / "report.html", study, selections=select_all(study), **{"command": COMMAND, "config_yaml": YAML, **more}
+    )
     return page.read_text(encoding="utf-8")
 
 
@@ -96,7 +98,14 @@ def test_the_page_holds_every_trial_rule_and_the_command(tmp_path):
     text = words(html)
     for t in study.trials:
         assert f"trial {t.number} " in text
-    for word in ("pruned", "failed", "lost", "at half of seed 0 no better than the start", "the loss became NaN at step 12", "trial 21 has it now"):
+    for word in (
+        "pruned",
+        "failed",
+        "lost",
+        "at half of seed 0 no better than the start",
+        "the loss became NaN at step 12",
+        "trial 21 has it now",
+    ):
         assert word in text
     for s in select_all(study):
         assert s.label is not None
@@ -232,7 +241,10 @@ def test_points_stand_where_the_metric_is():
     study = points_study([[(0.5, -0.3)], [(0.3, -0.1)]], direct=0)
     chart = drawn(study)
     (direct,) = named(chart, "direct fine-tuning")
-    assert (direct["x"], direct["y"]) == ([pytest.approx(START["prose"] + 0.3)], [pytest.approx(START["answers"] - 0.5)])
+    assert (direct["x"], direct["y"]) == (
+        [pytest.approx(START["prose"] + 0.3)],
+        [pytest.approx(START["answers"] - 0.5)],
+    )
     (start,) = named(chart, "start")
     assert (start["x"], start["y"]) == ([START["prose"]], [START["answers"]])
     assert chart.figure["layout"]["annotations"][0]["ax"] > 0  # lower is better: the arrow points to the lower left
@@ -276,12 +288,21 @@ def test_curves_join_one_method_in_the_order_of_its_strength():
     study = finished_frontier()
     shuffled = dataclasses.replace(study, trials=study.trials[::-1])
     curves = {c.name: c for c in study_curves([t for t in read_trials(shuffled) if t.whole])}
-    assert set(curves) == {"direct fine-tuning", "label annealing, temperature 1", "label annealing, temperature 2", "L2", "replay", "SFA"}
+    assert set(curves) == {
+        "direct fine-tuning",
+        "label annealing, temperature 1",
+        "label annealing, temperature 2",
+        "L2",
+        "replay",
+        "SFA",
+    }
     one = curves["label annealing, temperature 1"]
     assert [one.short(t.trial) for t in one.members] == ["0.1", "0.3", "1", "3", "10", "30"]
     assert one.joined
     assert not curves["SFA"].joined
-    assert not any(c.joined for c in study_curves([t for t in read_trials(large()) if t.whole]))  # every rate is another: no curves
+    assert not any(
+        c.joined for c in study_curves([t for t in read_trials(large()) if t.whole])
+    )  # every rate is another: no curves
 
 
 def test_names_beside_points_cover_neither_points_nor_each_other():
@@ -298,7 +319,9 @@ def test_names_beside_points_cover_neither_points_nor_each_other():
     labels = {}
     for key, side in found.items():
         x, y = box.place(*(start if key == "start" else (gains[key][0].after, gains[key][1].after)))
-        labels[key] = _label_box(x, y, len("start" if key == "start" else texts[key]) * 6.2 + 4, side, 10 if key == 12 else 5)
+        labels[key] = _label_box(
+            x, y, len("start" if key == "start" else texts[key]) * 6.2 + 4, side, 10 if key == 12 else 5
+        )
         assert labels[key][0] >= 0
         assert labels[key][2] <= box.pixels[0]
     keys = list(labels)
@@ -319,7 +342,12 @@ def test_what_lies_far_off_does_not_stretch_the_plot():
 def test_every_pair_has_its_plot_and_the_objectives_come_first(tmp_path):
     html = write(tmp_path, finished_frontier())
     titles = re.findall(r"<h3>([^<]+ against [^<]+)</h3>", html)
-    assert titles[:4] == ["answers against mean of prose, code", "answers against prose", "answers against code", "quiz against arc_easy"]
+    assert titles[:4] == [
+        "answers against mean of prose, code",
+        "answers against prose",
+        "answers against code",
+        "quiz against arc_easy",
+    ]
     alone = finished_frontier()
     alone = dataclasses.replace(alone, source=alone.pairs[0][1])
     again = re.findall(r"<h3>([^<]+ against [^<]+)</h3>", write(tmp_path, alone))
@@ -335,11 +363,17 @@ def test_numbers_that_vary_have_panels_on_a_fitting_axis():
     assert target.title == "Target against label annealing: weight"
     assert target.figure["layout"]["xaxis"]["type"] == "log"
     assert source.figure["layout"]["xaxis"]["ticktext"] == ["0.1", "0.3", "1", "3", "10", "30"]
-    few = dataclasses.replace(study, trials=[dataclasses.replace(t, params={"k": [1, 2, 5][t.number % 3]}) for t in study.trials])
+    few = dataclasses.replace(
+        study, trials=[dataclasses.replace(t, params={"k": [1, 2, 5][t.number % 3]}) for t in study.trials]
+    )
     assert "type" not in parameter_charts(few, read_trials(few))[0][0].figure["layout"]["xaxis"]  # 5 times: linear
-    zero = dataclasses.replace(study, trials=[dataclasses.replace(t, params={"k": [0, 2, 50][t.number % 3]}) for t in study.trials])
+    zero = dataclasses.replace(
+        study, trials=[dataclasses.replace(t, params={"k": [0, 2, 50][t.number % 3]}) for t in study.trials]
+    )
     assert "type" not in parameter_charts(zero, read_trials(zero))[0][0].figure["layout"]["xaxis"]
-    words_only = dataclasses.replace(study, trials=[dataclasses.replace(t, params={"k": ["a", "b", True][t.number % 3]}) for t in study.trials])
+    words_only = dataclasses.replace(
+        study, trials=[dataclasses.replace(t, params={"k": ["a", "b", True][t.number % 3]}) for t in study.trials]
+    )
     assert parameter_charts(words_only, read_trials(words_only)) == []
     wild = parameter_charts(large(), read_trials(large()))[0][1]
     assert wild.caption == "Outside the plot: trials 61, 122, 183."
@@ -355,19 +389,36 @@ def test_trials_over_time_have_a_lane_a_worker():
     assert all(x > 0 for d in bars.values() for x in d["x"])
     assert "bookkeeping" in chart.caption
     assert time_chart(nothing_finished()) is None
-    assert time_chart(dataclasses.replace(frontier(), trials=[dataclasses.replace(t, started=None) for t in frontier().trials])) is None
-    assert time_chart(dataclasses.replace(frontier(), trials=[dataclasses.replace(t, started="yesterday") for t in frontier().trials])) is None
+    assert (
+        time_chart(
+            dataclasses.replace(frontier(), trials=[dataclasses.replace(t, started=None) for t in frontier().trials])
+        )
+        is None
+    )
+    assert (
+        time_chart(
+            dataclasses.replace(
+                frontier(), trials=[dataclasses.replace(t, started="yesterday") for t in frontier().trials]
+            )
+        )
+        is None
+    )
 
 
 def test_the_choice_of_a_method_is_no_parameter(tmp_path):
     study = finished_frontier()
-    more = [dataclasses.replace(t, params=({"method": t.kind} if t.kind != "direct" else {}) | t.params) for t in study.trials]
+    more = [
+        dataclasses.replace(t, params=({"method": t.kind} if t.kind != "direct" else {}) | t.params)
+        for t in study.trials
+    ]
     named_too = dataclasses.replace(study, trials=more)
     assert "method label_annealing" not in write(tmp_path, named_too)
     assert {c.name for c in study_curves([t for t in read_trials(named_too) if t.whole])} == {
         c.name for c in study_curves([t for t in read_trials(study) if t.whole])
     }
-    waiting = dataclasses.replace(study, trials=[*study.trials, trial(30, "", "trial 30", {}, [], state="waiting", started=None, worker="")])
+    waiting = dataclasses.replace(
+        study, trials=[*study.trials, trial(30, "", "trial 30", {}, [], state="waiting", started=None, worker="")]
+    )
     assert "trial 30" in words(write(tmp_path, waiting))  # a sampler's, before it has settings
 
 

@@ -11,8 +11,17 @@ import pytest
 from rich.console import Console
 from synthetic_studies import BEGAN, finished_frontier, frontier, measured_runs, nothing_finished, record, trial
 
-from holdfast.reports.study_text import StatusView, plain_table, planned, print_status, print_study, rung_text, status_lines, status_view
-from holdfast.selection import select_all
+from holdfast.reports.study_text import (
+    StatusView,
+    plain_table,
+    planned,
+    print_status,
+    print_study,
+    rung_text,
+    status_lines,
+    status_view,
+)
+from holdfast.statistics.selection import select_all
 
 NOW = BEGAN + datetime.timedelta(minutes=88)
 
@@ -62,7 +71,10 @@ def test_terminals_without_unicode():
 
 
 def test_user_text_is_not_read_as_markup():
-    study = record([trial(0, "direct", "[bold]direct[/]", {}, measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3))], name="[red]x")
+    study = record(
+        [trial(0, "direct", "[bold]direct[/]", {}, measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3))],
+        name="[red]x",
+    )
     for terminal in (True, False):
         assert "[bold]direct[/]" in shown(study, terminal=terminal, width=140)
         assert "[red]x" in printed(lambda c: print_status(study, NOW, c), terminal=terminal)
@@ -92,7 +104,9 @@ def test_status_counts_workers_and_bests():
     assert lines[-1] == "failed: trial 19, label annealing, weight 100, temperature 1: the loss became NaN at step 12"
     study = frontier()
     again = [dataclasses.replace(t, continued_by=23) if t.state == "failed" else t for t in study.trials]
-    assert not any(x.startswith("failed: ") for x in status_lines(dataclasses.replace(study, trials=again), NOW))  # it is tried again
+    assert not any(
+        x.startswith("failed: ") for x in status_lines(dataclasses.replace(study, trials=again), NOW)
+    )  # it is tried again
 
 
 def lasting(number: int, kind: str, seconds: float, **more):
@@ -104,8 +118,13 @@ def under_way(*more, **changes):
     """Direct took 100 s, L2 200 s; a worker each is 40 s into another of these."""
     trials = [lasting(0, "direct", 100.0), lasting(1, "l2", 200.0)]
     begun = (NOW - datetime.timedelta(seconds=40)).isoformat()
-    trials += [trial(2 + i, k, k, {}, [], state="running", worker=f"w{i}", started=begun, finished=None) for i, k in enumerate(("direct", "l2"))]
-    trials += [trial(4 + i, k, k, {}, [], state="waiting", worker="", started=None, finished=None) for i, k in enumerate(more)]
+    trials += [
+        trial(2 + i, k, k, {}, [], state="running", worker=f"w{i}", started=begun, finished=None)
+        for i, k in enumerate(("direct", "l2"))
+    ]
+    trials += [
+        trial(4 + i, k, k, {}, [], state="waiting", worker="", started=None, finished=None) for i, k in enumerate(more)
+    ]
     return record(trials, seeds=(0,), status="running", finished=None, **changes)
 
 
@@ -138,7 +157,9 @@ def test_trials_that_the_sampler_has_yet_to_think_of_are_to_come():
 
 def test_without_a_complete_trial_or_a_worker_no_time_is_given():
     assert StatusView(nothing_finished(), NOW).remaining is None
-    assert status_lines(nothing_finished(), NOW)[1] == "Time left unknown until the first trial is complete, with 1 worker"
+    assert (
+        status_lines(nothing_finished(), NOW)[1] == "Time left unknown until the first trial is complete, with 1 worker"
+    )
     study = frontier()
     alone = dataclasses.replace(study, status="interrupted", trials=[t for t in study.trials if t.state != "running"])
     assert StatusView(alone, NOW).remaining is None

@@ -17,7 +17,7 @@ from test_report_pages import Cells, figures_of, value, words_of
 from holdfast.reports.figures import number
 from holdfast.reports.theory_charts import picture_from_above, picture_from_the_side, scientific, with_interval
 from holdfast.reports.theory_report import finding, lead, write_regression_report
-from holdfast.results import read_json, write_json
+from holdfast.support.files import read_json, write_json
 from holdfast.theory.regression_study import Interval, RegressionStudy, Setting, run_study
 
 PLOTS = 12
@@ -57,7 +57,9 @@ def test_figures_are_those_of_the_record(page, study) -> None:
             assert drawn["x"] == [0.1, 1.0, 10.0]
             assert drawn["y"] == [getattr(p.figures, kind).value for p in study.curves[method]]
         bands = [d for d in figure["data"] if d.get("fill") == "tonexty"]
-        assert [b["y"][1] for b in bands] == [getattr(study.curves[m][1].figures, kind).high for m in ("label_annealing", "l2")]
+        assert [b["y"][1] for b in bands] == [
+            getattr(study.curves[m][1].figures, kind).high for m in ("label_annealing", "l2")
+        ]
     front = trace(page, "pre-training error", "L2")
     assert front["y"][1:-1] == [e.pretraining["l2"].value for e in study.equal_errors]
     assert (front["y"][0], front["x"][0]) == (study.direct.pretraining.value, 0.0)
@@ -84,7 +86,13 @@ def test_tables_are_those_of_the_record(page, study) -> None:
 
 def test_the_page_says_what_the_paper_means(page) -> None:
     words = words_of(page)
-    for text in ("(XX)⁻¹", "(XXᵀ)⁻¹ is meant", "(I − P)θ0 + λ/(1+λ)·Pθ0 + 1/(1+λ)·m", "does not follow from this theory", "paper 000"):
+    for text in (
+        "(XX)⁻¹",
+        "(XXᵀ)⁻¹ is meant",
+        "(I − P)θ0 + λ/(1+λ)·Pθ0 + 1/(1+λ)·m",
+        "does not follow from this theory",
+        "paper 000",
+    ):
         assert text in words
     assert len(figures_of(page)) == PLOTS
     assert len(page) < 3_000_000
@@ -92,27 +100,47 @@ def test_the_page_says_what_the_paper_means(page) -> None:
 
 def test_the_same_page_from_the_json(study, tmp_path) -> None:
     again = RegressionStudy.from_json(read_json(write_json(tmp_path / "r.json", study)))
-    one, two = (write_regression_report(tmp_path / name, s).read_text(encoding="utf-8") for name, s in (("a.html", study), ("b.html", again)))
+    one, two = (
+        write_regression_report(tmp_path / name, s).read_text(encoding="utf-8")
+        for name, s in (("a.html", study), ("b.html", again))
+    )
     assert one == two
 
 
 @pytest.mark.parametrize(
     ("ratio", "verdict", "parts"),
     [
-        (Interval(value=0.8, low=0.7, high=0.9, n=4), "L2 forgets less", ["L2 forgets 20 % less than label annealing", "0.800 [0.700, 0.900]"]),
-        (Interval(value=1.25, low=1.1, high=1.4, n=4), "label annealing forgets less", ["label annealing forgets 20 % less than L2"]),
+        (
+            Interval(value=0.8, low=0.7, high=0.9, n=4),
+            "L2 forgets less",
+            ["L2 forgets 20 % less than label annealing", "0.800 [0.700, 0.900]"],
+        ),
+        (
+            Interval(value=1.25, low=1.1, high=1.4, n=4),
+            "label annealing forgets less",
+            ["label annealing forgets 20 % less than L2"],
+        ),
         (
             Interval(value=1.0, low=0.9, high=1.1, n=4),
             "no difference beyond noise",
             ["no difference between L2 and label annealing can be told here (ratio 1.000 [0.900, 1.100])"],
         ),
-        (Interval(value=0.5, low=None, high=None, n=1), "one seed, no verdict", ["no verdict", "0.500 of label annealing's"]),
+        (
+            Interval(value=0.5, low=None, high=None, n=1),
+            "one seed, no verdict",
+            ["no verdict", "0.500 of label annealing's"],
+        ),
         (None, "neither forgets", ["neither L2 nor label annealing forgets anything"]),
     ],
 )
 def test_the_finding_follows_the_verdict(study, ratio, verdict, parts) -> None:
     equal = [dataclasses.replace(e, ratio=ratio, verdict=verdict) for e in study.equal_errors]
-    verdicts = ["L2 forgets less", "label annealing forgets less", "label annealing forgets less", "no difference beyond noise"]
+    verdicts = [
+        "L2 forgets less",
+        "label annealing forgets less",
+        "label annealing forgets less",
+        "no difference beyond noise",
+    ]
     shapes = [dataclasses.replace(g, verdict=v) for g, v in zip(study.geometries, verdicts, strict=False)]
     said = finding(dataclasses.replace(study, equal_errors=equal, geometries=shapes))
     assert all(part in said for part in parts), said
@@ -143,7 +171,9 @@ def test_pictures_are_drawn_to_scale() -> None:
         lines = {d["name"]: d for d in figure["data"] if d["mode"] == "lines" and d.get("showlegend") is not False}
         annealed, ridge = lines["label annealing"], lines["L2"]
         (x0, x1), (y0, y1) = (annealed["x"][0], annealed["x"][-1]), (annealed["y"][0], annealed["y"][-1])
-        away = lambda d: max(abs((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0)) for x, y in zip(d["x"], d["y"], strict=True))  # noqa: B023
+        away = lambda d: max(
+            abs((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0)) for x, y in zip(d["x"], d["y"], strict=True)
+        )
         assert away(annealed) < 1e-12 and away(ridge) > 0.1
         assert (ridge["x"][0], ridge["y"][-1]) == (pytest.approx(x0), pytest.approx(y1))  # the same ends
         assert figure["layout"]["yaxis"]["scaleanchor"] == "x"

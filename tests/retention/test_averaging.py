@@ -52,7 +52,10 @@ def test_the_start_on_disk_leaves_no_file_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
     results = []
     for keep in ("device", "cpu", "disk"):
-        named = {"a.weight": torch.nn.Parameter(draw(0, torch.bfloat16)), "b": torch.nn.Parameter(draw(1, torch.float32))}
+        named = {
+            "a.weight": torch.nn.Parameter(draw(0, torch.bfloat16)),
+            "b": torch.nn.Parameter(draw(1, torch.float32)),
+        }
         active = SequentialAveraging(p=1.0, beta=0.3, keep=keep).start(Anchors(named))
         assert not list(tmp_path.iterdir())
         with torch.no_grad():
@@ -95,7 +98,9 @@ def test_ema_is_the_recurrence(dtype, every):
         held = parameter.detach().clone()
         active.after_step({"w": parameter}, StepInfo(step=step, total_steps=5))
         assert torch.equal(parameter.detach(), held) == (step < 5)
-    torch.testing.assert_close(parameter.detach().double(), average, rtol=2e-7 if dtype == torch.float32 else 2**-8, atol=1e-6)
+    torch.testing.assert_close(
+        parameter.detach().double(), average, rtol=2e-7 if dtype == torch.float32 else 2**-8, atol=1e-6
+    )
 
 
 def test_ema_follows_small_moves_of_half_precision_weights():
@@ -143,7 +148,11 @@ def products(trainer):
 
 
 @pytest.mark.parametrize(
-    "spec", [pytest.param({"wise_ft": {"alpha": 0.7}}, marks=pytest.mark.slow), {"sfa": {"p": 1.0, "beta": 0.3, "keep": "disk"}}]
+    "spec",
+    [
+        pytest.param({"wise_ft": {"alpha": 0.7}}, marks=pytest.mark.slow),
+        {"sfa": {"p": 1.0, "beta": 0.3, "keep": "disk"}},
+    ],
 )
 def test_under_lora_the_merged_weights_are_averaged(spec, tmp_path):
     """One average after the last step: the product is 0.7 of direct fine-tuning's, not 0.7 of one factor times a mixture of the other."""
@@ -164,7 +173,10 @@ def test_which_factor_is_left_alone():
     assert partners_of_zero({first: a, second: zero}) == {"base_model.model.q.lora_A.weight"}
     assert partners_of_zero({first: zero, second: b}) == {"base_model.model.q.lora_B.weight"}
     assert (
-        partners_of_zero({first: a, second: b}) == partners_of_zero({first: zero, second: zero}) == partners_of_zero({"q.weight": a}) == frozenset()
+        partners_of_zero({first: a, second: b})
+        == partners_of_zero({first: zero, second: zero})
+        == partners_of_zero({"q.weight": a})
+        == frozenset()
     )
     embedding = {"e.lora_embedding_A.default": zero, "e.lora_embedding_B.default": b}
     assert partners_of_zero(embedding) == {"e.lora_embedding_B"}

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from holdfast.errors import ConfigError
-from holdfast.retention.budget import FIRST, HEADROOM, HEADROOM_UP_TO, RANGE, Budget, _Controller, adapted, combination_problems
+from holdfast.retention.budget import (
+    FIRST,
+    HEADROOM,
+    HEADROOM_UP_TO,
+    RANGE,
+    Budget,
+    _Controller,
+    adapted,
+    combination_problems,
+)
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from tiny import SENTENCES, build_model, build_tokenizer
@@ -22,7 +31,14 @@ def shape(name: str, x: float) -> float:
 
 
 def plant(
-    limit: float, start: float, schedule: str, *, unit: float = 1.0, relative: bool = True, total: int = 300, noise: float = 0.0
+    limit: float,
+    start: float,
+    schedule: str,
+    *,
+    unit: float = 1.0,
+    relative: bool = True,
+    total: int = 300,
+    noise: float = 0.0,
 ) -> tuple[float, list[float]]:
     """KL that relaxes towards 0.5 / (1 + s)^1.4, about as runs of fixed strength end, by the learning rate's share, and the faster the larger s is.
 
@@ -72,7 +88,10 @@ def test_controller_lets_go_where_the_budget_is_not_needed():
 
 def test_a_constraint_below_zero_counts_as_nearly_nothing():
     """Held-out text may get better; the logarithm must not see that."""
-    better, none = _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0)), _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0))
+    better, none = (
+        _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0)),
+        _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0)),
+    )
     assert better.strength(-0.3, step=1, total=10) == none.strength(0.0, step=1, total=10)
 
 
@@ -103,7 +122,10 @@ def test_perplexity_is_a_share(given, share, tmp_path):
     [
         ({}, "expected one of kl, perplexity_increase and metric_drop, got none"),
         ({"kl": 0.1, "perplexity_increase": "2%"}, "got kl=0.1 and perplexity_increase=2%"),
-        ({"metric_drop": "0.01", "task": "arc"}, "expected points above 0 with their unit, such as '1 point' or '0.5 points', got '0.01'"),
+        (
+            {"metric_drop": "0.01", "task": "arc"},
+            "expected points above 0 with their unit, such as '1 point' or '0.5 points', got '0.01'",
+        ),
         ({"metric_drop": "1%", "task": "arc"}, "expected points above 0 with their unit"),
         ({"metric_drop": "0 points", "task": "arc"}, "expected points above 0"),
         ({"metric_drop": "1 point"}, "budget.task: expected the task whose metric may drop"),
@@ -128,13 +150,22 @@ def test_bad_parameters_are_named(parameters, message):
 def test_a_drop_is_counted_in_points(given):
     method = Budget(metric_drop=given, task="arc")
     assert (method.problems(), method.limit, method.unit) == ([], 1.0, "points")
-    assert (method.period(100), method.period(5), Budget(metric_drop=given, task="arc", every=7).period(100)) == (5, 1, 7)
+    assert (method.period(100), method.period(5), Budget(metric_drop=given, task="arc", every=7).period(100)) == (
+        5,
+        1,
+        7,
+    )
     assert Budget(kl=0.1, data="x").period(1000) == 10
 
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"metric_drop": "inf", "task": "x"}, {"kl": math.inf}, {"perplexity_increase": "inf", "data": "x"}, {"perplexity_increase": math.inf}],
+    [
+        {"metric_drop": "inf", "task": "x"},
+        {"kl": math.inf},
+        {"perplexity_increase": "inf", "data": "x"},
+        {"perplexity_increase": math.inf},
+    ],
 )
 def test_no_constraint_is_off(parameters):
     assert Budget(**parameters).off
@@ -142,7 +173,9 @@ def test_no_constraint_is_off(parameters):
 
 
 def test_a_period_longer_than_the_run_is_refused():
-    assert Budget(kl=0.1, data="x", every=7).check_run(total_steps=6) == ["budget.every: expected at most the run's 6 steps, got 7"]
+    assert Budget(kl=0.1, data="x", every=7).check_run(total_steps=6) == [
+        "budget.every: expected at most the run's 6 steps, got 7"
+    ]
     assert Budget(kl=0.1, every=7).check_run(total_steps=6) == []  # nothing held out, no period
 
 
@@ -189,7 +222,9 @@ def logged(trainer, key):
 
 def held_out(folder):
     path = folder / "held out.jsonl"
-    path.write_text("".join(json.dumps({"text": f"Old knowledge number {i} is a list of names."}) + "\n" for i in range(12)))
+    path.write_text(
+        "".join(json.dumps({"text": f"Old knowledge number {i} is a list of names."}) + "\n" for i in range(12))
+    )
     return str(path)
 
 
@@ -227,7 +262,12 @@ def test_a_metric_ends_within_its_drop(tmp_path):
     before = mean_of_names(direct)
     direct.train()
     assert 100 * (before - mean_of_names(direct)) > 20
-    trainer = make_trainer(tmp_path, [LabelAnnealing(weight=0.1), Budget(metric_drop="4 points", task="names")], {"names": names}, **settings)
+    trainer = make_trainer(
+        tmp_path,
+        [LabelAnnealing(weight=0.1), Budget(metric_drop="4 points", task="names")],
+        {"names": names},
+        **settings,
+    )
     told: list[str] = []
     trainer.prepare_methods(told.append)
     trainer.train()
@@ -262,7 +302,9 @@ def test_a_task_that_cannot_be_measured_is_refused_before_training(scorers, mess
     assert trainer.state.global_step == 0
 
 
-@pytest.mark.parametrize("kind", ["kl", *(pytest.param(k, marks=pytest.mark.slow) for k in ("kl, held out", "perplexity")), "metric"])
+@pytest.mark.parametrize(
+    "kind", ["kl", *(pytest.param(k, marks=pytest.mark.slow) for k in ("kl, held out", "perplexity")), "metric"]
+)
 def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     budget = {
         "kl": Budget(kl=0.01),
@@ -296,14 +338,20 @@ def test_measuring_held_out_text_leaves_the_run_alone(tmp_path, monkeypatch):
 
 def test_l2_is_adapted_to_a_perplexity(tmp_path):
     """The start knows nothing of this text, so training makes it no worse, and L2 is let go."""
-    trainer = make_trainer(tmp_path, [L2(coefficient=0.5), Budget(perplexity_increase="50%", data=held_out(tmp_path), every=1)], max_steps=10)
+    trainer = make_trainer(
+        tmp_path,
+        [L2(coefficient=0.5), Budget(perplexity_increase="50%", data=held_out(tmp_path), every=1)],
+        max_steps=10,
+    )
     trainer.train()
     assert trainer.active[0].strength < 0.5
     first = logged(trainer, "budget_constraint")[0]
     assert first < math.log(1.5)
 
 
-@pytest.mark.parametrize("retain", [[Budget(kl=0.1)], [Budget(kl=0.1), L2()], [Budget(kl=0.1), LabelAnnealing(weight=0.0)]])
+@pytest.mark.parametrize(
+    "retain", [[Budget(kl=0.1)], [Budget(kl=0.1), L2()], [Budget(kl=0.1), LabelAnnealing(weight=0.0)]]
+)
 def test_run_without_anything_to_adapt_is_refused(retain, tmp_path):
     trainer = make_trainer(tmp_path, retain)
     with pytest.raises(ConfigError, match="Add label_annealing"):

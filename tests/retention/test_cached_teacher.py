@@ -14,7 +14,14 @@ from holdfast.ops.heads import describe_head
 from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.state_store import StateStore
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
-from holdfast.retention.teacher_states import StartModel, plan_batches, rounding_error, sample_states, teacher_key, weights_digest
+from holdfast.retention.teacher_states import (
+    StartModel,
+    plan_batches,
+    rounding_error,
+    sample_states,
+    teacher_key,
+    weights_digest,
+)
 from holdfast.retention.teacher_states import build_states as build_batches
 from tiny import build_model
 
@@ -62,7 +69,10 @@ def layouts() -> dict[str, dict[str, torch.Tensor]]:
         "right": right,
         "left": left,
         "left, positions from the mask": {**left, "position_ids": (left["attention_mask"].cumsum(1) - 1).clamp(min=0)},
-        "right, positions padded with 0": {**right, "position_ids": torch.arange(9).expand(4, 9) * right["attention_mask"]},
+        "right, positions padded with 0": {
+            **right,
+            "position_ids": torch.arange(9).expand(4, 9) * right["attention_mask"],
+        },
         "packed": packed(rows),
         "packed, int32 tokens": {k: v.to(torch.int32) for k, v in packed(rows).items()},
     }
@@ -166,7 +176,12 @@ def test_the_key_does_not_change_with_what_does_not():
 def lora(model, **settings):
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(model, LoraConfig(**{"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", "lora_dropout": 0.1, **settings}))
+    return get_peft_model(
+        model,
+        LoraConfig(
+            **{"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", "lora_dropout": 0.1, **settings}
+        ),
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"modules_to_save": ["lm_head"]}, {"trainable_token_indices": [3, 4]}])
@@ -298,14 +313,25 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path):
 
 def test_batches_are_bounded_and_their_progress_told(tmp_path):
     source, told = Counting(build_model()), []
-    build_states(StateStore(tmp_path, teacher="t"), keyed(documents(*[10] * 7, 30, 3)), source, device=CPU, tokens=25, advance=told.append)
+    build_states(
+        StateStore(tmp_path, teacher="t"),
+        keyed(documents(*[10] * 7, 30, 3)),
+        source,
+        device=CPU,
+        tokens=25,
+        advance=told.append,
+    )
     assert all(b * t <= 25 or b == 1 for b, t in source.shapes) and sum(told) == 103
 
 
 def test_what_is_built_again_has_the_same_bits(tmp_path):
     """Documents that are there are computed once more where they share a batch with a missing one, and stored only once."""
     found = keyed(documents(*range(3, 15)))
-    whole, cut, source = StateStore(tmp_path / "whole", teacher="t"), StateStore(tmp_path / "cut", teacher="t"), Counting(build_model())
+    whole, cut, source = (
+        StateStore(tmp_path / "whole", teacher="t"),
+        StateStore(tmp_path / "cut", teacher="t"),
+        Counting(build_model()),
+    )
     build_states(whole, found, source, device=CPU, tokens=40)
     batches = plan_batches(found, tokens=40)
     kept = [batch[0] for batch in batches]
@@ -384,7 +410,11 @@ def test_a_smaller_dtype_is_read_back_in_the_forwards(stored, tmp_path):
     teacher = cached(tmp_path, model, rows, stored=stored)
     whole = OnlineTeacher(freeze_copy(model)).hidden(padded(rows, "right"))[0]
     hidden, _ = teacher.hidden(padded(rows, "right"))
-    assert hidden.dtype == torch.float32 and teacher.store.dtype() == stored and teacher.store.note() == {"forward": "float32"}
+    assert (
+        hidden.dtype == torch.float32
+        and teacher.store.dtype() == stored
+        and teacher.store.note() == {"forward": "float32"}
+    )
     torch.testing.assert_close(hidden[1], whole[1].to(stored).float(), rtol=2**-7, atol=1e-5)
     assert not torch.equal(hidden[1], whole[1])
 

@@ -91,7 +91,11 @@ def random_fisher(folder: Path, model, *, seed: int = 0) -> tuple[str, dict[str,
     generator = torch.Generator().manual_seed(seed)
     named = dict(model.named_parameters())
     values = {n: torch.rand(p.shape, generator=generator) for n, p in named.items()}
-    save_fisher(folder, values, {"samples": 1, "tokens": 1, "data": {"name": "x"}, "model": {"name": "m", "weights": fingerprints(named)}})
+    save_fisher(
+        folder,
+        values,
+        {"samples": 1, "tokens": 1, "data": {"name": "x"}, "model": {"name": "m", "weights": fingerprints(named)}},
+    )
     return str(folder), values
 
 
@@ -118,7 +122,10 @@ def test_it_is_not_the_square_of_the_mean_gradient(tmp_path, old):
     trainer = trainer_with(tmp_path)
     rows = host_of(trainer).rows(old)
     found = diagonal_fisher(host_of(trainer), parameters(trainer), rows, sampled=False, seed=0)
-    batches = [{n: t.clone() for n, t in gradients.items()} for _, gradients in host_of(trainer).sample_gradients(rows, sampled=False, seed=0)]
+    batches = [
+        {n: t.clone() for n, t in gradients.items()}
+        for _, gradients in host_of(trainer).sample_gradients(rows, sampled=False, seed=0)
+    ]
     wrong = {n: sum(g[n] for g in batches).square() / found.tokens for n in found.values}
     assert any(float((wrong[n] - v).abs().max()) > 0.5 * float(v.max()) for n, v in found.values.items())
 
@@ -137,7 +144,11 @@ def test_sampled_fisher_is_its_definition_for_the_labels_drawn(tmp_path, old, mo
     found = diagonal_fisher(host_of(trainer), parameters(trainer), rows, sampled=True, seed=5)
     labels = [d[0].tolist() for d in drawn]
     assert any(a != b["labels"] for a, b in zip(labels, rows, strict=True))
-    assert all((a == -100) == (b == -100) for one, row in zip(labels, rows, strict=True) for a, b in zip(one[1:], row["labels"][1:], strict=True))
+    assert all(
+        (a == -100) == (b == -100)
+        for one, row in zip(labels, rows, strict=True)
+        for a, b in zip(one[1:], row["labels"][1:], strict=True)
+    )
     assert_same(found.values, reference(trainer.model, rows, labels))
     again = diagonal_fisher(host_of(trainer), parameters(trainer), rows, sampled=True, seed=5)
     assert largest_difference(found.values, again.values) == 0.0
@@ -206,7 +217,9 @@ def test_only_rows_with_something_to_predict_are_chosen():
     from datasets import Dataset
 
     empty, only_first, good = [-100, -100, -100], [5, -100, -100], [-100, 6, 7]
-    rows = Dataset.from_list([{"input_ids": [5, 6, 7], "labels": labels} for labels in (empty, good, only_first, good, good)])
+    rows = Dataset.from_list(
+        [{"input_ids": [5, 6, 7], "labels": labels} for labels in (empty, good, only_first, good, good)]
+    )
     assert [row["labels"] for row in choose_rows(rows, 9, seed=0, label="x")] == [good] * 3
     assert len(choose_rows(rows, 2, seed=0, label="x")) == 2
     with pytest.raises(DataError, match=r"trained tokens in x, found none in 1"):
@@ -218,7 +231,11 @@ def test_the_same_weights_in_bfloat16_are_the_same_model(tmp_path):
     short = copy.deepcopy(model).to(torch.bfloat16)
     assert fingerprints(dict(model.named_parameters())) == fingerprints(dict(short.named_parameters()))
     other = fingerprints(dict(build_model(seed=1).named_parameters()))
-    assert all(digest != other[name] for name, digest in fingerprints(dict(model.named_parameters())).items() if "norm" not in name)
+    assert all(
+        digest != other[name]
+        for name, digest in fingerprints(dict(model.named_parameters())).items()
+        if "norm" not in name
+    )
 
 
 def test_a_saved_fisher_comes_back_and_is_whole_or_absent(tmp_path, monkeypatch):
@@ -227,7 +244,9 @@ def test_a_saved_fisher_comes_back_and_is_whole_or_absent(tmp_path, monkeypatch)
     named = dict(model.named_parameters())
     for where in ("device", "cpu", "disk"):
         kept = SavedFisher(folder).kept(named, where)
-        assert largest_difference({n: kept[n] if isinstance(kept, dict) else kept.tensor(n) for n in named}, values) == 0.0
+        assert (
+            largest_difference({n: kept[n] if isinstance(kept, dict) else kept.tensor(n) for n in named}, values) == 0.0
+        )
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
@@ -260,7 +279,9 @@ def test_the_gradient_is_the_penaltys(tmp_path):
         torch.testing.assert_close(p.grad, 1 + 8 * expected[n])
     logged = active.metrics(named)
     assert logged["ewc_penalty"] == pytest.approx(float(penalty.detach()), rel=1e-5)
-    assert logged["ewc_distance"] == pytest.approx(math.sqrt(sum(float((p - start[n]).detach().square().sum()) for n, p in named.items())), rel=1e-5)
+    assert logged["ewc_distance"] == pytest.approx(
+        math.sqrt(sum(float((p - start[n]).detach().square().sum()) for n, p in named.items())), rel=1e-5
+    )
 
 
 def test_one_step_is_an_elementwise_average_of_a_faster_step():
@@ -330,7 +351,9 @@ def test_decoupled_in_a_run_under_sgd_is_averaging_with_a_weight_for_each_parame
     folder, values = random_fisher(tmp_path / "f", build_model())
     ewc = trainer_with(tmp_path, EWC(coefficient=strength, fisher=folder, decoupled=True), learning_rate=eta, **SGD)
     ewc.train()
-    averaged = trainer_with(tmp_path, Averaged({n: eta * strength * v for n, v in values.items()}), learning_rate=eta, **SGD)
+    averaged = trainer_with(
+        tmp_path, Averaged({n: eta * strength * v for n, v in values.items()}), learning_rate=eta, **SGD
+    )
     averaged.train()
     assert largest_difference(weights(ewc), weights(averaged)) < 1e-6
     direct = trainer_with(tmp_path, learning_rate=eta, **SGD)
@@ -390,14 +413,18 @@ def test_a_run_does_not_go_on_with_another_fisher(tmp_path):
     trainer_with(tmp_path, EWC(fisher=folder), **settings).train()
     random_fisher(tmp_path / "f", build_model(), seed=1)
     with pytest.raises(ModelError, match="not the one it began with"):
-        trainer_with(tmp_path, EWC(fisher=folder), **settings).train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+        trainer_with(tmp_path, EWC(fisher=folder), **settings).train(
+            resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4")
+        )
 
 
 @pytest.mark.slow
 def test_batches_and_accumulation_change_nothing_but_rounding(tmp_path, old):
     results = []
     for batch, accumulation in ((4, 1), (1, 4), (2, 2)):
-        settings = dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, learning_rate=0.1, optim="sgd")
+        settings = dict(
+            per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, learning_rate=0.1, optim="sgd"
+        )
         trainer = trainer_with(tmp_path / str(batch), EWC(coefficient=3.0, data=old), **settings)
         trainer.train()
         results.append(weights(trainer))
@@ -406,7 +433,9 @@ def test_batches_and_accumulation_change_nothing_but_rounding(tmp_path, old):
 
 
 def test_online_adds_the_newest_task_to_the_earlier_ones(tmp_path, old):
-    earlier, values = random_fisher(tmp_path / "earlier", build_model(seed=3))  # of another model: that of the task before
+    earlier, values = random_fisher(
+        tmp_path / "earlier", build_model(seed=3)
+    )  # of another model: that of the task before
     plain = trainer_with(tmp_path / "plain", EWC(data=old))
     plain.prepare_methods()
     online = trainer_with(tmp_path / "online", EWC(fisher=earlier, data=old, decay=0.25))
@@ -478,12 +507,23 @@ def test_old_data_is_forgotten_less_at_the_same_new_loss(tmp_path, old):
 def test_all_mistakes_show_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    method = EWC(coefficient=-1.0, samples=0, estimator="exact", decay=1.5, anchor="nowhere", keep="moon", fisher="empty", data="old.jsonl")
+    method = EWC(
+        coefficient=-1.0,
+        samples=0,
+        estimator="exact",
+        decay=1.5,
+        anchor="nowhere",
+        keep="moon",
+        fisher="empty",
+        data="old.jsonl",
+    )
     text = "\n".join(method.problems())
     for said in ("coefficient: expected 0 or more, got -1", "found no fisher.safetensors and no fisher.json", "ewc.samples", "ewc.estimator",
                  "ewc.decay: expected a share in [0, 1], got 1.5", "ewc.data: no such file", "ewc.anchor: no such folder", "ewc.keep"):  # fmt: skip
         assert said in text, said
-    assert EWC().problems() == ["ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"]
+    assert EWC().problems() == [
+        "ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"
+    ]
     assert "no such folder: gone" in EWC(fisher="gone").problems()[0]
     assert "ewc.decay: says something only" in EWC(fisher="", data="name/of-hub", decay=0.5).problems()[0]
     assert "ewc.coefficient" in EWC(coefficient=math.nan, data="name/of-hub").problems()[0]
@@ -520,7 +560,9 @@ def test_damaged_folders_are_refused(tmp_path):
     record = json.loads((tmp_path / "f" / "fisher.json").read_text())
     del record["model"]["weights"]["model.norm.weight"]
     (tmp_path / "f" / "fisher.json").write_text(json.dumps(record))
-    with pytest.raises(ModelError, match=r"do not belong together; 1 tensors are in one of them only: model\.norm\.weight"):
+    with pytest.raises(
+        ModelError, match=r"do not belong together; 1 tensors are in one of them only: model\.norm\.weight"
+    ):
         EWC(fisher=folder).start(Anchors(named))
     (tmp_path / "f" / "fisher.json").write_text("{}")
     with pytest.raises(ModelError, match="does not describe a Fisher diagonal"):

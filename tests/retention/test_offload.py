@@ -105,7 +105,9 @@ def test_weights_shared_between_layers_and_with_the_rest():
     for _ in range(2):
         assert torch.equal(states(model), wanted)
     assert c.self_attn.q_proj.weight is a.self_attn.q_proj.weight
-    assert a.post_attention_layernorm.weight.data_ptr() == model.model.norm.weight.data_ptr(), "a weight used outside the layers was streamed"
+    assert a.post_attention_layernorm.weight.data_ptr() == model.model.norm.weight.data_ptr(), (
+        "a weight used outside the layers was streamed"
+    )
 
 
 def test_layers_in_another_order_are_right_too():

@@ -20,7 +20,9 @@ SHAPES = {"a.weight": (700, 600), "b.weight": (37, 11), "c.bias": (5,), "d.empty
 
 def tensors(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for name, shape in SHAPES.items()}
+    return {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for name, shape in SHAPES.items()
+    }
 
 
 def parameters(dtype: torch.dtype) -> dict[str, torch.nn.Parameter]:
@@ -42,18 +44,26 @@ def test_gradient_and_figures_are_the_penaltys(dtype, where, weighted):
     importance = {n: t.abs() for n, t in tensors(3).items()} if weighted else None
     before = {n: p.grad.double().clone() for n, p in named.items()}
     leaves = {n: p.detach().double().requires_grad_() for n, p in named.items()}
-    penalty = sum(0.7 / 2 * ((importance[n].double() if weighted else 1.0) * (p - anchor[n].double()).square()).sum() for n, p in leaves.items())
+    penalty = sum(
+        0.7 / 2 * ((importance[n].double() if weighted else 1.0) * (p - anchor[n].double()).square()).sum()
+        for n, p in leaves.items()
+    )
     wanted = torch.autograd.grad(penalty, list(leaves.values()))
     held = [t if t is None or where == "memory" else unnamed_file(t) for t in (anchor, importance)]
     pull = Pull(held[0], importance=held[1], strength=0.7, prefix="l2")
     pull.add_gradient(named, step(grad_scale=8.0))
     for (name, parameter), gradient in zip(named.items(), wanted, strict=True):
         torch.testing.assert_close(
-            parameter.grad.double(), before[name] + 8 * gradient.double(), rtol=2**-8 if dtype == torch.bfloat16 else 1e-5, atol=1e-5
+            parameter.grad.double(),
+            before[name] + 8 * gradient.double(),
+            rtol=2**-8 if dtype == torch.bfloat16 else 1e-5,
+            atol=1e-5,
         )
     found = pull.metrics(named)
     assert found["l2_penalty"] == pytest.approx(float(penalty.detach()), rel=1e-5)
-    distance = math.sqrt(sum(float((p.detach().double() - anchor[n].double()).square().sum()) for n, p in named.items()))
+    distance = math.sqrt(
+        sum(float((p.detach().double() - anchor[n].double()).square().sum()) for n, p in named.items())
+    )
     assert found["l2_distance"] == pytest.approx(distance, rel=1e-6)
 
 
@@ -62,14 +72,18 @@ def test_decoupled_moves_the_weights_by_rate_times_strength(weighted):
     named, anchor = parameters(torch.float32), tensors(2)
     importance = {n: t.abs() for n, t in tensors(3).items()} if weighted else None
     rates = {name: 0.1 * (1 + number) for number, name in enumerate(named)}
-    before, gradients = ({n: t.detach().clone() for n, t in x.items()} for x in (named, {n: p.grad for n, p in named.items()}))
+    before, gradients = (
+        {n: t.detach().clone() for n, t in x.items()} for x in (named, {n: p.grad for n, p in named.items()})
+    )
     pull = Pull(anchor, importance=importance, strength=3.0, decoupled=True, prefix="l2")
     pull.add_gradient(named, step(learning_rates=rates))
     assert all(torch.equal(p.grad, gradients[n]) and torch.equal(p.detach(), before[n]) for n, p in named.items())
     pull.after_step(named, step(learning_rates=rates))
     for name, parameter in named.items():
         share = (rates[name] * 3.0 * (importance[name] if weighted else torch.ones(()))).clamp(max=1.0)
-        torch.testing.assert_close(parameter.detach(), before[name] - share * (before[name] - anchor[name]), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            parameter.detach(), before[name] - share * (before[name] - anchor[name]), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_a_gradient_that_is_not_there_stays_away():
@@ -94,9 +108,12 @@ def test_a_transposed_parameter_gets_its_gradient():
 def test_importance_of_another_shape_is_refused():
     named = parameters(torch.float32)
     with pytest.raises(
-        ModelError, match=r"The Fisher information of ewc does not fit .*\n.*b\.weight: expected \(37, 11\), the checkpoint has \(11, 37\)"
+        ModelError,
+        match=r"The Fisher information of ewc does not fit .*\n.*b\.weight: expected \(37, 11\), the checkpoint has \(11, 37\)",
     ):
-        Pull(tensors(2), importance=tensors(3) | {"b.weight": torch.ones(11, 37)}, strength=1.0, prefix="ewc").add_gradient(named, step())
+        Pull(
+            tensors(2), importance=tensors(3) | {"b.weight": torch.ones(11, 37)}, strength=1.0, prefix="ewc"
+        ).add_gradient(named, step())
 
 
 @pytest.mark.slow

@@ -63,7 +63,10 @@ def weight_bytes(module: nn.Module) -> int:
     for parameter in module.parameters():
         state = getattr(parameter, "quant_state", None)
         parts = [state, getattr(state, "state2", None), parameter]
-        for tensor in [parameter, *(getattr(part, name, None) for part in parts for name in ("absmax", "code", "offset", "CB", "SCB"))]:
+        for tensor in [
+            parameter,
+            *(getattr(part, name, None) for part in parts for name in ("absmax", "code", "offset", "CB", "SCB")),
+        ]:
             add(tensor)
     for part in module.modules():
         add(getattr(getattr(part, "state", None), "CB", None))
@@ -77,7 +80,12 @@ def kl_to(teacher: OnlineTeacher, model: nn.Module, device: torch.device) -> flo
         hidden, head = teacher.hidden({"input_ids": IDS.to(device)})
         own = run_backbone(model, input_ids=IDS.to(device)).flatten(0, 1)
     result = annealed_loss(
-        own, describe_head(model).detached(), IDS.to(device).flatten(), teacher_hidden_NK=hidden.flatten(0, 1), teacher_head=head, kl_scale=1.0
+        own,
+        describe_head(model).detached(),
+        IDS.to(device).flatten(),
+        teacher_hidden_NK=hidden.flatten(0, 1),
+        teacher_head=head,
+        kl_scale=1.0,
     )
     return float(result.kl_sum / result.kl_count)
 
@@ -122,7 +130,15 @@ def test_head_embeddings_and_norms_stay_as_they_are():
     before = {n: p.clone() for n, p in model.named_parameters()}
     copied = freeze_copy(model)
     names = quantize_linears(copied, 4)
-    projections = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+    projections = {
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    }
     assert set(names) == {f"layers.{i}.{p}" for i in range(4) for p in projections}
     assert type(copied.lm_head) is nn.Linear
     kept = [n for n, _ in copied.named_parameters() if not any(p in n for p in projections)]
@@ -169,7 +185,9 @@ def test_other_bits_are_refused(bits):
 def test_nothing_to_quantise_is_an_error():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=32))  # its linear maps are Conv1D
+    gpt2 = GPT2LMHeadModel(
+        GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=32)
+    )  # its linear maps are Conv1D
     with pytest.raises(ModelError, match="got GPT2Model, which has none"):
         quantize_linears(gpt2, 8)
     with pytest.raises(ModelError, match="which has none"):

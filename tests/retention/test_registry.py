@@ -40,7 +40,10 @@ def test_direct_fine_tuning_is_no_method(value) -> None:
         ([{"sfa": {"every": 7.0, "reset_optimizer": "True"}}], [SequentialAveraging(every=7, reset_optimizer=True)]),
         (["label_annealing", {"replay": {"data": "old.jsonl"}}], [LabelAnnealing(), Replay(data="old.jsonl")]),
         ([LabelAnnealing(weight=0.3), "l2"], [LabelAnnealing(weight=0.3), L2()]),
-        ([{"replay": {"data": "old.jsonl"}}, {"replay": {"data": "owner/name"}}], [Replay(data="old.jsonl"), Replay(data="owner/name")]),
+        (
+            [{"replay": {"data": "old.jsonl"}}, {"replay": {"data": "owner/name"}}],
+            [Replay(data="old.jsonl"), Replay(data="owner/name")],
+        ),
         ({"l2": {"anchor": "task1"}}, [L2(anchor="task1")]),
         ({"label_annealing": {"teacher_dtype": None}}, [LabelAnnealing()]),
     ],
@@ -55,11 +58,20 @@ def test_spellings(value, expected) -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("label_anealing", f"retention[0]: unknown method 'label_anealing'; known: {', '.join(METHODS)}. Did you mean 'label_annealing'?"),
-        ([{"sfa": {}, "l2": {}}], "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got {'sfa': {}, 'l2': {}}"),
+        (
+            "label_anealing",
+            f"retention[0]: unknown method 'label_anealing'; known: {', '.join(METHODS)}. Did you mean 'label_annealing'?",
+        ),
+        (
+            [{"sfa": {}, "l2": {}}],
+            "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got {'sfa': {}, 'l2': {}}",
+        ),
         ([3], "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got 3"),
         ({"l2": 0.1}, "l2: expected a mapping of parameters, got 0.1"),
-        ({"l2": {"coeficient": 1}}, "l2: unknown parameter 'coeficient'; known: coefficient, anchor, decoupled, keep. Did you mean 'coefficient'?"),
+        (
+            {"l2": {"coeficient": 1}},
+            "l2: unknown parameter 'coeficient'; known: coefficient, anchor, decoupled, keep. Did you mean 'coefficient'?",
+        ),
         ({"l2": {"coefficient": "much"}}, "l2.coefficient: expected a number, got 'much'"),
         ({"l2": {"coefficient": True}}, "l2.coefficient: expected a number, got True"),
         ({"l2": {"coefficient": None}}, "l2.coefficient: expected a number, got None"),
@@ -76,7 +88,10 @@ def test_spellings(value, expected) -> None:
         ({"sfa": {"previous": "./nowhere"}}, "sfa.previous: no such folder: ./nowhere."),
         ({"label_annealing": {"weight": "nan"}}, "label_annealing.weight: expected 0 or more, got nan"),
         ({"label_annealing": {"temperature": 0}}, "label_annealing.temperature: expected more than 0, got 0.0"),
-        ({"label_annealing": {"direction": "sideways"}}, "label_annealing.direction: expected one of forward, reverse, jsd, got 'sideways'"),
+        (
+            {"label_annealing": {"direction": "sideways"}},
+            "label_annealing.direction: expected one of forward, reverse, jsd, got 'sideways'",
+        ),
         ({"wise_ft": {"alpha": -0.1}}, "wise_ft.alpha: expected a weight in [0, 1], got -0.1"),
         ({"wise_ft": {"keep": "tape"}}, "wise_ft.keep: expected one of device, cpu, disk, auto, got 'tape'"),
         ({"ema": {"decay": 1.1}}, "ema.decay: expected a share in [0, 1], got 1.1"),
@@ -94,7 +109,10 @@ def test_one_mistake_is_one_sentence(value, problem: str) -> None:
 
 def test_replay_data_that_is_a_path_must_exist(place: Path) -> None:
     ((problem,),) = (parse_retention({"replay": {"data": "odl.jsonl"}})[1],)
-    assert problem == f"replay.data: no such file or folder: odl.jsonl (working directory: {place}). Did you mean 'old.jsonl'?"
+    assert (
+        problem
+        == f"replay.data: no such file or folder: odl.jsonl (working directory: {place}). Did you mean 'old.jsonl'?"
+    )
     assert parse_retention({"replay": {"data": "owner/some_data"}})[1] == []  # a hub id is not looked up here
 
 
@@ -106,13 +124,15 @@ def test_replay_must_leave_room_for_new_data() -> None:
 
 def test_all_mistakes_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        retention(["l3", {"sfa": {"p": 2, "beta": 2, "previous": "nowhere"}}, {"l2": {"anker": "a", "coefficient": "b"}}])
+        retention(
+            ["l3", {"sfa": {"p": 2, "beta": 2, "previous": "nowhere"}}, {"l2": {"anker": "a", "coefficient": "b"}}]
+        )
     assert len(caught.value.problems) == 6
     assert str(caught.value).startswith("6 problems:\n  - retention[0]: unknown method 'l3'")
 
 
 def test_a_missing_path_is_reported_once_by_a_whole_config(place: Path) -> None:
-    from holdfast.training.config import train_config
+    from holdfast.runs.config import train_config
 
     for value, part in (({"replay": {"data": "odl.jsonl"}}, "odl.jsonl"), ({"l2": {"anchor": "./task2"}}, "./task2")):
         with pytest.raises(ConfigError) as caught:

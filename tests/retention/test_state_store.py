@@ -169,7 +169,10 @@ def fill_and_fail(store: StateStore, numbers, error: type[BaseException], **sett
         raise error
 
 
-@pytest.mark.parametrize(("error", "settings", "kept"), [(RuntimeError, {}, 0), (KeyboardInterrupt, {}, 7), (RuntimeError, {"shard_bytes": 700}, 5)])
+@pytest.mark.parametrize(
+    ("error", "settings", "kept"),
+    [(RuntimeError, {}, 0), (KeyboardInterrupt, {}, 7), (RuntimeError, {"shard_bytes": 700}, 5)],
+)
 def test_an_interrupted_build_keeps_its_finished_shards_and_ctrl_c_the_rest(error, settings, kept, tmp_path):
     store = StateStore(tmp_path, teacher="t")
     with pytest.raises(error):

@@ -92,7 +92,9 @@ def test_a_model_without_a_list_of_layers_is_refused_at_once():
 def lora(model, **options):
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", lora_dropout=0.5, **options))
+    return get_peft_model(
+        model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", lora_dropout=0.5, **options)
+    )
 
 
 def test_adapters_off_is_the_start_model_and_the_mode_comes_back():

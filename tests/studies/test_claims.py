@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from claim_studies import REPLAY, annealing, direct, l2, paper_like, study, trial
-from holdfast.results import to_jsonable
-from holdfast.selection import shares
+from holdfast.statistics.selection import shares
 from holdfast.studies.claims import (
     FAILS,
     HOLDS,
@@ -19,8 +18,14 @@ from holdfast.studies.claims import (
     share_of_direct,
     weights_line,
 )
+from holdfast.support.files import to_jsonable
 
-NUMBERS = {"math": ["1a", "2a", "3a", "5"], "code": ["1b", "2b", "3b"], "alignment_tax": ["4a", "4b"], "niche_knowledge": ["4c", "4d"]}
+NUMBERS = {
+    "math": ["1a", "2a", "3a", "5"],
+    "code": ["1b", "2b", "3b"],
+    "alignment_tax": ["4a", "4b"],
+    "niche_knowledge": ["4c", "4d"],
+}
 
 
 def claim(number, found):
@@ -59,7 +64,13 @@ def test_direct_fine_tuning_that_lacks_a_seed_is_no_reference():
 
 @pytest.mark.parametrize(
     ("target", "source", "half", "verdict"),
-    [(1.0, -1.0, 0.01, HOLDS), (1.0, 0.2, 0.01, FAILS), (-0.3, -1.0, 0.01, FAILS), (1.0, -0.1, 0.3, UNKNOWN), (0.1, -1.0, 0.3, UNKNOWN)],
+    [
+        (1.0, -1.0, 0.01, HOLDS),
+        (1.0, 0.2, 0.01, FAILS),
+        (-0.3, -1.0, 0.01, FAILS),
+        (1.0, -0.1, 0.3, UNKNOWN),
+        (0.1, -1.0, 0.3, UNKNOWN),
+    ],
 )
 def test_direct_learns_and_forgets(target, source, half, verdict):
     found = claim("1b", study([trial(0, [], target, source, half=half)]))
@@ -90,11 +101,23 @@ def test_label_annealing_keeps(target, source, half, number, verdict):
 
 def test_the_papers_rule_decides_and_a_better_weight_is_named():
     found = claim(
-        "2a", study([direct(), trial(1, annealing(1), 0.95, -0.1), trial(2, annealing(30), 0.3, -0.01), trial(3, annealing(99), -0.1, 0.2)])
+        "2a",
+        study(
+            [
+                direct(),
+                trial(1, annealing(1), 0.95, -0.1),
+                trial(2, annealing(30), 0.3, -0.01),
+                trial(3, annealing(99), -0.1, 0.2),
+            ]
+        ),
     )
     assert found.verdict == FAILS
-    assert "label_annealing 30 avoids at least 80 % of direct fine-tuning's loss on the source" in found.reason.replace("Label", "label")
-    assert "label_annealing 30 keeps less than 80 % of direct fine-tuning's gain on the target" in found.reason.replace("Label", "label")
+    assert "label_annealing 30 avoids at least 80 % of direct fine-tuning's loss on the source" in found.reason.replace(
+        "Label", "label"
+    )
+    assert "label_annealing 30 keeps less than 80 % of direct fine-tuning's gain on the target" in found.reason.replace(
+        "Label", "label"
+    )
     assert "label_annealing 1 would have met both" in found.reason
     assert any(f.what.startswith("label_annealing 1:") for f in found.figures)
 
@@ -113,17 +136,26 @@ def test_shares_need_something_to_share():
     assert "lost nothing on the source" in found.reason
 
 
-@pytest.mark.parametrize(("source", "half", "verdict"), [(-0.8, 0.01, HOLDS), (-0.2, 0.01, FAILS), (-0.5, 0.1, UNKNOWN)])
+@pytest.mark.parametrize(
+    ("source", "half", "verdict"), [(-0.8, 0.01, HOLDS), (-0.2, 0.01, FAILS), (-0.5, 0.1, UNKNOWN)]
+)
 def test_l2_helps_little(source, half, verdict):
     found = claim("3a", study([direct(), trial(1, l2(0.1), 0.9, source, half=half), trial(2, annealing(1), 0.9, -0.1)]))
     assert found.verdict == verdict
-    assert any(f.what.startswith("label_annealing 1:") for f in found.figures), "label annealing's figures stand beside L2's"
+    assert any(f.what.startswith("label_annealing 1:") for f in found.figures), (
+        "label annealing's figures stand beside L2's"
+    )
 
 
 @pytest.mark.parametrize(("source", "verdict"), [(-0.6, HOLDS), (-0.02, FAILS), (-0.101, UNKNOWN)])
 def test_label_annealing_beats_l2(source, verdict):
-    assert claim("3b", study([direct(), trial(1, l2(0.1), 0.9, source), trial(2, annealing(1), 0.9, -0.1)])).verdict == verdict
-    assert "no trial of L2" in claim("3b", study([direct(), trial(2, annealing(1), 0.9, -0.1)])).reason.replace("The study has ", "")
+    assert (
+        claim("3b", study([direct(), trial(1, l2(0.1), 0.9, source), trial(2, annealing(1), 0.9, -0.1)])).verdict
+        == verdict
+    )
+    assert "no trial of L2" in claim("3b", study([direct(), trial(2, annealing(1), 0.9, -0.1)])).reason.replace(
+        "The study has ", ""
+    )
 
 
 def curve(*points, **changes):
@@ -132,7 +164,9 @@ def curve(*points, **changes):
 
 def test_a_smooth_curve():
     assert claim("4a", curve((0.1, 0.95, -0.8), (1, 0.8, -0.4), (10, 0.5, -0.1))).verdict == HOLDS
-    assert claim("4c", curve((10, 0.5, -0.1), (0.1, 0.95, -0.8), (1, 0.8, -0.4))).verdict == HOLDS  # whatever their order
+    assert (
+        claim("4c", curve((10, 0.5, -0.1), (0.1, 0.95, -0.8), (1, 0.8, -0.4))).verdict == HOLDS
+    )  # whatever their order
     backwards = claim("4a", curve((0.1, 0.95, -0.8), (1, 0.8, -0.05), (10, 0.5, -0.3)))
     assert backwards.verdict == FAILS
     assert "source goes the wrong way from weight 1 to 10" in backwards.reason.replace("The", "the")
@@ -184,9 +218,16 @@ def test_several_weights_widen_the_intervals():
     assert width[1][0] < width[0][0] < width[0][1] < width[1][1]
 
 
-@pytest.mark.parametrize(("both", "half", "verdict"), [(-0.05, 0.01, HOLDS), (0.3, 0.01, FAILS), (-0.6, 0.01, FAILS), (0.05, 0.15, UNKNOWN)])
+@pytest.mark.parametrize(
+    ("both", "half", "verdict"), [(-0.05, 0.01, HOLDS), (0.3, 0.01, FAILS), (-0.6, 0.01, FAILS), (0.05, 0.15, UNKNOWN)]
+)
 def test_replay_with_and_without(both, half, verdict):
-    found = claim("5", study([direct(), trial(1, REPLAY, 0.9, -0.1, half=half), trial(2, [*REPLAY, *annealing(1)], 0.9, both, half=half)]))
+    found = claim(
+        "5",
+        study(
+            [direct(), trial(1, REPLAY, 0.9, -0.1, half=half), trial(2, [*REPLAY, *annealing(1)], 0.9, both, half=half)]
+        ),
+    )
     assert found.verdict == verdict
     assert found.figures[0].value == pytest.approx(both + 0.1)
 
@@ -197,7 +238,9 @@ def test_the_order_of_two_methods_does_not_matter():
 
 
 def test_replay_needs_both():
-    assert "no trial of replay with label annealing" in claim("5", study([direct(), trial(1, REPLAY, 0.9, -0.1)])).reason
+    assert (
+        "no trial of replay with label annealing" in claim("5", study([direct(), trial(1, REPLAY, 0.9, -0.1)])).reason
+    )
     both = claim("5", study([direct()]))
     assert both.verdict == UNKNOWN
     assert "no trial of replay with label annealing" in both.reason
@@ -206,12 +249,22 @@ def test_replay_needs_both():
 def test_what_is_still_to_come_may_change_it():
     going_on = paper_like()
     last = dataclasses.replace(going_on.trials[-1], number=8, state="running", runs=[])
-    found = {c.number: c for c in check_claims({"code": dataclasses.replace(going_on, trials=[*going_on.trials, last], status="running")})}
+    found = {
+        c.number: c
+        for c in check_claims(
+            {"code": dataclasses.replace(going_on, trials=[*going_on.trials, last], status="running")}
+        )
+    }
     assert {number: c.verdict for number, c in found.items()} == {"1b": HOLDS, "2b": UNKNOWN, "3b": UNKNOWN}
     assert found["2b"].reason.startswith("1 trial is not finished and may change it; so far: holds.")
     assert found["2b"].figures
     failed = dataclasses.replace(last, state="failed", reason="no memory")
-    found = {c.number: c for c in check_claims({"code": dataclasses.replace(going_on, trials=[*going_on.trials, failed], status="failed")})}
+    found = {
+        c.number: c
+        for c in check_claims(
+            {"code": dataclasses.replace(going_on, trials=[*going_on.trials, failed], status="failed")}
+        )
+    }
     assert found["2b"].verdict == HOLDS
 
 
@@ -222,7 +275,9 @@ def test_one_seed_is_said():
 
 
 def test_seeds_that_differ_widen_the_interval():
-    calm, wild = (claim("2a", study([direct(), trial(1, annealing(1), 0.9, -0.1, noise=noise)])) for noise in (0.0, 40.0))
+    calm, wild = (
+        claim("2a", study([direct(), trial(1, annealing(1), 0.9, -0.1, noise=noise)])) for noise in (0.0, 40.0)
+    )
     assert (calm.verdict, wild.verdict) == (HOLDS, UNKNOWN)
 
 
@@ -239,9 +294,16 @@ def test_shares_are_those_of_the_selection():
 
 
 def test_the_choice_is_that_of_the_papers_rule():
-    from holdfast.selection import select
+    from holdfast.statistics.selection import select
 
-    found = study([direct(), trial(1, annealing(1), 0.9, -0.1), trial(2, annealing(3), 0.8, -0.05), trial(3, annealing(9), -0.1, 0.1)])
+    found = study(
+        [
+            direct(),
+            trial(1, annealing(1), 0.9, -0.1),
+            trial(2, annealing(3), 0.8, -0.05),
+            trial(3, annealing(9), -0.1, 0.1),
+        ]
+    )
     chosen = paper_choice(found, frozenset({"label_annealing"}))
     assert chosen is not None
     assert chosen.number == select(found, "paper").chosen == 2

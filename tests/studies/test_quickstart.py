@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.results import RunFolder
+from holdfast.records.run import RunFolder
 from holdfast.studies.quickstart import SOURCE, TARGET, arms, quickstart
 
 ARMS = ("direct", "label-annealing-1")
@@ -59,7 +59,9 @@ def test_all_seven_arms(tmp_path):
 
 
 def test_an_unknown_arm_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"--only: expected names of arms \(.*\), got drect\. Did you mean 'direct'\?"):
+    with pytest.raises(
+        ConfigError, match=r"--only: expected names of arms \(.*\), got drect\. Did you mean 'direct'\?"
+    ):
         quickstart(output_dir=tmp_path / "out", only=["drect"])
     assert not (tmp_path / "out").exists()
 
@@ -67,7 +69,10 @@ def test_an_unknown_arm_is_named(tmp_path):
 def test_all_arms_share_one_start(root):
     starts = {RunFolder(root / "run" / arm.name).read().model["hash"] for arm in chosen()}
     assert len(starts) == 1
-    values = {RunFolder(root / "run" / arm.name).evaluated("start").find(*SOURCE).metrics["nats_per_token"].value for arm in chosen()}
+    values = {
+        RunFolder(root / "run" / arm.name).evaluated("start").find(*SOURCE).metrics["nats_per_token"].value
+        for arm in chosen()
+    }
     assert len(values) == 1
 
 
@@ -104,7 +109,9 @@ def test_ctrl_c_stops_all_workers_and_the_same_command_continues(tmp_path):
 
     command = [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(tmp_path / "run")]
     environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache")}
-    process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     began = time.monotonic()
     while not list((tmp_path / "run").glob("*/metrics.jsonl")):
         assert process.poll() is None

@@ -9,13 +9,13 @@ import pytest
 
 from claim_studies import paper_like
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
-from holdfast.results import read_json
+from holdfast.records.study import write_study
 from holdfast.studies import reproduce as module
 from holdfast.studies.claims import RECIPES
 from holdfast.studies.reproduce import missing, recipe_file, reproduce
 from holdfast.studies.tradeoff import session
 from holdfast.studies.tradeoff.study import load_study
-from holdfast.study_results import write_study
+from holdfast.support.files import read_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +82,9 @@ def test_twins_have_what_the_claims_need():
     from holdfast.retention import registry  # noqa: F401
 
     kinds = {recipe: [t.get("method") for t in load_study(recipe_file(recipe)).trials()] for recipe in RECIPES}
-    assert {"label_annealing", "l2", "replay", "replay+label_annealing"} <= {str(k).replace(" ", "") for k in kinds["math"]}
+    assert {"label_annealing", "l2", "replay", "replay+label_annealing"} <= {
+        str(k).replace(" ", "") for k in kinds["math"]
+    }
     assert {"label_annealing", "l2"} <= set(kinds["code"])
     for recipe in ("alignment_tax", "niche_knowledge"):
         assert kinds[recipe].count("label_annealing") >= 5, recipe
@@ -132,7 +134,7 @@ def test_a_study_with_other_settings_is_run(ran, tmp_path, quiet):
 
 
 def session_record(folder):
-    from holdfast.study_results import read_study
+    from holdfast.records.study import read_study
 
     return read_study(folder)
 
@@ -182,7 +184,9 @@ def test_ctrl_c_keeps_what_can_be_told(ran, tmp_path, quiet, monkeypatch):
 
 def test_workers_are_handed_on(tmp_path, quiet, monkeypatch):
     given = []
-    monkeypatch.setattr(session, "run_study", lambda config, *, console=None, workers=None: given.append(workers) or paper_like())
+    monkeypatch.setattr(
+        session, "run_study", lambda config, *, console=None, workers=None: given.append(workers) or paper_like()
+    )
     reproduce(recipes=["code"], workers=3, output_dir=tmp_path / "out", console=quiet)
     assert given == [3]
 
@@ -225,7 +229,10 @@ def test_what_a_full_recipe_lacks_is_said_all_at_once(tmp_path, monkeypatch):
     path.write_text(FULL)
     found = missing(path)
     assert len(found) == 5
-    assert "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download nobody/has-this-model'" in found[0]
+    assert (
+        "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download nobody/has-this-model'"
+        in found[0]
+    )
     made = "holdfast data prepare starcoder_instructions --input raw.jsonl --output data/code/train.jsonl"
     assert f"data/code/train.jsonl is missing. Make it with '{made}'." in found[1]
     assert all(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError, DataError, ShapeError
-from holdfast.results import read_json, to_jsonable, write_json
+from holdfast.support.files import read_json, to_jsonable, write_json
 from holdfast.theory import descent as descent_module
 from holdfast.theory import regression_study
 from holdfast.theory.descent import PRETRAINING, common_step_bound, gradient_descent, quadratic_limit, step_bound
@@ -32,7 +32,17 @@ from holdfast.theory.regression import (
     split,
     weight_for,
 )
-from holdfast.theory.regression_study import MIDDLE, SHARES, Interval, RegressionStudy, Setting, mean_interval, run_study, verdict, work_of
+from holdfast.theory.regression_study import (
+    MIDDLE,
+    SHARES,
+    Interval,
+    RegressionStudy,
+    Setting,
+    mean_interval,
+    run_study,
+    verdict,
+    work_of,
+)
 
 SMALL = {"dimension": 12, "pretrain_rows": 7, "finetune_rows": 4}
 FAST = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -49,7 +59,9 @@ weights = st.floats(-6, 6).map(lambda power: 10.0**power)
 
 def with_old_rows(inputs: np.ndarray, new: np.ndarray, *, start: np.ndarray, targets: np.ndarray) -> Problem:
     """Two tasks of given rows; the pre-training targets are such that theta0 is `start` seen through the old rows."""
-    return Problem(pretraining_inputs=inputs, pretraining_targets=inputs @ start, finetuning_inputs=new, finetuning_targets=targets)
+    return Problem(
+        pretraining_inputs=inputs, pretraining_targets=inputs @ start, finetuning_inputs=new, finetuning_targets=targets
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- closed forms
@@ -67,14 +79,20 @@ def test_closed_forms_are_the_papers_formulas(problem, weight) -> None:
     scale = np.linalg.norm(theta0) + np.linalg.norm(least_norm)
     tolerance = 1e-14 * np.linalg.cond(x) ** 2 * scale + 1e-12 * scale
     assert np.allclose(
-        theta0, old.T @ np.linalg.inv(old @ old.T) @ problem.pretraining_targets, atol=1e-14 * np.linalg.cond(old) ** 2 * scale + 1e-12
+        theta0,
+        old.T @ np.linalg.inv(old @ old.T) @ problem.pretraining_targets,
+        atol=1e-14 * np.linalg.cond(old) ** 2 * scale + 1e-12,
     )
     assert np.allclose(closed_form(problem, "direct"), (eye - projection) @ theta0 + least_norm, atol=tolerance)
     annealed = (eye - projection) @ theta0 + weight / (1 + weight) * projection @ theta0 + least_norm / (1 + weight)
     assert np.allclose(closed_form(problem, "label_annealing", weight), annealed, atol=tolerance)
     inverse = np.linalg.inv(x.T @ x + weight * eye)
     condition = 1 + np.linalg.norm(x) ** 2 / weight
-    assert np.allclose(closed_form(problem, "l2", weight), inverse @ (x.T @ y + weight * theta0), atol=tolerance + 1e-15 * condition * scale * 10)
+    assert np.allclose(
+        closed_form(problem, "l2", weight),
+        inverse @ (x.T @ y + weight * theta0),
+        atol=tolerance + 1e-15 * condition * scale * 10,
+    )
     if len(x) != problem.dimension:
         with pytest.raises(ValueError):
             x @ x
@@ -103,8 +121,10 @@ def test_gradients_are_those_of_the_objectives() -> None:
     }
     theta = np.random.default_rng(1).standard_normal(problem.dimension)
     for method, penalty in penalties.items():
-        objective = lambda t: 0.5 * ((x @ t - y) ** 2).sum() + penalty(t)  # noqa: B023
-        numeric = [(objective(theta + 1e-5 * e) - objective(theta - 1e-5 * e)) / 2e-5 for e in np.eye(problem.dimension)]
+        objective = lambda t: 0.5 * ((x @ t - y) ** 2).sum() + penalty(t)
+        numeric = [
+            (objective(theta + 1e-5 * e) - objective(theta - 1e-5 * e)) / 2e-5 for e in np.eye(problem.dimension)
+        ]
         assert gradient(problem, method, 0.7, theta) == pytest.approx(numeric, rel=1e-6)
 
 
@@ -178,7 +198,9 @@ def test_label_annealing_walks_the_segment(problem, weight) -> None:
     assert place == pytest.approx(1 / (1 + weight), abs=1e-9) and off < 1e-9
     mixed = weight / (1 + weight) * split(problem, problem.theta0).inside + problem.least_norm / (1 + weight)
     scale = np.linalg.norm(problem.theta0) + np.linalg.norm(problem.least_norm)
-    assert np.allclose(split(problem, closed_form(problem, "label_annealing", weight)).inside, mixed, atol=1e-12 * scale)
+    assert np.allclose(
+        split(problem, closed_form(problem, "label_annealing", weight)).inside, mixed, atol=1e-12 * scale
+    )
 
 
 def test_section_4_3_says_the_wrong_component_comes_back() -> None:
@@ -241,7 +263,10 @@ def test_which_method_forgets_less_is_decided_by_what_pretraining_feels(alike, s
     values = np.log(problem.finetuning_factors.values**2)
     assert np.polyfit(values, np.log(sensitivities(problem)), 1)[0] == pytest.approx(0.0 if alike else 1.0, abs=1e-9)
     for share in SHARES:
-        lost = {m: errors(problem, closed_form(problem, m, weight_for(problem, m, share))).pretraining for m in ("l2", "label_annealing")}
+        lost = {
+            m: errors(problem, closed_form(problem, m, weight_for(problem, m, share))).pretraining
+            for m in ("l2", "label_annealing")
+        }
         assert (lost["l2"] < lost["label_annealing"]) == alike
 
 
@@ -249,7 +274,10 @@ def test_the_illustrations_differ_in_the_old_data_alone() -> None:
     one, other = illustration(alike=True), illustration(alike=False)
     assert one.theta0 == pytest.approx(other.theta0) and one.least_norm == pytest.approx(other.least_norm)
     for problem, less in ((one, "l2"), (other, "label_annealing")):
-        lost = {m: errors(problem, closed_form(problem, m, weight_for(problem, m, MIDDLE))).pretraining for m in ("l2", "label_annealing")}
+        lost = {
+            m: errors(problem, closed_form(problem, m, weight_for(problem, m, MIDDLE))).pretraining
+            for m in ("l2", "label_annealing")
+        }
         assert min(lost, key=lost.get) == less
 
 
@@ -260,7 +288,12 @@ def test_orthogonal_tasks_forget_nothing() -> None:
         found = errors(problem, closed_form(problem, method, 0.5))
         assert found.pretraining < 1e-24
     assert errors(problem, closed_form(problem, "direct")).finetuning < 1e-24
-    assert errors(random_problem(**SMALL, overlap=0.5), closed_form(random_problem(**SMALL, overlap=0.5), "direct")).pretraining > 0.01
+    assert (
+        errors(
+            random_problem(**SMALL, overlap=0.5), closed_form(random_problem(**SMALL, overlap=0.5), "direct")
+        ).pretraining
+        > 0.01
+    )
 
 
 def test_overlap_is_the_share_inside_the_span() -> None:
@@ -268,7 +301,9 @@ def test_overlap_is_the_share_inside_the_span() -> None:
     inside = problem.pretraining_factors.inside(problem.finetuning_inputs)
     assert (inside**2).sum() / (problem.finetuning_inputs**2).sum() == pytest.approx(0.3, abs=0.05)
     whole = random_problem(**SMALL, overlap=1.0)
-    assert whole.pretraining_factors.inside(whole.finetuning_inputs) == pytest.approx(whole.finetuning_inputs, abs=1e-12)
+    assert whole.pretraining_factors.inside(whole.finetuning_inputs) == pytest.approx(
+        whole.finetuning_inputs, abs=1e-12
+    )
 
 
 def test_joint_solution_fits_both_where_there_is_room() -> None:
@@ -278,13 +313,18 @@ def test_joint_solution_fits_both_where_there_is_room() -> None:
     crowded = random_problem(dimension=12, pretrain_rows=9, finetune_rows=7)
     found = errors(crowded, joint_solution(crowded))
     assert found.pretraining > 1e-3 and found.finetuning > 1e-3
-    assert found.pretraining * 9 + found.finetuning * 7 < errors(crowded, closed_form(crowded, "direct")).pretraining * 9
+    assert (
+        found.pretraining * 9 + found.finetuning * 7 < errors(crowded, closed_form(crowded, "direct")).pretraining * 9
+    )
 
 
 def test_errors_on_rows_are_means() -> None:
     problem, theta = illustration(alike=True), np.array([0.5, -1.0, 2.0])
     found = errors(problem, theta)
-    old = [((row @ theta) - target) ** 2 for row, target in zip(problem.pretraining_inputs, problem.pretraining_targets, strict=True)]
+    old = [
+        ((row @ theta) - target) ** 2
+        for row, target in zip(problem.pretraining_inputs, problem.pretraining_targets, strict=True)
+    ]
     assert found.pretraining == pytest.approx(sum(old) / 2)
     assert found.finetuning == pytest.approx(((2 * 0.5 - 3.8) ** 2 + (0.6 * -1.0 + 0.24) ** 2) / 2)
 
@@ -348,7 +388,12 @@ def test_problems_that_cannot_be(changes, kind, text) -> None:
 
 def test_inputs_are_copied_and_cannot_be_changed() -> None:
     mine = rows(2, 6)
-    problem = Problem(pretraining_inputs=rows(3, 6, 1), pretraining_targets=[1, 2, 3], finetuning_inputs=mine, finetuning_targets=[0, 1])
+    problem = Problem(
+        pretraining_inputs=rows(3, 6, 1),
+        pretraining_targets=[1, 2, 3],
+        finetuning_inputs=mine,
+        finetuning_targets=[0, 1],
+    )
     mine[0, 0] = 99
     assert problem.finetuning_inputs[0, 0] != 99 and problem.finetuning_targets.dtype == np.float64
     for array in (problem.finetuning_inputs, problem.theta0, problem.least_norm):
@@ -375,7 +420,10 @@ def test_nothing_to_learn_is_said() -> None:
             act()
 
 
-@pytest.mark.parametrize(("method", "share", "text"), [("direct", 0.5, "a method with a weight"), ("l2", 0.0, "above 0"), ("l2", 1.0, "below 1")])
+@pytest.mark.parametrize(
+    ("method", "share", "text"),
+    [("direct", 0.5, "a method with a weight"), ("l2", 0.0, "above 0"), ("l2", 1.0, "below 1")],
+)
 def test_weight_for_refuses(method, share, text) -> None:
     with pytest.raises(ConfigError, match=text):
         weight_for(random_problem(**SMALL), method, share)
@@ -431,11 +479,15 @@ def test_from_another_start_the_outside_component_stays_except_for_l2() -> None:
         run = gradient_descent(problem, method, 0.5, start=start)
         assert run.relative_distance <= 1e-10
         assert split(problem, run.theta).outside == pytest.approx(split(problem, start).outside, abs=1e-10)
-        assert split(problem, run.theta).inside == pytest.approx(split(problem, closed_form(problem, method, 0.5)).inside, abs=1e-8)
+        assert split(problem, run.theta).inside == pytest.approx(
+            split(problem, closed_form(problem, method, 0.5)).inside, abs=1e-8
+        )
     run = gradient_descent(problem, "l2", 0.5, start=start)
     assert run.relative_distance <= 1e-10
     assert run.theta == pytest.approx(closed_form(problem, "l2", 0.5), abs=1e-8)
-    assert run.predicted_steps > gradient_descent(problem, "l2", 0.5).predicted_steps  # the outside component goes at the pace of lambda alone
+    assert (
+        run.predicted_steps > gradient_descent(problem, "l2", 0.5).predicted_steps
+    )  # the outside component goes at the pace of lambda alone
     assert np.abs(run.distances - run.predicted).max() < 1e-11
 
 
@@ -521,7 +573,9 @@ def test_figures_of_a_study_are_those_of_its_problems(study) -> None:
     assert study.curves["l2"][1].figures.finetuning.value == pytest.approx(np.mean(ridge))
     ratios = []
     for p in one_by_one:
-        lost = {m: errors(p, closed_form(p, m, weight_for(p, m, MIDDLE))).pretraining for m in ("l2", "label_annealing")}
+        lost = {
+            m: errors(p, closed_form(p, m, weight_for(p, m, MIDDLE))).pretraining for m in ("l2", "label_annealing")
+        }
         ratios.append(lost["l2"] / lost["label_annealing"])
     assert study.middle.ratio.value == pytest.approx(np.exp(np.mean(np.log(ratios))))
     for curve, falls in (("pretraining", True), ("finetuning", False)):
@@ -565,7 +619,9 @@ def test_one_seed_has_no_intervals_and_no_verdict() -> None:
 @pytest.mark.parametrize("sizes", [(2, 1, 1), (3, 2, 1), (6, 5, 5), (6, 1, 5)])
 def test_the_smallest_problems(sizes) -> None:
     dimension, old, new = sizes
-    found = run_study(Setting(dimension=dimension, pretrain_rows=old, finetune_rows=new, seeds=2, weights=(0.5,), most_steps=3000))
+    found = run_study(
+        Setting(dimension=dimension, pretrain_rows=old, finetune_rows=new, seeds=2, weights=(0.5,), most_steps=3000)
+    )
     assert found.passed, [c for c in found.checks if not c.passed]
 
 
@@ -577,7 +633,11 @@ def test_progress_counts_every_problem() -> None:
 
 def test_a_settings_mistakes_are_told_together() -> None:
     with pytest.raises(ConfigError) as caught:
-        run_study(Setting(dimension=5, pretrain_rows=9, weights=(0.0, math.inf), seeds=0, tolerance=2.0, confidence=1.0, seed=-1))
+        run_study(
+            Setting(
+                dimension=5, pretrain_rows=9, weights=(0.0, math.inf), seeds=0, tolerance=2.0, confidence=1.0, seed=-1
+            )
+        )
     names = [p.partition(":")[0] for p in caught.value.problems]
     assert names == ["pretrain_rows", "finetune_rows", "lambdas", "lambdas", "seeds", "seed", "tolerance", "confidence"]
     assert Setting(weights=()).mistakes() == ["lambdas: expected at least one, got none"]
@@ -587,7 +647,11 @@ def test_intervals() -> None:
     assert mean_interval([1.0, 3.0], 0.95).high == pytest.approx(2 + 12.7062047 * math.sqrt(2) / math.sqrt(2), rel=1e-6)
     assert mean_interval([2.0], 0.95) == Interval(value=2.0, low=None, high=None, n=1)
     assert verdict(None) == "neither forgets"
-    for low, high, said in ((1.1, 1.2, "label annealing forgets less"), (0.8, 0.9, "L2 forgets less"), (0.9, 1.1, "no difference beyond noise")):
+    for low, high, said in (
+        (1.1, 1.2, "label annealing forgets less"),
+        (0.8, 0.9, "L2 forgets less"),
+        (0.9, 1.1, "no difference beyond noise"),
+    ):
         assert verdict(Interval(value=1.0, low=low, high=high, n=3)) == said
 
 

@@ -26,7 +26,14 @@ from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError
 from holdfast.training.fresh_init import init_stds
 
-SIZES = dict(hidden_size=64, num_hidden_layers=3, vocab_size=200, intermediate_size=128, num_attention_heads=4, initializer_range=0.03)
+SIZES = dict(
+    hidden_size=64,
+    num_hidden_layers=3,
+    vocab_size=200,
+    intermediate_size=128,
+    num_attention_heads=4,
+    initializer_range=0.03,
+)
 GROUPED = dict(SIZES, num_key_value_heads=2)
 
 CONFIGS = {

@@ -8,9 +8,9 @@ import pytest
 from cases import make_trainer
 
 from holdfast import train_config
-from holdfast.environment import EFFICIENT_LOADING, loads_on_one_process_only
 from holdfast.errors import ConfigError
-from holdfast.training.loading import load_model
+from holdfast.runs.loading import load_model
+from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
 from tiny import build_model, build_tokenizer
 
 
@@ -26,7 +26,11 @@ def start(tmp_path):
     build_model().save_pretrained(tmp_path / "start")
     build_tokenizer().save_pretrained(tmp_path / "start")
     (tmp_path / "train.jsonl").write_text('{"text": "one"}\n')
-    return dict(model_name_or_path=str(tmp_path / "start"), dataset_name=str(tmp_path / "train.jsonl"), output_dir=str(tmp_path / "run"))
+    return dict(
+        model_name_or_path=str(tmp_path / "start"),
+        dataset_name=str(tmp_path / "train.jsonl"),
+        output_dir=str(tmp_path / "run"),
+    )
 
 
 @pytest.mark.parametrize(("retention", "left"), [([], "true"), (["l2"], "false"), (["label_annealing"], "false")])

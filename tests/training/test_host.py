@@ -30,7 +30,10 @@ def test_ranks_make_the_same_number_of_batches_and_count_every_row_once(world, c
         for batch, counts in batches:
             assert batch["input_ids"].shape == batch["labels"].shape == batch["attention_mask"].shape
             if counts:
-                seen += [tuple(ids[mask == 1].tolist()) for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+                seen += [
+                    tuple(ids[mask == 1].tolist())
+                    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+                ]
     assert len(set(numbers)) == 1
     assert sorted(seen) == sorted(tuple(row[:4]) for row in rows(count)["input_ids"][:])
 

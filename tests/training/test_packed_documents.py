@@ -16,7 +16,13 @@ def batch(lengths, *, vocabulary=320, seed=0):
     places = torch.cat([torch.arange(n) for n in lengths])
     bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32)
     packed = {"input_ids": ids[None], "position_ids": places[None]}
-    return packed, {**packed, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": max(lengths), "max_length_k": max(lengths)}
+    return packed, {
+        **packed,
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
+    }
 
 
 def architectures():
@@ -117,7 +123,9 @@ def test_models_that_it_does_not_suit_keep_what_they_have():
     eager = build_model()
     eager.set_attn_implementation("eager")
     assert not use_document_attention(eager) and eager.config._attn_implementation == "eager"
-    mamba = AutoModelForCausalLM.from_config(MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, state_size=4))
+    mamba = AutoModelForCausalLM.from_config(
+        MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, state_size=4)
+    )
     assert not use_document_attention(mamba)
 
 
@@ -147,7 +155,13 @@ def trainer_of(folder, *, attention=None, retain=(), texts=None, **changes):
         **changes,
     }  # fmt: skip
     rows = Dataset.from_dict({"text": texts if texts is not None else SENTENCES * 6})
-    return SFTRetentionTrainer(model=model, args=SFTConfig(**settings), train_dataset=rows, processing_class=build_tokenizer(), retain=list(retain))
+    return SFTRetentionTrainer(
+        model=model,
+        args=SFTConfig(**settings),
+        train_dataset=rows,
+        processing_class=build_tokenizer(),
+        retain=list(retain),
+    )
 
 
 def test_a_trainer_confines_attention_and_trains_as_with_the_mask(tmp_path):
@@ -176,7 +190,10 @@ def test_packed_logits_on_a_gpu(attention):
     packed, bounded = ({k: v.cuda() if torch.is_tensor(v) else v for k, v in b.items()} for b in batch(lengths))
     with torch.no_grad():
         together = model(**bounded, use_cache=False).logits[0].float()
-        alone = [model(input_ids=ids[None], use_cache=False).logits[0].float() for ids in packed["input_ids"][0].split(lengths)]
+        alone = [
+            model(input_ids=ids[None], use_cache=False).logits[0].float()
+            for ids in packed["input_ids"][0].split(lengths)
+        ]
     torch.testing.assert_close(together, torch.cat(alone), atol=5e-2, rtol=0)
 
 
@@ -194,7 +211,9 @@ def test_what_packing_came_to_is_recorded(tmp_path):
     info = trainer.data_info
     assert info["split"] == 1 and info["window"] == 64 and info["windows"] == len(trainer.train_dataset)
     assert 0 <= info["wasted"] < 1
-    assert sum(map(len, trainer.train_dataset["input_ids"])) == pytest.approx(info["windows"] * 64 * (1 - info["wasted"]))
+    assert sum(map(len, trainer.train_dataset["input_ids"])) == pytest.approx(
+        info["windows"] * 64 * (1 - info["wasted"])
+    )
 
 
 def test_windows_that_stay_empty_are_said(tmp_path):

@@ -16,14 +16,16 @@ from safetensors.torch import load_file
 
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
-from holdfast.results import RunFolder
-from holdfast.training.config import train_config
+from holdfast.records.run import RunFolder
+from holdfast.runs.config import train_config
 from tiny import SENTENCES, build_model, build_tokenizer
 
 OSF = {"use_peft": True, "peft_method": "osf"}
 
 
-def osf_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, rank: float | int | None = 0.5, dtype: Any = None, **settings: Any) -> Any:
+def osf_trainer(
+    folder: Path, spec: dict[str, dict[str, Any]], *, rank: float | int | None = 0.5, dtype: Any = None, **settings: Any
+) -> Any:
     """As `cases.make_trainer`, under OSF."""
     from datasets import Dataset
     from trl import ModelConfig, SFTConfig
@@ -40,7 +42,9 @@ def osf_trainer(folder: Path, spec: dict[str, dict[str, Any]], *, rank: float | 
         args=SFTConfig(**{**defaults, **settings}),
         train_dataset=Dataset.from_list(rows()),
         processing_class=build_tokenizer(),
-        peft_config=adapter_config(ModelConfig(use_peft=True), AdapterArguments(peft_method="osf", osf_effective_rank=rank)),
+        peft_config=adapter_config(
+            ModelConfig(use_peft=True), AdapterArguments(peft_method="osf", osf_effective_rank=rank)
+        ),
         retain=methods(spec, folder),
     )
 
@@ -132,13 +136,37 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model_folder, tmp_path / "tiny")
     for file, said in (("train.jsonl", "{n}. {s}"), ("prose.jsonl", "{s} So it is said, {n} times.")):
-        Path(file).write_text("".join(json.dumps({"text": said.format(n=n, s=s)}) + "\n" for n in range(4) for s in SENTENCES))
+        Path(file).write_text(
+            "".join(json.dumps({"text": said.format(n=n, s=s)}) + "\n" for n in range(4) for s in SENTENCES)
+        )
     return tmp_path
 
 
 def run(out: str, *more: str) -> Any:
-    words = ["train", "--model_name_or_path", "tiny", "--dataset_name", "train.jsonl", "--output_dir", out, "--max_steps", "4", "--save_steps", "2"]
-    words += ["--per_device_train_batch_size", "4", "--learning_rate", "1e-2", "--max_length", "64", "--source", "prose.jsonl", *more]
+    words = [
+        "train",
+        "--model_name_or_path",
+        "tiny",
+        "--dataset_name",
+        "train.jsonl",
+        "--output_dir",
+        out,
+        "--max_steps",
+        "4",
+        "--save_steps",
+        "2",
+    ]
+    words += [
+        "--per_device_train_batch_size",
+        "4",
+        "--learning_rate",
+        "1e-2",
+        "--max_length",
+        "64",
+        "--source",
+        "prose.jsonl",
+        *more,
+    ]
     assert main(words) == 0
     return RunFolder(out).read()
 
@@ -146,7 +174,16 @@ def run(out: str, *more: str) -> Any:
 def test_osf_from_the_command_line_to_a_measured_adapter(place):
     from transformers import AutoModelForCausalLM
 
-    record = run("out", "--use_peft", "--peft_method", "osf", "--osf_effective_rank", "0.75", "--retention", "label_annealing:weight=0.5")
+    record = run(
+        "out",
+        "--use_peft",
+        "--peft_method",
+        "osf",
+        "--osf_effective_rank",
+        "0.75",
+        "--retention",
+        "label_annealing:weight=0.5",
+    )
     assert record.status == "finished"
     assert record.training["teacher"]["name"] == "adapter_off"
     assert 0 < record.model["trainable"] < 0.6 * record.model["parameters"]
@@ -199,15 +236,30 @@ def found_wrong(**settings: Any) -> list[str]:
     ("settings", "said"),
     [
         ({"peft_method": "osf"}, "peft_method: osf takes effect with 'use_peft: true' only"),
-        ({"use_peft": True, "peft_method": "ofs"}, "peft_method: expected one of lora, osf, got 'ofs' (text). Did you mean 'osf'?"),
-        ({"use_peft": True, "osf_effective_rank": 0.5}, "osf_effective_rank: belongs to orthogonal subspace fine-tuning"),
-        ({"use_peft": True, "osf_target_modules": ["q_proj"]}, "osf_target_modules: belongs to orthogonal subspace fine-tuning"),
+        (
+            {"use_peft": True, "peft_method": "ofs"},
+            "peft_method: expected one of lora, osf, got 'ofs' (text). Did you mean 'osf'?",
+        ),
+        (
+            {"use_peft": True, "osf_effective_rank": 0.5},
+            "osf_effective_rank: belongs to orthogonal subspace fine-tuning",
+        ),
+        (
+            {"use_peft": True, "osf_target_modules": ["q_proj"]},
+            "osf_target_modules: belongs to orthogonal subspace fine-tuning",
+        ),
         ({**OSF, "lora_r": 8}, "lora_r: is LoRA's, and peft_method is osf"),
         ({**OSF, "use_dora": True}, "use_dora: is LoRA's"),
         ({**OSF, "load_in_4bit": True}, "load_in_4bit: osf takes whole weights apart"),
-        ({**OSF, "osf_effective_rank": 0}, "osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got 0."),
+        (
+            {**OSF, "osf_effective_rank": 0},
+            "osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got 0.",
+        ),
         ({**OSF, "osf_effective_rank": 1.0}, "below 1, got 1.0."),
-        ({**OSF, "osf_effective_rank": "half"}, "osf_effective_rank: expected a number or a whole number, got 'half' (text)."),
+        (
+            {**OSF, "osf_effective_rank": "half"},
+            "osf_effective_rank: expected a number or a whole number, got 'half' (text).",
+        ),
     ],
 )
 def test_mistakes_are_said_once(settings, said, place):
@@ -233,7 +285,10 @@ def test_osf_settings_reach_peft(place):
 
 def test_the_method_and_its_rank_decide_a_run(place):
     base: dict[str, Any] = {"model_name_or_path": "tiny", "dataset_name": "train.jsonl", "use_peft": True}
-    keys = [train_config(base, **more).key for more in ({}, {"peft_method": "osf"}, {"peft_method": "osf", "osf_effective_rank": 0.9})]
+    keys = [
+        train_config(base, **more).key
+        for more in ({}, {"peft_method": "osf"}, {"peft_method": "osf", "osf_effective_rank": 0.9})
+    ]
     assert len(set(keys)) == 3
     assert train_config(base, peft_method="lora").key == keys[0]
 
@@ -284,7 +339,9 @@ def test_dft_with_a_kl_term_is_the_sum(tmp_path):
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     for name, parameter in trainer.model.named_parameters():
         assert torch.allclose(found[name], parameter.grad, rtol=1e-4, atol=1e-6), name
-    assert float(trainer._sums["train"][0]) == pytest.approx(float(-(chosen * trained).sum().detach()), rel=1e-5)  # logged: the cross-entropy
+    assert float(trainer._sums["train"][0]) == pytest.approx(
+        float(-(chosen * trained).sum().detach()), rel=1e-5
+    )  # logged: the cross-entropy
 
 
 def test_dft_runs_from_the_command_line(place):
@@ -302,7 +359,17 @@ def test_the_script_runs_rivals_beside_our_methods(tmp_path, monkeypatch, capsys
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     bench = __import__("rivals")
-    words = ["--quick", "--only", "osf + KL", "l2", "no such", "--folder", str(tmp_path / "runs"), "--save", str(tmp_path / "rivals.json")]
+    words = [
+        "--quick",
+        "--only",
+        "osf + KL",
+        "l2",
+        "no such",
+        "--folder",
+        str(tmp_path / "runs"),
+        "--save",
+        str(tmp_path / "rivals.json"),
+    ]
     absent = bench.Rival("no such arm", [{"no_such": {}}])
     monkeypatch.setattr(bench, "RIVALS", (*bench.RIVALS, absent))
     assert bench.main(words) == 0
@@ -310,7 +377,10 @@ def test_the_script_runs_rivals_beside_our_methods(tmp_path, monkeypatch, capsys
     saved = json.loads((tmp_path / "rivals.json").read_text())
     figures = {f["arm"]: f for f in saved["figures"]}
     assert list(figures) == ["direct", "l2", "osf + KL"]
-    assert saved["absent"] == {"no such arm": "no method no_such in this version"} and "left out: no method no_such" in printed
+    assert (
+        saved["absent"] == {"no such arm": "no method no_such in this version"}
+        and "left out: no method no_such" in printed
+    )
     assert figures["direct"]["kept"] == figures["direct"]["lost"] == figures["direct"]["time_ratio"] == 1.0
     assert figures["osf + KL"]["trained"] != figures["direct"]["trained"]
     assert len({f["source_before"] for f in figures.values()}) == 1

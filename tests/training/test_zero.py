@@ -23,7 +23,9 @@ class Optimizer:
 
     def __init__(self, flat: torch.Tensor) -> None:
         self.param_groups, self.loss_scale, self.published = [{"lr": 0.5, "params": [flat]}], 4.0, 0
-        self.optimizer = SimpleNamespace(state={flat: {"step": torch.tensor(3.0), "exp_avg": torch.ones(5), "name": "kept"}})
+        self.optimizer = SimpleNamespace(
+            state={flat: {"step": torch.tensor(3.0), "exp_avg": torch.ones(5), "name": "kept"}}
+        )
 
     def update_lp_params(self) -> None:
         self.published += 1
@@ -33,7 +35,10 @@ class Mapping:
     """As a parameter's `_hp_mapping`."""
 
     def __init__(self, flat: torch.Tensor, begin: int, count: int, start: int, gradient: torch.Tensor) -> None:
-        self.hp_fragment, self.lp_fragment_address = flat[begin : begin + count], SimpleNamespace(start=start, numel=count)
+        self.hp_fragment, self.lp_fragment_address = (
+            flat[begin : begin + count],
+            SimpleNamespace(start=start, numel=count),
+        )
         self.param_group_index, self.gradient = 0, gradient
 
     def get_lp_grad_fragment(self, index: int) -> torch.Tensor:
@@ -58,12 +63,16 @@ def engine(group):
         model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))
     flat = torch.arange(5.0)
     model.a._hp_mapping = Mapping(flat, 0, 2, 4, torch.tensor([10.0, 20.0]))
-    model.b._hp_mapping = Mapping(flat, 2, 3, 0, torch.tensor([1.0, 2.0, 3.0, 99.0], dtype=torch.bfloat16))  # the bfloat16 optimiser's, whole
+    model.b._hp_mapping = Mapping(
+        flat, 2, 3, 0, torch.tensor([1.0, 2.0, 3.0, 99.0], dtype=torch.bfloat16)
+    )  # the bfloat16 optimiser's, whole
     model.c._hp_mapping = None
     for p in model.parameters():
         p._dp_group, p._index_in_param_group = group, 0
     calls = []
-    made = SimpleNamespace(module=model, optimizer=Optimizer(flat), is_gradient_accumulation_boundary=lambda: True, calls=calls)
+    made = SimpleNamespace(
+        module=model, optimizer=Optimizer(flat), is_gradient_accumulation_boundary=lambda: True, calls=calls
+    )
     made.step = lambda *a, **k: calls.append("step")
     return made
 
@@ -80,7 +89,9 @@ def test_parts_are_views_of_the_flat_weights(engine):
 def test_gradients_are_what_the_engine_steps_with(engine):
     parts = ZeroParts(engine)
     l2 = L2(coefficient=0.5).start(Anchors({n: torch.zeros_like(p) for n, p in engine.module.named_parameters()}))
-    parts.before_step(lambda: l2.add_gradient(parts.named, StepInfo(step=1, total_steps=2, grad_scale=parts.loss_scale())))
+    parts.before_step(
+        lambda: l2.add_gradient(parts.named, StepInfo(step=1, total_steps=2, grad_scale=parts.loss_scale()))
+    )
     engine.step()
     assert engine.module.a._hp_mapping.gradient.tolist() == [10.0, 22.0]  # + 0.5 * 4 * weight
     assert engine.module.b._hp_mapping.gradient.tolist() == [5.0, 8.0, 11.0, 99.0]  # only this rank's share of it
@@ -116,7 +127,10 @@ def test_a_part_of_a_file_is_read_where_it_lies(engine, tmp_path):
     whole = {"a": torch.arange(6.0).view(2, 3) + 10, "b": torch.arange(4.0) + 20, "c": torch.zeros(2)}
     save_file(whole, str(tmp_path / "model.safetensors"))
     parts = ZeroParts(engine)
-    found = {p.name: p.others[0].tolist() for p in Pieces(parts.named, [streamed(str(tmp_path), parts.named)], ["The anchor"])}
+    found = {
+        p.name: p.others[0].tolist()
+        for p in Pieces(parts.named, [streamed(str(tmp_path), parts.named)], ["The anchor"])
+    }
     assert found == {"a": [14.0, 15.0], "b": [20.0, 21.0, 22.0]}
     assert list(LiveTensor("a", parts.named["a"], ()).spans(1, 2)) == [(5, 1)]
 
@@ -127,7 +141,10 @@ def test_an_average_follows_the_parts_and_is_gathered(engine):
     ema = ExponentialAverage(decay=0.5).start(Anchors(named))
     ema.after_step(parts.named, StepInfo(step=1, total_steps=2))
     state = ema.state_dict()
-    assert state["a"].tolist() == [1.0, 1.5] and gathered(state["a"]).tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 1.5]]  # alone, the rest is nobody's
+    assert state["a"].tolist() == [1.0, 1.5] and gathered(state["a"]).tolist() == [
+        [0.0, 0.0, 0.0],
+        [0.0, 1.0, 1.5],
+    ]  # alone, the rest is nobody's
     ema.load_state_dict({n: torch.full_like(p, 7.0) for n, p in engine.module.named_parameters()})
     assert {n: t.tolist() for n, t in ema.state_dict().items()} == {"a": [7.0, 7.0], "b": [7.0] * 3, "c": []}
     assert ema.metrics(parts.named)["ema_distance"] == pytest.approx(((7 - 0) ** 2 + 6**2 + 5**2 + 4**2 + 3**2) ** 0.5)

@@ -3,18 +3,22 @@
     W' = W + s B A                          s = alpha / r, with rsLoRA alpha / sqrt(r)
     W' = m (W + s B A) / |W + s B A|        DoRA; m and the norm per output of the layer
 
-Linear and convolution layers, Conv1D (GPT-2, stored [in, out]), embeddings, `lora_bias`, trained modules and biases saved beside the factors, and
-single trained tokens are merged as PEFT's `merge_and_unload` does, in float32. The product of a row depends on nothing but its tensor, so any
-stretch gives the same bits. Only the factors of a few tensors are in memory at a time.
+Linear and convolution layers, Conv1D (GPT-2, stored [in, out]), embeddings, `lora_bias`, trained modules and biases
+saved beside the factors, and single trained tokens are merged as PEFT's `merge_and_unload` does, in float32. The
+product of a row depends on nothing but its tensor, so any stretch gives the same bits. Only the factors of a few
+tensors are in memory at a time.
 
-Where the base ties its head to its embeddings and the adapter trained only one of them, the result gets a head of its own, which is what was
-trained; PEFT adds the product of either to the shared tensor, which changes both (it warns then).
+Where the base ties its head to its embeddings and the adapter trained only one of them, the result gets a head of its
+own, which is what was trained; PEFT adds the product of either to the shared tensor, which changes both (it warns
+then).
 
-Other adapters are refused by name: those that are no LoRA, that change the base when they are made (PiSSA, CorDA, OLoRA, LoRA-GA, LoftQ, KaSA), that
-depend on the input (aLoRA, Arrow), and LoRA on bare parameters (`target_parameters`, fused experts). Merge those once with PEFT.
+Other adapters are refused by name: those that are no LoRA, that change the base when they are made (PiSSA, CorDA,
+OLoRA, LoRA-GA, LoftQ, KaSA), that depend on the input (aLoRA, Arrow), and LoRA on bare parameters (`target_parameters`,
+fused experts). Merge those once with PEFT.
 
-Source: Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1; Kalajdzievski (2023), "A Rank Stabilization Scaling
-Factor for Fine-Tuning with LoRA"; Liu et al. (2024), "DoRA: Weight-Decomposed Low-Rank Adaptation", equation 5.
+Source: Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1; Kalajdzievski (2023), "A
+Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; Liu et al. (2024), "DoRA: Weight-Decomposed Low-Rank
+Adaptation", equation 5.
 """
 
 from __future__ import annotations
@@ -62,13 +66,42 @@ _CHANGES_BASE = ("pissa", "corda", "olora", "lora_ga", "loftq")
 _READ = frozenset(
     {
         *_REFUSED,
-        "peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "lora_bias",
-        "fan_in_fan_out", "bias", "modules_to_save", "target_modules", "trainable_token_indices", "ensure_weight_tying", "init_lora_weights",
+        "peft_type",
+        "base_model_name_or_path",
+        "revision",
+        "r",
+        "lora_alpha",
+        "rank_pattern",
+        "alpha_pattern",
+        "use_rslora",
+        "use_dora",
+        "lora_bias",
+        "fan_in_fan_out",
+        "bias",
+        "modules_to_save",
+        "target_modules",
+        "trainable_token_indices",
+        "ensure_weight_tying",
+        "init_lora_weights",
         # these matter while training only
-        "task_type", "peft_version", "auto_mapping", "inference_mode", "exclude_modules", "lora_dropout", "layers_to_transform", "layers_pattern",
-        "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config", "qalora_group_size", "runtime_config",
+        "task_type",
+        "peft_version",
+        "auto_mapping",
+        "inference_mode",
+        "exclude_modules",
+        "lora_dropout",
+        "layers_to_transform",
+        "layers_pattern",
+        "megatron_core",
+        "loftq_config",
+        "eva_config",
+        "corda_config",
+        "lora_ga_config",
+        "velora_config",
+        "qalora_group_size",
+        "runtime_config",
     }
-)  # fmt: skip
+)
 _PART = re.compile(
     r"(?P<module>.+?)(?:\.(?P<factor>lora_[AB])\.weight|\.(?P<other>lora_embedding_[AB]|lora_B\.bias)"
     r"|\.(?P<magnitude>lora_magnitude_vector)(?:\.weight)?|\.token_adapter\.(?P<tokens>trainable_tokens_delta))"
@@ -85,7 +118,9 @@ _KEPT = 8
 def is_adapter(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds an adapter and no model of its own."""
     here = Path(folder)
-    return (here / FILE).is_file() and not any((here / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
+    return (here / FILE).is_file() and not any(
+        (here / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")
+    )
 
 
 def base_of(folder: str | os.PathLike[str]) -> str:
@@ -97,7 +132,9 @@ def base_of(folder: str | os.PathLike[str]) -> str:
     config = adapter_config(folder)
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not name:
-        raise ModelError(f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Give the base of this adapter.")
+        raise ModelError(
+            f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Give the base of this adapter."
+        )
     return f"{name}@{revision}" if revision and not Path(name).expanduser().is_dir() else str(name)
 
 
@@ -113,12 +150,16 @@ def adapter_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError("expected a JSON object")
     except (OSError, ValueError) as error:
-        raise ModelError(f"Expected an adapter's configuration in {path}, but it cannot be read ({error}). Copy or download it again.") from None
+        raise ModelError(
+            f"Expected an adapter's configuration in {path}, but it cannot be read ({error}). Copy or download it "
+            f"again."
+        ) from None
     return found
 
 
 class _Factors(NamedTuple):
-    """Names and numbers of a low-rank change. `left @ right` has the shape of the stored tensor, flattened to two dimensions."""
+    """Names and numbers of a low-rank change. `left @ right` has the shape of the stored tensor, flattened to two
+    dimensions."""
 
     left: str
     right: str
@@ -151,7 +192,8 @@ class _Loaded(NamedTuple):
 
 
 class AdaptedSource:
-    """A base with a LoRA adapter merged into it; a `Source`. Values that the adapter changes come as float32 (float64 where the base is F64).
+    """A base with a LoRA adapter merged into it; a `Source`. Values that the adapter changes come as float32 (float64
+    where the base is F64).
 
     Args:
         base: the model the adapter was trained on.
@@ -160,12 +202,13 @@ class AdaptedSource:
     Attributes:
         base, adapter: the two sources.
         config: the base's config.json as the result needs it.
-        config_changes: what differs from the base's: `vocab_size` where rows were added, `tie_word_embeddings` where the result has its own head.
+        config_changes: what differs from the base's: `vocab_size` where rows were added, `tie_word_embeddings` where
+            the result has its own head.
         notes: what is worth knowing; sentences.
 
     Raises:
-        ModelError: an adapter that cannot be merged while reading, with the reason and what to do; adapter tensors that fit no tensor of the base,
-            all of them; a quantised base.
+        ModelError: an adapter that cannot be merged while reading, with the reason and what to do; adapter tensors that
+            fit no tensor of the base, all of them; a quantised base.
     """
 
     def __init__(self, base: Source, folder: str | os.PathLike[str]) -> None:
@@ -179,22 +222,30 @@ class AdaptedSource:
         changes, problems = _changes(self._settings, base, self.adapter)
         if problems:
             raise ModelError(
-                f"The adapter {folder} does not fit {base.label}; it names {self._settings.get('base_model_name_or_path')!r} as its base. "
-                f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:\n" + "\n".join(f"  - {p}" for p in problems)
+                f"The adapter {folder} does not fit {base.label}; it names "
+                f"{self._settings.get('base_model_name_or_path')!r} as its base. "
+                f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:\n"
+                + "\n".join(f"  - {p}" for p in problems)
             )
         if unknown := sorted(k for k, v in self._settings.items() if v and k not in _READ):
-            self.notes.append(f"{self.folder / FILE} has settings that are not known here and are ignored: {', '.join(unknown)}.")
+            self.notes.append(
+                f"{self.folder / FILE} has settings that are not known here and are ignored: {', '.join(unknown)}."
+            )
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
         self._lock = threading.Lock()
         self.config_changes: dict[str, Any] = {}
         self._tie(changes, base_config)
         self._changes = changes
-        self.entries: Mapping[str, Entry] = {**base.entries, **{name: self._entry(name, change) for name, change in changes.items()}}
+        self.entries: Mapping[str, Entry] = {
+            **base.entries,
+            **{name: self._entry(name, change) for name, change in changes.items()},
+        }
         embedding = _embedding(base.entries)
         if embedding is not None and self.entries[embedding].shape != base.entries[embedding].shape:
             self.config_changes["vocab_size"] = self.entries[embedding].shape[0]
             self.notes.append(
-                f"The adapter changes the number of vocabulary rows from {base.entries[embedding].shape[0]} to {self.entries[embedding].shape[0]}."
+                f"The adapter changes the number of vocabulary rows from {base.entries[embedding].shape[0]} to "
+                f"{self.entries[embedding].shape[0]}."
             )
         self.config: dict[str, Any] = changed_config(base_config, self.config_changes)
 
@@ -219,7 +270,11 @@ class AdaptedSource:
             values += (self._whole(shift)[start:stop] * np.float32(scaling)).astype(wide)
         if change.tokens is not None:
             indices, trained = change.tokens
-            here = [(row, index * columns) for row, index in enumerate(indices) if index * columns < stop and (index + 1) * columns > start]
+            here = [
+                (row, index * columns)
+                for row, index in enumerate(indices)
+                if index * columns < stop and (index + 1) * columns > start
+            ]
             rows = self._whole(trained) if here else None
             for row, first in here:
                 begin, end = max(first, start), min(first + columns, stop)
@@ -232,7 +287,8 @@ class AdaptedSource:
         return buffer if len(buffer) >= needed else np.empty(needed, np.uint8)
 
     def _entry(self, name: str, change: _Change) -> Entry:
-        """Of the base's dtype and in the base's file, so that an output keeps both; a head of its own takes after the embeddings."""
+        """Of the base's dtype and in the base's file, so that an output keeps both; a head of its own takes after the
+        embeddings."""
         like = self.base.entries.get(name) or self.base.entries[str(_embedding(self.base.entries))]
         return like._replace(name=name, shape=change.source.entries[change.name].shape, offset=-1)
 
@@ -269,7 +325,9 @@ class AdaptedSource:
         squares = np.zeros(columns if factors.by_column else len(loaded.left))
         step = max(_ROWS, _BLOCK // max(1, columns) // _ROWS * _ROWS) * columns
         for start, stop in stretches(size, step):
-            stored = change.source.read(change.name, start, stop, self._room(change, stop - start, np.empty(0, np.uint8)))
+            stored = change.source.read(
+                change.name, start, stop, self._room(change, stop - start, np.empty(0, np.uint8))
+            )
             values = decode(stored.raw, stored.dtype)
             _add_product(values, loaded, factors.scaling, start, columns)
             block = np.square(values, out=values).reshape(-1, columns)
@@ -280,10 +338,11 @@ class AdaptedSource:
         norms = np.sqrt(squares).astype(compute_dtype(change.source.entries[change.name].dtype))
         return self._whole(str(factors.magnitude)).reshape(-1) / norms
 
-    # ---------------------------------------------------------------------------------------------------------- tied heads
+    # ------------------------------------------------------------------------------------------------------- tied heads
 
     def _tie(self, changes: dict[str, _Change], config: Mapping[str, Any]) -> None:
-        """Decides what becomes of a head that the base ties to its embeddings: it stays tied, or `changes` gets a head of its own."""
+        """Decides what becomes of a head that the base ties to its embeddings: it stays tied, or `changes` gets a head
+        of its own."""
         embedding = _embedding(self.base.entries)
         if embedding is None or _head(self.base.entries) is not None:
             return
@@ -303,7 +362,10 @@ class AdaptedSource:
             del changes[head]
             return
         self.config_changes["tie_word_embeddings"] = False
-        self.notes.append(f"The adapter does not train embeddings and head alike, which the base ties: the result has a head of its own ({head}).")
+        self.notes.append(
+            f"The adapter does not train embeddings and head alike, which the base ties: the result has a head of its "
+            f"own ({head})."
+        )
 
     def _same(self, one: _Change, other: _Change) -> bool:
         if (one.factors is None) != (other.factors is None) or one.tokens != other.tokens:
@@ -311,7 +373,9 @@ class AdaptedSource:
         if one.factors is not None and other.factors is not None:
             if one.factors.magnitude or other.factors.magnitude or one.factors.scaling != other.factors.scaling:
                 return False
-            if not all(np.array_equal(a, b) for a, b in zip(self._pair(one.factors), self._pair(other.factors), strict=True)):
+            if not all(
+                np.array_equal(a, b) for a, b in zip(self._pair(one.factors), self._pair(other.factors), strict=True)
+            ):
                 return False
         return _same_values(one.source, one.name, other.source, other.name)
 
@@ -323,7 +387,9 @@ def _add_product(values: NDArray[Any], loaded: _Loaded, scaling: float, start: i
     whole = min(-(-last // _ROWS) * _ROWS, len(loaded.left) // _ROWS * _ROWS)
     parts = []
     if begin < whole:
-        parts.append(np.matmul(loaded.left[begin:whole].reshape(-1, _ROWS, loaded.left.shape[1]), loaded.right).reshape(-1))
+        parts.append(
+            np.matmul(loaded.left[begin:whole].reshape(-1, _ROWS, loaded.left.shape[1]), loaded.right).reshape(-1)
+        )
     if last > whole:
         parts.append((loaded.left[whole:] @ loaded.right).reshape(-1))
     product = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -337,7 +403,11 @@ def _multiply(values: NDArray[Any], gain: NDArray[Any] | None, by_column: bool, 
     if gain is None:
         return
     first, last = start // columns, -(-(start + len(values)) // columns)
-    rows = np.broadcast_to(gain, (last - first, columns)) if by_column else np.broadcast_to(gain[first:last, None], (last - first, columns))
+    rows = (
+        np.broadcast_to(gain, (last - first, columns))
+        if by_column
+        else np.broadcast_to(gain[first:last, None], (last - first, columns))
+    )
     values *= rows.reshape(-1)[start - first * columns :][: len(values)]
 
 
@@ -355,32 +425,41 @@ def _same_values(one: Source, name: str, other: Source, other_name: str) -> bool
     return True
 
 
-# ------------------------------------------------------------------------------------------------------ what the adapter says
+# ------------------------------------------------------------------------------------------------ what the adapter says
 
 
 def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
     kind = settings.get("peft_type")
-    reasons = [] if kind == "LORA" else [f"peft_type is {kind!r}; LoRA adapters are merged while reading, others are not"]
+    reasons = (
+        [] if kind == "LORA" else [f"peft_type is {kind!r}; LoRA adapters are merged while reading, others are not"]
+    )
     reasons += [f"{key}: {what}" for key, what in _REFUSED.items() if settings.get(key)]
     start = settings.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
         reasons.append(
-            f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so that the stored base is not the one it belongs to"
+            f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so that the stored "
+            f"base is not the one it belongs to"
         )
     if reasons:
         raise ModelError(
-            f"The adapter {folder} cannot be merged while reading:\n" + "\n".join(f"  - {r}" for r in reasons) + "\nMerge it once with: "
+            f"The adapter {folder} cannot be merged while reading:\n"
+            + "\n".join(f"  - {r}" for r in reasons)
+            + "\nMerge it once with: "
             f'python -c "from peft import AutoPeftModelForCausalLM as M; '
             f"M.from_pretrained('{folder}').merge_and_unload().save_pretrained('{folder}-merged')\""
         )
     if not any(folder.glob("*.safetensors")) and (folder / "adapter_model.bin").is_file():
         raise ModelError(
-            f"{folder} holds only pickled weights (adapter_model.bin), which can run code when loaded and are refused. Convert them once with: "
-            f"python -c \"from peft import AutoPeftModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+            f"{folder} holds only pickled weights (adapter_model.bin), which can run code when loaded and are "
+            f"refused. Convert them once with: "
+            f'python -c "from peft import AutoPeftModelForCausalLM as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
         )
 
 
-def _changes(settings: Mapping[str, Any], base: Source, adapter: CheckpointReader) -> tuple[dict[str, _Change], list[str]]:
+def _changes(
+    settings: Mapping[str, Any], base: Source, adapter: CheckpointReader
+) -> tuple[dict[str, _Change], list[str]]:
     """What happens to each tensor of the base that the adapter touches, and everything that does not fit."""
     modules: dict[str, dict[str, str]] = {}
     trained: dict[str, str] = {}
@@ -401,8 +480,15 @@ def _changes(settings: Mapping[str, Any], base: Source, adapter: CheckpointReade
     for name, place in places.items():
         if place is None:
             held = [trained[name]] if name in trained else []
-            held += [n for module, parts in modules.items() if name in (weights[module], biases.get(module)) for n in parts.values()]
-            problems.append(f"{', '.join(dict.fromkeys(held))}: the base has no {name}, or several tensors that could be meant")
+            held += [
+                n
+                for module, parts in modules.items()
+                if name in (weights[module], biases.get(module))
+                for n in parts.values()
+            ]
+            problems.append(
+                f"{', '.join(dict.fromkeys(held))}: the base has no {name}, or several tensors that could be meant"
+            )
     changes: dict[str, _Change] = {}
     for name, stored in trained.items():
         place = places[name]
@@ -416,7 +502,8 @@ def _changes(settings: Mapping[str, Any], base: Source, adapter: CheckpointReade
         change = changes.get(place) or _Change(base, place if place in base.entries else str(_embedding(base.entries)))
         if change.source.entries[change.name].dtype.kind != "float":
             problems.append(
-                f"{change.name} is stored as {change.source.entries[change.name].dtype.name}: the base is quantised. Give the base that was quantised"
+                f"{change.name} is stored as {change.source.entries[change.name].dtype.name}: the base is quantised. "
+                f"Give the base that was quantised"
             )
             continue
         try:
@@ -436,7 +523,12 @@ class _Misfit(Exception):
 
 
 def _with_parts(
-    change: _Change, module: str, parts: Mapping[str, str], settings: Mapping[str, Any], adapter: CheckpointReader, base: Source
+    change: _Change,
+    module: str,
+    parts: Mapping[str, str],
+    settings: Mapping[str, Any],
+    adapter: CheckpointReader,
+    base: Source,
 ) -> _Change:
     entry = change.source.entries[change.name]
     if tokens := parts.get("trainable_tokens_delta"):
@@ -444,7 +536,8 @@ def _with_parts(
         expected = (len(change.tokens[0]) if change.tokens else 0, *entry.shape[1:])
         if adapter.entries[tokens].shape != expected or max(change.tokens[0], default=0) >= entry.shape[0]:  # type: ignore[index]
             raise _Misfit(
-                f"{tokens}: expected {list(expected)} for rows of {entry.name} {list(entry.shape)}, got {list(adapter.entries[tokens].shape)}"
+                f"{tokens}: expected {list(expected)} for rows of {entry.name} {list(entry.shape)}, got "
+                f"{list(adapter.entries[tokens].shape)}"
             )
         if set(parts) == {"trainable_tokens_delta"}:
             return change
@@ -455,20 +548,32 @@ def _with_parts(
     rank, scaling = _scaling(module, settings)
     down, up = adapter.entries[a].shape, adapter.entries[b].shape
     if len(down) < 2 or len(up) < 2 or down[0] != rank or math.prod(up[1:]) != rank:
-        raise _Misfit(f"{a} {list(down)} and {b} {list(up)}: expected rank {rank} between them, as the adapter's configuration says")
+        raise _Misfit(
+            f"{a} {list(down)} and {b} {list(up)}: expected rank {rank} between them, as the adapter's configuration "
+            f"says"
+        )
     rows, columns = entry.shape[0] if entry.shape else 0, math.prod(entry.shape[1:])
-    straight, turned = (up[0], math.prod(down[1:])) == (rows, columns), (math.prod(down[1:]), up[0]) == (rows, columns) and len(entry.shape) == 2
+    straight, turned = (
+        (up[0], math.prod(down[1:])) == (rows, columns),
+        (math.prod(down[1:]), up[0]) == (rows, columns) and len(entry.shape) == 2,
+    )
     if embedding:
         swapped, fits = True, turned
     else:
-        swapped = turned and (not straight or _stored_by_input(change.name, base.entries, bool(settings.get("fan_in_fan_out"))))
+        swapped = turned and (
+            not straight or _stored_by_input(change.name, base.entries, bool(settings.get("fan_in_fan_out")))
+        )
         fits = straight or turned
     if not fits or len(entry.shape) < 2:
-        raise _Misfit(f"{a} {list(down)} and {b} {list(up)}: their product does not have the shape of {entry.name} {list(entry.shape)}")
+        raise _Misfit(
+            f"{a} {list(down)} and {b} {list(up)}: their product does not have the shape of {entry.name} "
+            f"{list(entry.shape)}"
+        )
     magnitude = parts.get("lora_magnitude_vector")
     if magnitude is not None and math.prod(adapter.entries[magnitude].shape) != (columns if swapped else rows):
         raise _Misfit(
-            f"{magnitude} {list(adapter.entries[magnitude].shape)}: expected one number for each output of {entry.name} {list(entry.shape)}"
+            f"{magnitude} {list(adapter.entries[magnitude].shape)}: expected one number for each output of "
+            f"{entry.name} {list(entry.shape)}"
         )
     if magnitude is None and settings.get("use_dora"):
         raise _Misfit(f"{a}: expected a lora_magnitude_vector beside it, as the adapter's configuration says use_dora")
@@ -477,12 +582,18 @@ def _with_parts(
 
 
 def _scaling(module: str, settings: Mapping[str, Any]) -> tuple[int, float]:
-    """(rank, scaling) of a module; the first pattern that matches the end of its name counts, as in PEFT's `get_pattern_key`."""
+    """(rank, scaling) of a module; the first pattern that matches the end of its name counts, as in PEFT's
+    `get_pattern_key`."""
 
     def chosen(patterns: Mapping[str, Any] | None, default: Any) -> Any:
-        return next((value for key, value in (patterns or {}).items() if re.match(rf"(.*\.)?({key})$", module)), default)
+        return next(
+            (value for key, value in (patterns or {}).items() if re.match(rf"(.*\.)?({key})$", module)), default
+        )
 
-    rank, alpha = chosen(settings.get("rank_pattern"), settings.get("r", 8)), chosen(settings.get("alpha_pattern"), settings.get("lora_alpha", 8))
+    rank, alpha = (
+        chosen(settings.get("rank_pattern"), settings.get("r", 8)),
+        chosen(settings.get("alpha_pattern"), settings.get("lora_alpha", 8)),
+    )
     return int(rank), alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
 
 
@@ -496,10 +607,17 @@ def _token_indices(module: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _stored_by_input(name: str, entries: Mapping[str, Entry], flag: bool) -> bool:
-    """Whether a square weight is stored [in, out] (Conv1D): as its layer's other weights, told by their biases; else as the adapter says."""
+    """Whether a square weight is stored [in, out] (Conv1D): as its layer's other weights, told by their biases; else as
+    the adapter says."""
     block = re.match(r".*?\.\d+\.", name)
     for other, entry in entries.items():
-        if block and other.startswith(block.group()) and other.endswith(".weight") and len(entry.shape) == 2 and entry.shape[0] != entry.shape[1]:
+        if (
+            block
+            and other.startswith(block.group())
+            and other.endswith(".weight")
+            and len(entry.shape) == 2
+            and entry.shape[0] != entry.shape[1]
+        ):
             bias = entries.get(f"{other.removesuffix('.weight')}.bias")
             if bias is not None and len(bias.shape) == 1 and bias.shape[0] in entry.shape:
                 return bias.shape[0] == entry.shape[1]
@@ -510,19 +628,22 @@ def _misfit(place: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str
     """A trained tensor has the shape of the base's; those of the vocabulary may have more rows or fewer."""
     expected = entries.get(place) or entries[str(_embedding(entries))]
     rows_may_differ = place.split(".")[-2:-1] and place.split(".")[-2] in EMBEDDINGS + HEADS
-    if stored.shape == expected.shape or (rows_may_differ and stored.shape[1:] == expected.shape[1:] and len(stored.shape) == len(expected.shape)):
+    if stored.shape == expected.shape or (
+        rows_may_differ and stored.shape[1:] == expected.shape[1:] and len(stored.shape) == len(expected.shape)
+    ):
         return []
     return [f"{stored.name}: expected the shape of {expected.name}, {list(expected.shape)}, got {list(stored.shape)}"]
 
 
-# ------------------------------------------------------------------------------------------------------------------- names
+# ---------------------------------------------------------------------------------------------------------------- names
 
 
 def _places(wanted: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, str | None]:
-    """The base's name for each tensor: the same name, else the only one that differs in the words before the first number alone.
+    """The base's name for each tensor: the same name, else the only one that differs in the words before the first
+    number alone.
 
-    Adapters are named after modules, and a model's file may lack the words of outer modules, or have them in another order. A head that the base ties
-    to its embeddings keeps its name.
+    Adapters are named after modules, and a model's file may lack the words of outer modules, or have them in another
+    order. A head that the base ties to its embeddings keeps its name.
     """
     keys: dict[tuple[str, ...], list[tuple[set[str], str]]] = {}
     for name in entries:
@@ -543,7 +664,8 @@ def _places(wanted: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, st
 
 
 def _split(name: str) -> tuple[set[str], tuple[str, ...]]:
-    """The words before the layer's number, and the number with what follows; without a number, the last two words follow."""
+    """The words before the layer's number, and the number with what follows; without a number, the last two words
+    follow."""
     words = name.split(".")
     at = next((i for i, word in enumerate(words) if word.isdigit()), max(0, len(words) - 2))
     return set(words[:at]), tuple(words[at:])
@@ -555,7 +677,14 @@ def _embedding(entries: Mapping[str, Any]) -> str | None:
 
 
 def _head(names: Mapping[str, Any] | Sequence[str]) -> str | None:
-    return next((n for n in names if n.split(".")[-2:] in (["lm_head", "weight"], ["embed_out", "weight"], ["output_layer", "weight"])), None)
+    return next(
+        (
+            n
+            for n in names
+            if n.split(".")[-2:] in (["lm_head", "weight"], ["embed_out", "weight"], ["output_layer", "weight"])
+        ),
+        None,
+    )
 
 
 def _head_name(embedding: str) -> str:

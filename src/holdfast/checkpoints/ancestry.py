@@ -1,7 +1,8 @@
 """Do two checkpoints look like a model and its base? Distances on a sample of every tensor, before a long job begins.
 
-A fine-tune stays near its base: over all weights the relative norm of the difference is a few per cent and the cosine close to 1. Two models that
-were trained apart have a cosine near 0 and a relative norm near 1.4, layer by layer, and their difference is no residual of anything.
+A fine-tune stays near its base: over all weights the relative norm of the difference is a few per cent and the cosine
+close to 1. Two models that were trained apart have a cosine near 0 and a relative norm near 1.4, layer by layer, and
+their difference is no residual of anything.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoints.distance import distances_of, layer_of
-from holdfast.results import LayerDistance
+from holdfast.records.run import LayerDistance
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.sources import Source
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 STRETCHES, LENGTH = 4, 16_384
 """Of each tensor, so many stretches of so many elements are looked at, evenly spread."""
 LARGEST_RELATIVE, SMALLEST_COSINE = 0.5, 0.9
-"""Beyond these two models are not called relatives. Continued pre-training on a billion tokens stays well within them."""
+"""Beyond these two models are not called relatives. Continued pre-training on a billion tokens stays well within
+them."""
 
 
 def ancestry(base: Source, tuned: Source) -> tuple[LayerDistance, ...]:
@@ -58,7 +60,11 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
         return []
     if total.l2 == 0:
         return [f"{tuned} and {base} hold the same weights (on a sample of {total.parameters:,}): the residual is 0."]
-    strange = [d for d in found if d.layer not in ("total", "norm") and (d.relative > LARGEST_RELATIVE or d.cosine < SMALLEST_COSINE)]
+    strange = [
+        d
+        for d in found
+        if d.layer not in ("total", "norm") and (d.relative > LARGEST_RELATIVE or d.cosine < SMALLEST_COSINE)
+    ]
     if not strange:
         return []
     worst = max(strange, key=lambda d: d.relative)
@@ -68,7 +74,9 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
         else f"in layers {', '.join(d.layer for d in strange[:12])}{' ...' if len(strange) > 12 else ''}"
     )
     return [
-        f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: over all weights relative norm of the difference {total.relative:.3g}, "
-        f"cosine {total.cosine:.3f}; worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f} (a fine-tune stays below "
+        f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: over all weights relative norm of the "
+        f"difference {total.relative:.3g}, "
+        f"cosine {total.cosine:.3f}; worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f} (a fine-tune "
+        f"stays below "
         f"{LARGEST_RELATIVE} and above {SMALLEST_COSINE}). Is {base} really its parent?"
     ]

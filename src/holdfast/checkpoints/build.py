@@ -1,8 +1,8 @@
 """From a plan to a folder: the driver that merging, residuals and perturbation share.
 
-What differs between them is a *recipe*: statistic passes, if any, and a function from blocks of the inputs to a block of the output (see
-`methods.protocol`). The driver runs the passes, writes the tensors, checks every value on the way, and leaves a folder that loads like any other
-checkpoint, with a record of where it comes from.
+What differs between them is a *recipe*: statistic passes, if any, and a function from blocks of the inputs to a block
+of the output (see `methods.protocol`). The driver runs the passes, writes the tensors, checks every value on the way,
+and leaves a folder that loads like any other checkpoint, with a record of where it comes from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.checkpoints.engine import Job, Reader, Scratch, batches, map_blocks, nonfinite_error, overflow_error, workers_here
+from holdfast.checkpoints.engine import (
+    Job,
+    Reader,
+    Scratch,
+    batches,
+    map_blocks,
+    nonfinite_error,
+    overflow_error,
+    workers_here,
+)
 from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
@@ -24,8 +33,8 @@ from holdfast.checkpoints.remainders import RemainderFiles, remainder_name
 from holdfast.checkpoints.sources import config_of, folders_of, inner_source
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
-from holdfast.progress import progress
-from holdfast.results import fingerprint, write_json
+from holdfast.support.files import fingerprint, write_json
+from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,9 +50,11 @@ WRITING = 1e9
 PROBES = 4
 """Tensors that an estimate tries."""
 STREAMED = 4096
-"""Elements from which on a block goes from file to file in one call (see `_Work._stream`); for fewer it saves nothing."""
+"""Elements from which on a block goes from file to file in one call (see `_Work._stream`); for fewer it saves
+nothing."""
 BATCH = 134_217_728
-"""Elements of tensors that go through all passes together, where statistics are per tensor: few enough to stay in the page cache."""
+"""Elements of tensors that go through all passes together, where statistics are per tensor: few enough to stay in the
+page cache."""
 
 
 class Recipe(Protocol):
@@ -58,7 +69,8 @@ class Recipe(Protocol):
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None: ...
     def identity(self) -> dict[str, Any]: ...
 
-    # optional: remainder(block, out) -> (places, values, left), where base + out is not model 1, and what is missing there; see `remainders`
+    # optional: remainder(block, out) -> (places, values, left), where base + out is not model 1, and what is missing
+    # there; see `remainders`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +81,8 @@ class Built:
     record: dict[str, Any]
     """What `provenance.json` holds."""
     seconds: dict[str, float]
-    """"measure" (statistic passes), "merge" (reading, computing, writing), "close" (waiting for the disk, renaming), "total"."""
+    """"measure" (statistic passes), "merge" (reading, computing, writing), "close" (waiting for the disk, renaming),
+    "total"."""
     resumed: tuple[str, ...] = field(default=())
     """Files that an earlier, killed run had finished."""
 
@@ -106,8 +119,8 @@ def build(
         output: the folder to write; neither one of the inputs nor around or inside one.
         command: "merge", "residual extract", ...; for the record.
         request: further settings for the record.
-        companions: sources whose tokenizer, chat template, generation configuration and code travel along, the most important last; their
-            configuration is the layout's. Default: the layout.
+        companions: sources whose tokenizer, chat template, generation configuration and code travel along, the most
+            important last; their configuration is the layout's. Default: the layout.
         extra_files: is called with the folder and the record before it is closed, to add files.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
@@ -117,7 +130,8 @@ def build(
         ConfigError: fewer than one worker.
         ModelError: NaN or infinities in an input, results too large for the dtype, an input that changed or is damaged.
         ShapeError: integer tensors that differ between the inputs.
-        RunFolderError: the output exists, is (or holds, or lies in) an input, is being written by another process, or cannot be written.
+        RunFolderError: the output exists, is (or holds, or lies in) an input, is being written by another process, or
+            cannot be written.
         StorageError: the disk is full or failed. Inputs and earlier output are intact in every case.
         Interrupted: Ctrl-C; the same request continues with the first unfinished file.
     """
@@ -126,7 +140,10 @@ def build(
         raise ConfigError(f"workers: expected at least 1, got {workers}")
     output = check_output(plan, output, overwrite=overwrite)
     workers = workers or workers_here()
-    shards = [(file, [Slot(j.name, j.dtype, j.shape, j.size * j.dtype.itemsize) for j in plan.jobs if j.file == file]) for file in plan.files]
+    shards = [
+        (file, [Slot(j.name, j.dtype, j.shape, j.size * j.dtype.itemsize) for j in plan.jobs if j.file == file])
+        for file in plan.files
+    ]
     key = fingerprint(_identity(plan, recipe, slots, command, request))
     reader = Reader(plan.sources, [Digests() for _ in plan.sources])
     written = Digests()
@@ -139,7 +156,9 @@ def build(
     resumed = tuple(sorted(writer.finished))
     work = _Work(plan, recipe, slots, reader, workers)
     try:
-        with progress(f"Writing {output.name}", total=plan.bytes_written * (1 + recipe.rounds()), unit="bytes") as advance:
+        with progress(
+            f"Writing {output.name}", total=plan.bytes_written * (1 + recipe.rounds()), unit="bytes"
+        ) as advance:
             work.run(writer, written, seconds, advance)
         began = time.perf_counter()
         roots = _roots(plan, reader)
@@ -167,11 +186,16 @@ def build(
             _add_files(folder, plan, companions or [plan.sources[plan.layout]])
             result = CheckpointReader(folder)
             record["fingerprint"] = content_fingerprint(result, known=written, workers=workers)
-            record["tensors"] = {name: written.tensor(name, entry.size) for name, entry in sorted(result.entries.items())}
+            record["tensors"] = {
+                name: written.tensor(name, entry.size) for name, entry in sorted(result.entries.items())
+            }
             result.close()
             record["seconds"] = {k: round(v, 3) for k, v in seconds.items()}
             if work.remainders is not None:
-                record["audit"] = {"remainders": work.remainders.close(), **({} if resumed else {"inexact": work.inexact})}
+                record["audit"] = {
+                    "remainders": work.remainders.close(),
+                    **({} if resumed else {"inexact": work.inexact}),
+                }
             if extra_files is not None:
                 extra_files(folder, record)
             write_json(folder / FILE, record)
@@ -200,7 +224,8 @@ def build(
 def estimate(plan: Plan, recipe: Recipe, slots: Slots, *, workers: int | None = None) -> float:
     """Seconds that `build` will take, from the time that the largest tensors' first blocks take in one thread.
 
-    Reading is part of the probe (from the page cache or the disk, whichever holds them); writing is counted at `WRITING` bytes a second.
+    Reading is part of the probe (from the page cache or the disk, whichever holds them); writing is counted at
+    `WRITING` bytes a second.
     """
     largest = sorted((j for j in plan.jobs if j.action == "combine" and j.size), key=lambda j: -j.size)[:PROBES]
     work = _Work(plan, recipe, slots, Reader(plan.sources), workers or workers_here())
@@ -237,10 +262,14 @@ class _Work:
         """All passes over the first `count` elements of a tensor, for the time that they take."""
         state: Any = None
         for number in range(self.recipe.rounds()):
-            state = self.recipe.settle(number, self.recipe.measure(number, self._block(job, 0, count, scratch), state), state)
+            state = self.recipe.settle(
+                number, self.recipe.measure(number, self._block(job, 0, count, scratch), state), state
+            )
         self.recipe.combine(self._block(job, 0, count, scratch), state, scratch.out(job.dtype, count))
 
-    def run(self, writer: CheckpointWriter, written: Digests, seconds: dict[str, float], advance: Callable[[float], None]) -> None:
+    def run(
+        self, writer: CheckpointWriter, written: Digests, seconds: dict[str, float], advance: Callable[[float], None]
+    ) -> None:
         self.writer, self.written = writer, written
         jobs = [job for job in self.plan.jobs if not self.writer.done(job.name)]
         if self.recipe.scope == "model":
@@ -268,7 +297,9 @@ class _Work:
         def add(job: Job, value: Any) -> None:
             total[0] = value if total[0] is None else _sum(total[0], value)
 
-        self._measure(number, [j for j in self.plan.jobs if j.action == "combine"], lambda job: self.state, add, advance)
+        self._measure(
+            number, [j for j in self.plan.jobs if j.action == "combine"], lambda job: self.state, add, advance
+        )
         self.state = self.recipe.settle(number, total[0], self.state)
 
     def _measure_tensors(self, number: int, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
@@ -281,10 +312,17 @@ class _Work:
             if not left[job.name]:  # its last block: totals may be large, so none is kept for longer than that
                 self.states[job.name] = self.recipe.settle(number, totals.pop(job.name), self.states.get(job.name))
 
-        self._measure(number, [j for j in jobs if j.action == "combine"], lambda job: self.states.get(job.name), add, advance)
+        self._measure(
+            number, [j for j in jobs if j.action == "combine"], lambda job: self.states.get(job.name), add, advance
+        )
 
     def _measure(
-        self, number: int, jobs: Sequence[Job], state: Callable[[Job], Any], reduce: Callable[[Job, Any], None], advance: Callable[[float], None]
+        self,
+        number: int,
+        jobs: Sequence[Job],
+        state: Callable[[Job], Any],
+        reduce: Callable[[Job, Any], None],
+        advance: Callable[[float], None],
     ) -> None:
         def look(job: Job, start: int, stop: int, scratch: Scratch) -> Any:
             return self.recipe.measure(number, self._block(job, start, stop, scratch), state(job))
@@ -304,9 +342,13 @@ class _Work:
             if self.remainders is not None:
                 self.remainders.add(job, start, places, values)
 
-        map_blocks(jobs, self._write_block, sources=len(self.plan.sources), workers=self.workers, reduce=add, advance=advance)
+        map_blocks(
+            jobs, self._write_block, sources=len(self.plan.sources), workers=self.workers, reduce=add, advance=advance
+        )
 
-    def _write_block(self, job: Job, start: int, stop: int, scratch: Scratch) -> tuple[int, np.ndarray, np.ndarray, int] | None:
+    def _write_block(
+        self, job: Job, start: int, stop: int, scratch: Scratch
+    ) -> tuple[int, np.ndarray, np.ndarray, int] | None:
         import numpy as np
 
         from holdfast.checkpoints.kernels import Term, combine
@@ -341,7 +383,11 @@ class _Work:
         self.writer.write(job.name, start, out.raw)
         if keep is None:
             return None
-        return (start, *keep(block, out)) if block is not None else (start, np.empty(0, np.int64), np.empty(0, np.float32), 0)
+        return (
+            (start, *keep(block, out))
+            if block is not None
+            else (start, np.empty(0, np.int64), np.empty(0, np.float32), 0)
+        )
 
     def _state(self, job: Job) -> Any:
         return self.states.get(job.name) if self.recipe.scope == "tensor" else self.state
@@ -353,13 +399,18 @@ class _Work:
             raise overflow_error(job.name, job.dtype, overflow)
 
     def _stream(self, job: Job, start: int, stop: int, scratch: Scratch) -> Streamed | None:
-        """Takes a block from file to file in one call, where it is a weighted sum of stored tensors. None: it is not, or could not be read."""
+        """Takes a block from file to file in one call, where it is a weighted sum of stored tensors. None: it is not,
+        or could not be read."""
         import numpy as np
 
         from holdfast.checkpoints import native
 
         library = native.load()
-        formula = self._sum(job) if library is not None and stop - start >= STREAMED and job.dtype.name in native.TYPES else None
+        formula = (
+            self._sum(job)
+            if library is not None and stop - start >= STREAMED and job.dtype.name in native.TYPES
+            else None
+        )
         if library is None or formula is None:
             return None
         indices = [formula.anchor, *(index for _, plus, minus in formula.terms for index in (plus, minus))]
@@ -414,7 +465,8 @@ class _Work:
         return Sum(place(anchor), [(weight, self._place(job, plus), place(minus)) for weight, plus, minus in terms])
 
     def _place(self, job: Job, number: int) -> int:
-        """The source of operand `number` of a block: 0 is the base, 1 the first model, which is the base's where a model lacks the tensor."""
+        """The source of operand `number` of a block: 0 is the base, 1 the first model, which is the base's where a
+        model lacks the tensor."""
         index = self.slots.base if number == 0 else self.slots.models[number - 1]
         found = index if index is not None and job.has[index] else self.slots.base
         assert found is not None, "the plan copies what has no base"
@@ -433,9 +485,16 @@ class _Work:
                 assert base is not None, "the plan copies what has no base"
                 models.append(base)
         return Block(
-            name=job.name, start=start, count=stop - start, size=job.size, shape=job.shape, base=base, models=tuple(models),
-            extras=tuple(read(i) for i in self.slots.extras), has=tuple(job.has[i] for i in self.slots.models),
-        )  # fmt: skip
+            name=job.name,
+            start=start,
+            count=stop - start,
+            size=job.size,
+            shape=job.shape,
+            base=base,
+            models=tuple(models),
+            extras=tuple(read(i) for i in self.slots.extras),
+            has=tuple(job.has[i] for i in self.slots.models),
+        )
 
     def _compare(self, job: Job, start: int, stop: int, read: Operand, scratch: Scratch) -> None:
         import numpy as np
@@ -445,8 +504,10 @@ class _Work:
                 other = self.reader.read(index, job.name, start, stop, scratch)
                 if other.dtype != read.dtype or not np.array_equal(other.raw, read.raw):
                     raise ShapeError(
-                        f"{job.name} ({read.dtype.name}) is not the same in {self.plan.roles[job.origin]} and {self.plan.roles[index]}. Integer "
-                        "tensors cannot be averaged: expected equal ones. Are these checkpoints quantised? Merge the unquantised ones."
+                        f"{job.name} ({read.dtype.name}) is not the same in {self.plan.roles[job.origin]} and "
+                        f"{self.plan.roles[index]}. Integer "
+                        "tensors cannot be averaged: expected equal ones. Are these checkpoints quantised? Merge the "
+                        "unquantised ones."
                     )
 
     def _name_nonfinite(self, job: Job) -> None:
@@ -490,18 +551,23 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
     for source in plan.sources:
         own = folders_of(source)
         # files may be links into another folder, as in the hub's cache: that one must stay, and may hold other things
-        for folder in dict.fromkeys([*own, *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())]):
+        for folder in dict.fromkeys(
+            [*own, *(Path(os.path.realpath(entry.file)).parent for entry in source.entries.values())]
+        ):
             real = Path(os.path.realpath(folder))
             inside = folder in own and real in output.parents
             if real == output or output in real.parents or inside:
                 relation = "is" if real == output else "lies in" if inside else "holds"
-                raise RunFolderError(f"{output} {relation} the input {folder}, which is never modified. Choose another output folder.")
+                raise RunFolderError(
+                    f"{output} {relation} the input {folder}, which is never modified. Choose another output folder."
+                )
     check_destination(output, overwrite=overwrite)
     return output
 
 
 def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: Mapping[str, Any] | None) -> list[Any]:
-    """Everything that decides the output's bytes: the request, what it was resolved to, the code, the inputs with their tokenizers and settings."""
+    """Everything that decides the output's bytes: the request, what it was resolved to, the code, the inputs with their
+    tokenizers and settings."""
     jobs = [[j.name, j.dtype.name, list(j.shape), j.file, list(j.has), j.action, j.origin] for j in plan.jobs]
     folders = sorted({os.path.realpath(folder) for source in plan.sources for folder in folders_of(source)})
     files = [
@@ -511,7 +577,19 @@ def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: M
         if path.is_file()
     ]
     order = [[os.fspath(folder) for folder in folders_of(source)] for source in plan.sources]
-    return [command, recipe.identity(), dict(request or {}), jobs, plan.layout, list(plan.notes), dict(plan.config), slots, order, files, versions()]
+    return [
+        command,
+        recipe.identity(),
+        dict(request or {}),
+        jobs,
+        plan.layout,
+        list(plan.notes),
+        dict(plan.config),
+        slots,
+        order,
+        files,
+        versions(),
+    ]
 
 
 def _roots(plan: Plan, reader: Reader) -> list[tuple[str, CheckpointReader, Digests]]:

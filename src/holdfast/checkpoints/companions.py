@@ -1,6 +1,8 @@
-"""What travels beside the weights: tokenizer, chat template, generation and processor settings, code of the model, licence; and config.json.
+"""What travels beside the weights: tokenizer, chat template, generation and processor settings, code of the model,
+licence; and config.json.
 
-Files are copied as they are and code is never run. Weights, optimiser states, logs and model cards (which describe another model) stay behind.
+Files are copied as they are and code is never run. Weights, optimiser states, logs and model cards (which describe
+another model) stay behind.
 """
 
 from __future__ import annotations
@@ -16,32 +18,64 @@ from typing import Any
 from holdfast.errors import ModelError, StorageError
 
 TOKENIZER = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "tekken.json",
-    "tokenizer.model*", "spiece.model", "sentencepiece.bpe.model", "*.tiktoken", "tiktoken.model", "chat_template.jinja", "chat_template.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tekken.json",
+    "tokenizer.model*",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "*.tiktoken",
+    "tiktoken.model",
+    "chat_template.jinja",
+    "chat_template.json",
     "additional_chat_templates/*.jinja",
-)  # fmt: skip
-"""Patterns of a tokenizer's files, chat templates included. They belong together: one folder's replace another's as a whole."""
+)
+"""Patterns of a tokenizer's files, chat templates included. They belong together: one folder's replace another's as a
+whole."""
 OTHERS = (
-    "generation_config.json", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "audio_tokenizer_config.json",
-    "*.py", "custom_generate/*.py", "licen[cs]e*", "notice*", "use_policy*",
-)  # fmt: skip
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
+    "audio_tokenizer_config.json",
+    "*.py",
+    "custom_generate/*.py",
+    "licen[cs]e*",
+    "notice*",
+    "use_policy*",
+)
 """Patterns of everything else that travels; letters match in either case."""
 
-_IDENTIFYING = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model*", "spiece.model", "*.tiktoken", "tekken.json")
+_IDENTIFYING = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "tokenizer.model*",
+    "spiece.model",
+    "*.tiktoken",
+    "tekken.json",
+)
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
 def companions(folder: str | os.PathLike[str]) -> list[Path]:
-    """Files of a checkpoint folder that travel with its weights, relative to it, sorted; config.json, which `write_config` writes, is not one."""
+    """Files of a checkpoint folder that travel with its weights, relative to it, sorted; config.json, which
+    `write_config` writes, is not one."""
     return sorted(path for path in _files(Path(folder)) if _matches(path, TOKENIZER + OTHERS))
 
 
 def copy_companions(from_folder: str | os.PathLike[str], to_folder: str | os.PathLike[str]) -> list[str]:
     """Copies the companions of one folder into another and gives their names.
 
-    Files of the same name are replaced. A tokenizer that already lies in `to_folder` leaves as a whole when `from_folder` has one, so that no file of
-    one tokenizer is read with the files of another.
+    Files of the same name are replaced. A tokenizer that already lies in `to_folder` leaves as a whole when
+    `from_folder` has one, so that no file of one tokenizer is read with the files of another.
 
     Raises:
         StorageError: the disk is full or failed.
@@ -57,12 +91,16 @@ def copy_companions(from_folder: str | os.PathLike[str], to_folder: str | os.Pat
             (target / path).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / path, target / path)
     except OSError as error:
-        raise StorageError(f"Could not copy {source} to {target} ({error.strerror or error}). Free some space or choose another folder.") from error
+        raise StorageError(
+            f"Could not copy {source} to {target} ({error.strerror or error}). Free some space or choose another "
+            f"folder."
+        ) from error
     return [path.as_posix() for path in names]
 
 
 def config_value(config: Mapping[str, Any], key: str) -> Any:
-    """A key of config.json, of its text part where the whole has none (models that also see or hear); None where neither has it."""
+    """A key of config.json, of its text part where the whole has none (models that also see or hear); None where
+    neither has it."""
     if config.get(key) is not None:
         return config[key]
     for part in _TEXT_PARTS:
@@ -77,15 +115,21 @@ def changed_config(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
 
     Args:
         config: the file's content.
-        changes: key: value. "dtype" (a PyTorch name such as "bfloat16", or a safetensors name) also changes `torch_dtype`, which older files have,
-            and the dtype of every part. A key that is nowhere yet is added at the top.
+        changes: key: value. "dtype" (a PyTorch name such as "bfloat16", or a safetensors name) also changes
+            `torch_dtype`, which older files have, and the dtype of every part. A key that is nowhere yet is added at
+            the top.
     """
     result = json.loads(json.dumps(config))
     parts = [result, *(inner for part in _TEXT_PARTS if isinstance(inner := result.get(part), dict))]
     for key, value in changes.items():
         if key in _DTYPE_KEYS:
             every = [result, *(inner for inner in result.values() if isinstance(inner, dict))]
-            found = [(holder, known) for holder in every for known in _DTYPE_KEYS if known in holder and not isinstance(holder[known], dict)]
+            found = [
+                (holder, known)
+                for holder in every
+                for known in _DTYPE_KEYS
+                if known in holder and not isinstance(holder[known], dict)
+            ]
             for holder, known in found or [(result, "dtype")]:
                 holder[known] = torch_name(value)
             continue
@@ -94,8 +138,11 @@ def changed_config(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     return result
 
 
-def write_config(from_folder: str | os.PathLike[str], to_folder: str | os.PathLike[str], *, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies config.json with keys changed, see `changed_config`, and gives the new content. Without changes the file is copied byte for byte.
+def write_config(
+    from_folder: str | os.PathLike[str], to_folder: str | os.PathLike[str], *, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Copies config.json with keys changed, see `changed_config`, and gives the new content. Without changes the file
+    is copied byte for byte.
 
     Raises:
         ModelError: no config.json there, or it cannot be read.
@@ -116,7 +163,9 @@ def write_config(from_folder: str | os.PathLike[str], to_folder: str | os.PathLi
         Path(to_folder).mkdir(parents=True, exist_ok=True)
         (Path(to_folder) / "config.json").write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"Could not write {Path(to_folder) / 'config.json'} ({error.strerror or error}). Free some space.") from error
+        raise StorageError(
+            f"Could not write {Path(to_folder) / 'config.json'} ({error.strerror or error}). Free some space."
+        ) from error
     return result
 
 
@@ -124,7 +173,14 @@ def torch_name(dtype: str) -> str:
     """The name config.json uses for a dtype: "BF16" and "torch.bfloat16" become "bfloat16"."""
     from holdfast.checkpoints.dtypes import dtype as known
 
-    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+    names = {
+        "F64": "float64",
+        "F32": "float32",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "F8_E4M3": "float8_e4m3fn",
+        "F8_E5M2": "float8_e5m2",
+    }
     return names.get(known(dtype).name, dtype)
 
 

@@ -1,7 +1,9 @@
-"""Stored elements to numbers and back in NumPy: the definition that the C forms reproduce bit for bit. `dtypes` documents what each function does.
+"""Stored elements to numbers and back in NumPy: the definition that the C forms reproduce bit for bit. `dtypes`
+documents what each function does.
 
-A float64 is rounded to float32 "to odd" before it is rounded to a smaller type: the last bit says whether anything was lost, so that the second
-rounding is right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Trans. Computers 57, 2008).
+A float64 is rounded to float32 "to odd" before it is rounded to a smaller type: the last bit says whether anything was
+lost, so that the second rounding is right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE
+Trans. Computers 57, 2008).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ def decode(raw: Array, dtype: DType, out: Array) -> Array:
             out[:] = _widened_bytes(dtype)[raw]
         elif dtype.name == "BF16":
             for start in range(0, len(raw), _BLOCK):
-                out[start : start + _BLOCK] = (raw[start : start + _BLOCK].astype(np.uint32) << np.uint32(16)).view(np.float32)
+                out[start : start + _BLOCK] = (raw[start : start + _BLOCK].astype(np.uint32) << np.uint32(16)).view(
+                    np.float32
+                )
         else:
             out[:] = raw
     return out
@@ -85,7 +89,8 @@ def _narrow(bits: Array, dtype: DType) -> Array:
 
 
 def _rounded_to_odd(values: Array) -> Array:
-    """float64 as float32, inexact results with the last bit set: a later rounding to at most 22 bits is then as if it were the only one."""
+    """float64 as float32, inexact results with the last bit set: a later rounding to at most 22 bits is then as if it
+    were the only one."""
     with np.errstate(over="ignore", invalid="ignore"):
         near = values.astype(np.float32)
         bits = near.view(np.uint32)
@@ -103,7 +108,9 @@ def _widened_bytes(dtype: DType) -> Array:
         code = np.arange(256)
         m, bias = dtype.mantissa, (1 << (dtype.exponent - 1)) - 1
         exponent, fraction = code >> m & (1 << dtype.exponent) - 1, code & (1 << m) - 1
-        value = np.where(exponent > 0, np.ldexp(1.0 + fraction / (1 << m), exponent - bias), np.ldexp(fraction / (1 << m), 1 - bias))
+        value = np.where(
+            exponent > 0, np.ldexp(1.0 + fraction / (1 << m), exponent - bias), np.ldexp(fraction / (1 << m), 1 - bias)
+        )
         magnitude = code & 0x7F
         value[magnitude >= dtype.first_nonfinite] = np.nan
         if dtype.name == "F8_E5M2":

@@ -1,14 +1,16 @@
 """Random numbers by position: value i of a stream depends on the stream's key and on i, on nothing else.
 
-Philox4x32-10 turns the counter i // 4 and a 64-bit key into four 32-bit words, of which word i % 4 is taken. Any stretch of a stream can be made
-alone, so blocks, threads and machines change no bit, and noise that was added can be subtracted again without having been kept.
+Philox4x32-10 turns the counter i // 4 and a 64-bit key into four 32-bit words, of which word i % 4 is taken. Any
+stretch of a stream can be made alone, so blocks, threads and machines change no bit, and noise that was added can be
+subtracted again without having been kept.
 
-Normal numbers are the inverse of the normal distribution function at u = (word + 1/2) / 2^32, by Wichura's rational approximations, in float64
-with +, -, *, / and sqrt only (the logarithm is a series here, not the system's), which IEEE 754 rounds in one way everywhere: NumPy, C and PyTorch on
-any device give the same bits. |z| stays below 6.4, since u stays above 2^-33.
+Normal numbers are the inverse of the normal distribution function at u = (word + 1/2) / 2^32, by Wichura's rational
+approximations, in float64 with +, -, *, / and sqrt only (the logarithm is a series here, not the system's), which IEEE
+754 rounds in one way everywhere: NumPy, C and PyTorch on any device give the same bits. |z| stays below 6.4, since u
+stays above 2^-33.
 
-Sources: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. Wichura, "Algorithm AS 241: the percentage points of the
-normal distribution", Applied Statistics 37 (1988), PPND16.
+Sources: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. Wichura, "Algorithm AS
+241: the percentage points of the normal distribution", Applied Statistics 37 (1988), PPND16.
 """
 
 from __future__ import annotations
@@ -34,36 +36,63 @@ CENTRE_OFFSET = CENTRE * CENTRE
 TAIL_OFFSET = 1.6
 
 CENTRE_NUMERATOR = (
-    3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
-    4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3,
-)  # fmt: skip
+    3.3871328727963666080e0,
+    1.3314166789178437745e2,
+    1.9715909503065514427e3,
+    1.3731693765509461125e4,
+    4.5921953931549871457e4,
+    6.7265770927008700853e4,
+    3.3430575583588128105e4,
+    2.5090809287301226727e3,
+)
 """AS 241's a0 ... a7: with r = 0.425^2 - (u - 1/2)^2, z = (u - 1/2) * sum a_k r^k / sum b_k r^k."""
 CENTRE_DENOMINATOR = (
-    1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
-    2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3,
-)  # fmt: skip
+    1.0,
+    4.2313330701600911252e1,
+    6.8718700749205790830e2,
+    5.3941960214247511077e3,
+    2.1213794301586595867e4,
+    3.9307895800092710610e4,
+    2.8729085735721942674e4,
+    5.2264952788528545610e3,
+)
 """AS 241's b0 ... b7."""
 TAIL_NUMERATOR = (
-    1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0, 3.64784832476320460504e0,
-    1.27045825245236838258e0, 2.41780725177450611770e-1, 2.27238449892691845833e-2, 7.74545014278341407640e-4,
-)  # fmt: skip
-"""AS 241's c0 ... c7: with r = sqrt(-log(min(u, 1 - u))) - 1.6, |z| = sum c_k r^k / sum d_k r^k. It holds up to r = 3.4; r here stays below 3.19."""
+    1.42343711074968357734e0,
+    4.63033784615654529590e0,
+    5.76949722146069140550e0,
+    3.64784832476320460504e0,
+    1.27045825245236838258e0,
+    2.41780725177450611770e-1,
+    2.27238449892691845833e-2,
+    7.74545014278341407640e-4,
+)
+"""AS 241's c0 ... c7: with r = sqrt(-log(min(u, 1 - u))) - 1.6, |z| = sum c_k r^k / sum d_k r^k. It holds up to r =
+3.4; r here stays below 3.19."""
 TAIL_DENOMINATOR = (
-    1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1,
-    1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9,
-)  # fmt: skip
+    1.0,
+    2.05319162663775882187e0,
+    1.67638483018380384940e0,
+    6.89767334985100004550e-1,
+    1.48103976427480074590e-1,
+    1.51986665636164571966e-2,
+    5.47593808499534494600e-4,
+    1.05075007164441684324e-9,
+)
 """AS 241's d0 ... d7."""
 
 LN2 = 0.693147180559945309417
 SQRT_HALF = 0.707106781186547524401
 LOG_SERIES = tuple(2.0 / (2 * k + 1) for k in range(10))
-"""log m = f * sum_k (2 / (2 k + 1)) f^(2 k) with f = (m - 1) / (m + 1); ten terms are exact to 2^-53 for m in [sqrt(1/2), sqrt(2))."""
+"""log m = f * sum_k (2 / (2 k + 1)) f^(2 k) with f = (m - 1) / (m + 1); ten terms are exact to 2^-53 for m in
+[sqrt(1/2), sqrt(2))."""
 
 _BLOCK = 16384
 
 
 def stream_key(seed: int, *names: str) -> int:
-    """The 64-bit key of the stream that belongs to a seed and names, for example a tensor's name and what the numbers are for."""
+    """The 64-bit key of the stream that belongs to a seed and names, for example a tensor's name and what the numbers
+    are for."""
     text = json.dumps([seed, *names], ensure_ascii=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -136,7 +165,8 @@ def normal_numpy(key: int, start: int, n: int, out: Array | None = None) -> Arra
 
 
 def inverse_normal(u: Array) -> Array:
-    """`[N]` float64: the number below which a standard normal falls with probability u, for u in [2^-33, 1 - 2^-33] (`[N]` float64)."""
+    """`[N]` float64: the number below which a standard normal falls with probability u, for u in [2^-33, 1 - 2^-33]
+    (`[N]` float64)."""
     q = u - 0.5
     r = CENTRE_OFFSET - q * q
     z = q * _polynomial(CENTRE_NUMERATOR, r) / _polynomial(CENTRE_DENOMINATOR, r)

@@ -1,9 +1,11 @@
 """The normal numbers of `counter` on an accelerator: the same bits, from PyTorch's operations on int64 and float64.
 
-Products of 32-bit words are taken modulo 2^64 in int64, whose bits are those of the unsigned product. Every float64 operation is a kernel of its own,
-so nothing fuses a multiplication with an addition and each result is rounded as IEEE 754 says.
+Products of 32-bit words are taken modulo 2^64 in int64, whose bits are those of the unsigned product. Every float64
+operation is a kernel of its own, so nothing fuses a multiplication with an addition and each result is rounded as IEEE
+754 says.
 
-On CPUs `counter.normal` is several times faster. Where a device has no float64, the numbers are made on the CPU and copied.
+On CPUs `counter.normal` is several times faster. Where a device has no float64, the numbers are made on the CPU and
+copied.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ _WITH_FLOAT64 = ("cpu", "cuda", "xpu")
 
 
 def normal(key: int, start: int, n: int, device: torch.device) -> Tensor:
-    """`[n]` float32 on `device`: standard normal numbers start ... start + n - 1 of a stream, as `counter.normal` gives them.
+    """`[n]` float32 on `device`: standard normal numbers start ... start + n - 1 of a stream, as `counter.normal` gives
+    them.
 
     Args:
         key: from `counter.stream_key`.
@@ -29,12 +32,15 @@ def normal(key: int, start: int, n: int, device: torch.device) -> Tensor:
     if device.type not in _WITH_FLOAT64:
         return torch.from_numpy(counter.normal(key, start, n)).to(device)
     first, last = start // 4, -(-(start + n) // 4)
-    words = torch.stack(_philox(torch.arange(first, last, device=device), key), dim=1).flatten()[start - 4 * first :][:n]
+    words = torch.stack(_philox(torch.arange(first, last, device=device), key), dim=1).flatten()[start - 4 * first :][
+        :n
+    ]
     return _inverse_normal((words.double() + 0.5) * 2.0**-32).float()
 
 
 def normal_at(key: int, positions: Tensor) -> Tensor:
-    """`[n]` float32: the numbers at given positions of a stream, for parts of a tensor that do not lie side by side. Four times the work of `normal`.
+    """`[n]` float32: the numbers at given positions of a stream, for parts of a tensor that do not lie side by side.
+    Four times the work of `normal`.
 
     Args:
         key: from `counter.stream_key`.
@@ -59,7 +65,8 @@ def _philox(index: Tensor, key: int) -> list[Tensor]:
 
 
 def _inverse_normal(u: Tensor) -> Tensor:
-    """See `counter.inverse_normal`; both approximations for every element, so that a device need not wait for a count."""
+    """See `counter.inverse_normal`; both approximations for every element, so that a device need not wait for a
+    count."""
     q = u - 0.5
     r = counter.CENTRE_OFFSET - q * q
     centre = q * _polynomial(counter.CENTRE_NUMERATOR, r) / _polynomial(counter.CENTRE_DENOMINATOR, r)

@@ -1,9 +1,11 @@
-"""How far weights moved: L2 norm of the difference, relative norm, cosine, agreement of signs; for every tensor, layer and in total.
+"""How far weights moved: L2 norm of the difference, relative norm, cosine, agreement of signs; for every tensor, layer
+and in total.
 
-    l2 = |b - a|     relative = |b - a| / |a|     cosine = a.b / (|a| |b|)     sign agreement = share of i with sign(a_i) = sign(b_i)
+    l2 = |b - a|     relative = |b - a| / |a|     cosine = a.b / (|a| |b|)     sign agreement = share of i with
+    sign(a_i) = sign(b_i)
 
-All come from six sums, accumulated in float64 over one pass: `distance` streams two checkpoint folders, `layer_distances` looks at pairs of tensors
-in memory.
+All come from six sums, accumulated in float64 over one pass: `distance` streams two checkpoint folders,
+`layer_distances` looks at pairs of tensors in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.results import LayerDistance
+from holdfast.records.run import LayerDistance
 
 if TYPE_CHECKING:
     import os
@@ -65,16 +67,19 @@ class CheckpointDistance:
         return self.layers[-1]
 
 
-def distance(start: str | os.PathLike[str], result: str | os.PathLike[str], *, workers: int | None = None) -> CheckpointDistance:
+def distance(
+    start: str | os.PathLike[str], result: str | os.PathLike[str], *, workers: int | None = None
+) -> CheckpointDistance:
     """Distances of one checkpoint to another, in one pass over both.
 
     Args:
-        start, result: folders, hub ids or adapters (merged into their base on the fly; `start` stands in for a base that is not named).
+        start, result: folders, hub ids or adapters (merged into their base on the fly; `start` stands in for a base
+            that is not named).
         workers: threads; None: all cores.
 
     Returns:
-        Distances of all floating-point tensors that both have in one shape. Rows of embeddings and heads are matched by token where the
-        vocabularies differ. What was left out is in `notes`.
+        Distances of all floating-point tensors that both have in one shape. Rows of embeddings and heads are matched by
+        token where the vocabularies differ. What was left out is in `notes`.
 
     Raises:
         ModelError: a checkpoint cannot be read, holds NaN or infinities, or nothing is in both.
@@ -85,15 +90,20 @@ def distance(start: str | os.PathLike[str], result: str | os.PathLike[str], *, w
     from holdfast.checkpoints.plan import quantised
     from holdfast.checkpoints.vocabulary import align_vocabularies
     from holdfast.errors import ModelError
-    from holdfast.progress import progress
+    from holdfast.support.progress import progress
 
     began = time.perf_counter()
     notes: list[str] = []
     sources = [open_source(start), open_source(result, base=start)]
     for source in sources:
         if method := quantised(source):
-            notes.append(f"{source.label} is quantised ({method}): figures are of the numbers that it stores, which are not its weights.")
-    sources = align_vocabularies(sources, ("the start", "the result"), members=(0, 1), layout=0, base=0, policy="zero", problems=[], notes=notes)
+            notes.append(
+                f"{source.label} is quantised ({method}): figures are of the numbers that it stores, which are not "
+                f"its weights."
+            )
+    sources = align_vocabularies(
+        sources, ("the start", "the result"), members=(0, 1), layout=0, base=0, policy="zero", problems=[], notes=notes
+    )
     (a, b), jobs = sources, []
     for name, entry in a.entries.items():
         other = b.entries.get(name)
@@ -101,7 +111,10 @@ def distance(start: str | os.PathLike[str], result: str | os.PathLike[str], *, w
             jobs.append(Job(name, entry.dtype, entry.shape, entry.size, entry.file.name, (True, True)))
     notes += _left_out(a.entries, b.entries, {job.name for job in jobs})
     if not jobs:
-        raise ModelError(f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one architecture.\n" + "\n".join(notes))
+        raise ModelError(
+            f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one architecture.\n"
+            + "\n".join(notes)
+        )
     sums: dict[str, np.ndarray] = {}
 
     def look(job: Job, begin: int, end: int, scratch: Scratch) -> np.ndarray:
@@ -136,9 +149,13 @@ def distance(start: str | os.PathLike[str], result: str | os.PathLike[str], *, w
             )
         )
     return CheckpointDistance(
-        start=a.label, result=b.label, tensors=tuple(tensors), layers=tuple(distances_of(layers)), notes=tuple(notes),
+        start=a.label,
+        result=b.label,
+        tensors=tuple(tensors),
+        layers=tuple(distances_of(layers)),
+        notes=tuple(notes),
         seconds=time.perf_counter() - began,
-    )  # fmt: skip
+    )
 
 
 def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) -> list[str]:
@@ -193,7 +210,11 @@ def distances_of(sums: Mapping[str, np.ndarray]) -> list[LayerDistance]:
     found = []
     for layer, held in sorted(sums.items(), key=lambda item: _order(item[0])):
         l2, relative, cosine, agreement = _figures(held)
-        found.append(LayerDistance(layer=layer, parameters=int(held[0]), l2=l2, relative=relative, cosine=cosine, sign_agreement=agreement))
+        found.append(
+            LayerDistance(
+                layer=layer, parameters=int(held[0]), l2=l2, relative=relative, cosine=cosine, sign_agreement=agreement
+            )
+        )
     return found
 
 

@@ -1,11 +1,12 @@
 """Element types of safetensors files: what raw elements mean, how they widen, how computed values round back.
 
-Arithmetic is done in float32, in float64 as soon as an operand or the result is float64. Widening is exact. Narrowing is one rounding to the
-nearest, ties to even, whatever lies between (float64 to bfloat16 does not pass through a rounded float32). Values beyond the largest number become
-infinite, or NaN in F8_E4M3, which has no infinity (PyTorch clamps to 448 there); every NaN is written as the one quiet NaN of its type.
+Arithmetic is done in float32, in float64 as soon as an operand or the result is float64. Widening is exact. Narrowing
+is one rounding to the nearest, ties to even, whatever lies between (float64 to bfloat16 does not pass through a rounded
+float32). Values beyond the largest number become infinite, or NaN in F8_E4M3, which has no infinity (PyTorch clamps to
+448 there); every NaN is written as the one quiet NaN of its type.
 
-Conversions run in C (`native`) or NumPy (`conversions`), with the same bits; `kernels` has the passes that compute in between. Types of less than a
-byte and complex numbers are not known here.
+Conversions run in C (`native`) or NumPy (`conversions`), with the same bits; `kernels` has the passes that compute in
+between. Types of less than a byte and complex numbers are not known here.
 
 Source: OCP 8-bit Floating Point Specification 1.0 for the two F8 types (E4M3 is what PyTorch calls float8_e4m3fn).
 """
@@ -79,7 +80,9 @@ def _table() -> dict[str, DType]:
     }
     table = {name: DType(name, np.dtype(storage), "float", e, m) for name, (storage, e, m) in floats.items()}
     table |= {
-        f"{sign}{8 * size}": DType(f"{sign}{8 * size}", np.dtype(f"<{sign.lower()}{size}"), "integer") for sign in "IU" for size in (8, 4, 2, 1)
+        f"{sign}{8 * size}": DType(f"{sign}{8 * size}", np.dtype(f"<{sign.lower()}{size}"), "integer")
+        for sign in "IU"
+        for size in (8, 4, 2, 1)
     }
     return table | {"BOOL": DType("BOOL", np.dtype("?"), "boolean")}
 
@@ -88,19 +91,32 @@ DTYPES: dict[str, DType] = _table()
 """Every known type by its safetensors name."""
 
 _ALIASES = {
-    "bf16": "BF16", "bfloat16": "BF16",
-    "half": "F16", "fp16": "F16", "float16": "F16",
-    "float": "F32", "fp32": "F32", "float32": "F32",
-    "double": "F64", "fp64": "F64", "float64": "F64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e4m3": "F8_E4M3", "fp8": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-    "long": "I64", "int": "I32", "short": "I16",
+    "bf16": "BF16",
+    "bfloat16": "BF16",
+    "half": "F16",
+    "fp16": "F16",
+    "float16": "F16",
+    "float": "F32",
+    "fp32": "F32",
+    "float32": "F32",
+    "double": "F64",
+    "fp64": "F64",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3": "F8_E4M3",
+    "fp8": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "long": "I64",
+    "int": "I32",
+    "short": "I16",
     **{f"int{8 * size}": f"I{8 * size}" for size in (8, 4, 2, 1)},
     **{f"uint{8 * size}": f"U{8 * size}" for size in (8, 4, 2, 1)},
-}  # fmt: skip
+}
 
 
 def dtype(name: str) -> DType:
-    """The type of a name: safetensors' ("BF16"), PyTorch's and config.json's ("bfloat16", "torch.float16", "half") or a short form ("fp32").
+    """The type of a name: safetensors' ("BF16"), PyTorch's and config.json's ("bfloat16", "torch.float16", "half") or a
+    short form ("fp32").
 
     Raises:
         ConfigError: no such type; with the nearest known name.
@@ -108,7 +124,9 @@ def dtype(name: str) -> DType:
     plain = name.removeprefix("torch.").lower()
     known = {**{n.lower(): n for n in DTYPES}, **_ALIASES}
     if plain not in known:
-        raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)} or a PyTorch name, got {name!r}.{did_you_mean(plain, known)}")
+        raise ConfigError(
+            f"dtype: expected one of {', '.join(DTYPES)} or a PyTorch name, got {name!r}.{did_you_mean(plain, known)}"
+        )
     return DTYPES[known[plain]]
 
 
@@ -123,8 +141,8 @@ def decode(raw: Array, dtype: DType, out: Array | None = None) -> Array:
     Args:
         raw: `[N]` of `dtype.storage`, contiguous.
         dtype: a float type.
-        out: `[N]` float32 or float64 to write into (float64 where `dtype` is F64); None: fresh float32, float64 for F64.
-            It shares no memory with `raw`.
+        out: `[N]` float32 or float64 to write into (float64 where `dtype` is F64); None: fresh float32, float64 for
+            F64. It shares no memory with `raw`.
 
     Raises:
         ShapeError: `dtype` is no float type.
@@ -141,7 +159,8 @@ def decode(raw: Array, dtype: DType, out: Array | None = None) -> Array:
 
 
 def encode(values: Array, dtype: DType, out: Array) -> int:
-    """Numbers as stored elements: one rounding to the nearest, ties to even. Gives how many FINITE values became infinite or NaN.
+    """Numbers as stored elements: one rounding to the nearest, ties to even. Gives how many FINITE values became
+    infinite or NaN.
 
     Args:
         values: `[N]` float32 or float64, contiguous.
@@ -179,4 +198,7 @@ def _plain(*arrays: Array) -> bool:
 
 def _need_float(dtype: DType) -> None:
     if dtype.kind != "float":
-        raise ShapeError(f"Expected elements of a float type, got {dtype.name}. Integers and booleans can be copied, not computed with.")
+        raise ShapeError(
+            f"Expected elements of a float type, got {dtype.name}. Integers and booleans can be copied, not computed "
+            f"with."
+        )

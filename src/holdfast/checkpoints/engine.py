@@ -1,11 +1,14 @@
-"""The engine: takes tensors apart into blocks, has several threads work on them, and sums what they measure in a fixed order.
+"""The engine: takes tensors apart into blocks, has several threads work on them, and sums what they measure in a fixed
+order.
 
-A block is `UNIT` elements of one tensor, read from every source at the same place. Threads are enough, because everything heavy (positional reads and
-writes, the C kernels, NumPy's loops, hashing) runs outside Python's lock. Memory is a few blocks a thread, whatever the model's size.
+A block is `UNIT` elements of one tensor, read from every source at the same place. Threads are enough, because
+everything heavy (positional reads and writes, the C kernels, NumPy's loops, hashing) runs outside Python's lock. Memory
+is a few blocks a thread, whatever the model's size.
 
-Sums are formed in the order in which blocks are handed out, which depends on the tensors alone, so results are the same bits with any number of
-threads. At most four output files are in work at a time: enough for threads not to wait for each other's writes to one file, and few enough for
-shards to be finished one after the other, so that a killed run can go on.
+Sums are formed in the order in which blocks are handed out, which depends on the tensors alone, so results are the same
+bits with any number of threads. At most four output files are in work at a time: enough for threads not to wait for
+each other's writes to one file, and few enough for shards to be finished one after the other, so that a killed run can
+go on.
 """
 
 from __future__ import annotations
@@ -134,7 +137,8 @@ def map_blocks(
             scratch = Scratch(sources)
             while not stop_all.is_set():
                 with room:
-                    # results wait for those before them: a thread that the system leaves aside must not let the others' pile up
+                    # results wait for those before them: a thread that the system leaves aside must not let the others'
+                    # pile up
                     room.wait_for(lambda: len(pending) < AHEAD * count or stop_all.is_set())
                     following = next(blocks, None)
                 if following is None:
@@ -182,7 +186,9 @@ def batches(jobs: Sequence[Job], *, limit: int) -> Iterator[list[Job]]:
 
 
 def _in_order(jobs: Sequence[Job]) -> Iterator[tuple[Job, int, int]]:
-    for job, (start, stop) in _round_robin([[(j, s) for j in group for s in stretches(j.size, UNIT)] for group in _by_file(jobs)]):
+    for job, (start, stop) in _round_robin(
+        [[(j, s) for j in group for s in stretches(j.size, UNIT)] for group in _by_file(jobs)]
+    ):
         yield job, start, stop
 
 
@@ -216,7 +222,8 @@ def _round_robin(groups: Iterable[Iterable[Any]]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    """Products inside a block (adapters) run on the thread that needs them: two pools on the same cores slow each other down."""
+    """Products inside a block (adapters) run on the thread that needs them: two pools on the same cores slow each other
+    down."""
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1, user_api="blas"):
@@ -251,12 +258,14 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
     what = " and ".join(f"{n:,} {word}" for n, word in ((nans, "NaN"), (infinities, "infinite")) if n)
     return ModelError(
         f"{name} in {entry.file}{f' ({role})' if role else ''} holds {what} of {entry.size:,} values, the first at "
-        f"{[int(i) for i in place]}. Nothing sensible can be computed from it. Check how the checkpoint was made, or take an earlier one."
+        f"{[int(i) for i in place]}. Nothing sensible can be computed from it. Check how the checkpoint was made, or "
+        f"take an earlier one."
     )
 
 
 def overflow_error(name: str, dtype: DType, count: int) -> ModelError:
     """Says that results were too large for the output's dtype."""
     return ModelError(
-        f"{name}: {count:,} results are too large for {dtype.name}. Write another dtype (--dtype bfloat16 or float32), or lower the scale or weights."
+        f"{name}: {count:,} results are too large for {dtype.name}. Write another dtype (--dtype bfloat16 or "
+        f"float32), or lower the scale or weights."
     )

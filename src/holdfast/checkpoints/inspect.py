@@ -1,9 +1,11 @@
 """What a checkpoint folder holds, and whether it is sound: a model, an adapter or a residual.
 
-Without `verify` only headers and small JSON files are read, which takes milliseconds whatever the model's size. With it every byte is: NaN and
-infinities are counted, and the content is compared with the fingerprints in provenance.json, tensor by tensor.
+Without `verify` only headers and small JSON files are read, which takes milliseconds whatever the model's size. With it
+every byte is: NaN and infinities are counted, and the content is compared with the fingerprints in provenance.json,
+tensor by tensor.
 
-A folder with damage is described as far as it can be read; what is wrong is in `checks`. The weights are never loaded as a model and no code is run.
+A folder with damage is described as far as it can be read; what is wrong is in `checks`. The weights are never loaded
+as a model and no code is run.
 """
 
 from __future__ import annotations
@@ -118,7 +120,8 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
         workers: threads that read; None: all cores.
 
     Raises:
-        ModelError: no such folder, or no safetensors in it (where checkpoints lie in folders inside it, they are named).
+        ModelError: no such folder, or no safetensors in it (where checkpoints lie in folders inside it, they are
+            named).
     """
     began = time.perf_counter()
     folder = local_folder(name)
@@ -152,7 +155,10 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
         layers=len({layer for e in entries if (layer := layer_of(e.name)).isdigit()}),
         bytes=sum(e.nbytes for e in entries),
         dtypes=_by_dtype(list(entries)),
-        files=tuple(FileShare(name=f.name, tensors=sum(e.file == f for e in entries), bytes=f.stat().st_size) for f in look.files),
+        files=tuple(
+            FileShare(name=f.name, tensors=sum(e.file == f for e in entries), bytes=f.stat().st_size)
+            for f in look.files
+        ),
         vocabulary=look.vocabulary,
         tied_head=look.tied_head(),
         provenance={key: value for key, value in record.items() if key != "tensors"},
@@ -208,13 +214,16 @@ class _Look:
                 if entry.name not in self.entries or self.listed.get(entry.name) == file.name:
                     self.entries[entry.name] = entry
         readable = {n: file for n, file in self.listed.items() if file not in (*self.missing, *self.damaged)}
-        self.misplaced = [n for n, file in readable.items() if n not in self.entries or self.entries[n].file.name != file]
+        self.misplaced = [
+            n for n, file in readable.items() if n not in self.entries or self.entries[n].file.name != file
+        ]
         self.vocabulary: dict[str, int] = {}
         self.config: dict[str, Any] = {}
         self.kind = {"model": "model", "adapter_model": "adapter", "residual": "residual"}[self.kind]
 
     def _kind(self, present: Sequence[str], index: Path | None) -> str:
-        """The stem that the folder's files begin with; an adapter's comes last, since a model may lie beside the adapter it was merged from."""
+        """The stem that the folder's files begin with; an adapter's comes last, since a model may lie beside the
+        adapter it was merged from."""
         names = [*present, *([index.name] if index is not None else [])]
         for stem in ("model", "residual", "adapter_model"):
             if any(name.startswith((f"{stem}.", f"{stem}-")) for name in names):
@@ -228,9 +237,15 @@ class _Look:
             return Check(name=title, passed=False, detail=self.index_problem)
         if self.missing:
             total = len(self.missing) + len(self.files)
-            return Check(name=title, passed=False, detail=f"{len(self.missing)} of {total} shards are missing: {_listed(self.missing)}")
+            return Check(
+                name=title,
+                passed=False,
+                detail=f"{len(self.missing)} of {total} shards are missing: {_listed(self.missing)}",
+            )
         if not self.listed and len(self.files) > 1:
-            return Check(name=title, passed=False, detail=f"{len(self.files)} shards without the index that says what is in them")
+            return Check(
+                name=title, passed=False, detail=f"{len(self.files)} shards without the index that says what is in them"
+            )
         return Check(name=title, passed=True, detail=f"{len(self.files)} file{'s' if len(self.files) > 1 else ''}")
 
     def headers_check(self) -> Check:
@@ -245,16 +260,25 @@ class _Look:
         title = "index fits the shards"
         if not self.listed and not self.index_problem:
             repeated = f"{len(self.twice)} tensors are in more than one file: {_listed(self.twice)}"
-            return Check(name=title, passed=not self.twice, detail=repeated if self.twice else "no index, and none needed")
+            return Check(
+                name=title, passed=not self.twice, detail=repeated if self.twice else "no index, and none needed"
+            )
         problems = []
         if self.misplaced:
-            problems.append(f"{len(self.misplaced)} of {len(self.listed)} tensors are not where the index says: {_listed(self.misplaced)}")
+            problems.append(
+                f"{len(self.misplaced)} of {len(self.listed)} tensors are not where the index says: "
+                f"{_listed(self.misplaced)}"
+            )
         unlisted = [n for n in self.entries if n not in self.listed] if self.listed else []
         if unlisted:
             problems.append(f"{len(unlisted)} tensors are in the shards and not in the index: {_listed(unlisted)}")
         if self.index_problem:
             problems.append(self.index_problem)
-        return Check(name=title, passed=not problems, detail="; ".join(problems) or f"{len(self.listed)} tensors in {len(self.files)} shards")
+        return Check(
+            name=title,
+            passed=not problems,
+            detail="; ".join(problems) or f"{len(self.listed)} tensors in {len(self.files)} shards",
+        )
 
     def configuration_checks(self) -> list[Check]:
         """config.json can be read, and says of vocabulary and head what the tensors say."""
@@ -266,7 +290,13 @@ class _Look:
             return [self._adapter_check()]
         found = [Check(name="configuration can be read", passed=True, detail="config.json")] if self.config else []
         if self.kind == "model" and not self.config:
-            found.append(Check(name="configuration can be read", passed=False, detail="there is no config.json: nothing can load this as a model"))
+            found.append(
+                Check(
+                    name="configuration can be read",
+                    passed=False,
+                    detail="there is no config.json: nothing can load this as a model",
+                )
+            )
         return [*found, *self._vocabulary_check(), *self._head_check()]
 
     def _adapter_check(self) -> Check:
@@ -292,7 +322,9 @@ class _Look:
             if rows and said not in rows:
                 problems.append(f"config.json says {said:,} rows, the embeddings have {rows[-1]:,}")
         if len(rows) > 1:
-            problems.append(f"embeddings and head differ: {', '.join(f'{self.entries[n].shape[0]:,} rows in {n}' for n in names)}")
+            problems.append(
+                f"embeddings and head differ: {', '.join(f'{self.entries[n].shape[0]:,} rows in {n}' for n in names)}"
+            )
         try:
             tokens = vocabulary(self.folder)
         except ModelError as error:
@@ -302,18 +334,35 @@ class _Look:
             self.vocabulary["tokens"] = len(tokens)
             beyond = [token for token, number in tokens.items() if rows and number >= rows[0]]
             if beyond:
-                problems.append(f"the tokenizer has {len(beyond):,} tokens beyond the {rows[0]:,} rows: {_listed(beyond)}")
+                problems.append(
+                    f"the tokenizer has {len(beyond):,} tokens beyond the {rows[0]:,} rows: {_listed(beyond)}"
+                )
         if not self.vocabulary and not problems:
             return []
-        shown = ", ".join(f"{n:,} {what}" for what, n in (("rows", self.vocabulary.get("rows")), ("tokens", self.vocabulary.get("tokens"))) if n)
+        shown = ", ".join(
+            f"{n:,} {what}"
+            for what, n in (("rows", self.vocabulary.get("rows")), ("tokens", self.vocabulary.get("tokens")))
+            if n
+        )
         return [Check(name="vocabulary fits", passed=not problems, detail="; ".join(problems) or shown)]
 
     def _head_check(self) -> list[Check]:
         tied, head = self._says_tied(), self._head()
         if self.kind != "model" or tied is None or not self.entries:
             return []
-        if not tied and head is None and "embed" in {kind_of(n) for n in self.entries} and "CausalLM" in str(self.architecture()):
-            return [Check(name="head is there", passed=False, detail="config.json says that the head is not tied, and none is stored")]
+        if (
+            not tied
+            and head is None
+            and "embed" in {kind_of(n) for n in self.entries}
+            and "CausalLM" in str(self.architecture())
+        ):
+            return [
+                Check(
+                    name="head is there",
+                    passed=False,
+                    detail="config.json says that the head is not tied, and none is stored",
+                )
+            ]
         detail = "tied to the embeddings" if tied else str(head)
         return [Check(name="head is there", passed=True, detail=detail)] if tied or head is not None else []
 
@@ -323,7 +372,9 @@ class _Look:
         if not isinstance(listed, dict) or self.missing or self.damaged:
             return []
         lost, new = [n for n in listed if n not in self.entries], [n for n in self.entries if n not in listed]
-        problems = [f"{len(names)} {title}: {_listed(names)}" for title, names in (("lost", lost), ("new", new)) if names]
+        problems = [
+            f"{len(names)} {title}: {_listed(names)}" for title, names in (("lost", lost), ("new", new)) if names
+        ]
         detail = "; ".join(problems) or f"{len(listed)} tensors"
         return [Check(name="tensors are as recorded", passed=not problems, detail=detail)]
 
@@ -332,7 +383,11 @@ class _Look:
         if self.kind == "adapter":
             said = [str(self.config.get("peft_type") or "adapter")]
             said += [f"r={self.config['r']}"] if self.config.get("r") else []
-            said += [f"alpha={self.config['lora_alpha']:g}"] if isinstance(self.config.get("lora_alpha"), (int, float)) else []
+            said += (
+                [f"alpha={self.config['lora_alpha']:g}"]
+                if isinstance(self.config.get("lora_alpha"), (int, float))
+                else []
+            )
             base = self.config.get("base_model_name_or_path")
             return " ".join(said) + (f" of {base}" if base else "")
         named = self.config.get("architectures")
@@ -378,13 +433,22 @@ class _Look:
         pickles = sorted(p.name for p in self.folder.iterdir() if p.suffix in _PICKLES)
         if pickles:
             found.append(
-                f"pickle files, which can run code when loaded, lie beside the weights: {_listed(pickles)}. holdfast never reads them as weights."
+                f"pickle files, which can run code when loaded, lie beside the weights: {_listed(pickles)}. holdfast "
+                f"never reads them as weights."
             )
         head = self._head()
         if self._says_tied() and head is not None:
             found.append(f"{head} is stored although the head is tied to the embeddings: loading ignores it")
-        if self.index_size is not None and not self.damaged and not self.missing and self.index_size != sum(e.nbytes for e in self.entries.values()):
-            found.append(f"the index gives {self.index_size:,} bytes in total, the tensors take {sum(e.nbytes for e in self.entries.values()):,}")
+        if (
+            self.index_size is not None
+            and not self.damaged
+            and not self.missing
+            and self.index_size != sum(e.nbytes for e in self.entries.values())
+        ):
+            found.append(
+                f"the index gives {self.index_size:,} bytes in total, the tensors take "
+                f"{sum(e.nbytes for e in self.entries.values()):,}"
+            )
         for name in (FILE, "run.json"):
             if (self.folder / name).is_file():
                 try:
@@ -392,9 +456,16 @@ class _Look:
                 except DataError as error:
                     found.append(str(error))
         folder = self.folder.absolute()
-        left = [path.name for path in folder.parent.iterdir() if path.name.startswith(f".{folder.name}.") and path.name.endswith(".partial")]
+        left = [
+            path.name
+            for path in folder.parent.iterdir()
+            if path.name.startswith(f".{folder.name}.") and path.name.endswith(".partial")
+        ]
         if left:
-            found.append(f"an interrupted command left {_listed(left)} beside it; the same command goes on from there, or remove it")
+            found.append(
+                f"an interrupted command left {_listed(left)} beside it; the same command goes on from there, or "
+                f"remove it"
+            )
         return found
 
     def _says_tied(self) -> bool | None:
@@ -407,11 +478,13 @@ class _Look:
         return next((n for n in self.entries if layer_of(n) == "head" and n.endswith(".weight")), None)
 
 
-def _read_all(reader: CheckpointReader, record: Mapping[str, Any], workers: int | None) -> tuple[str | None, list[Check]]:
+def _read_all(
+    reader: CheckpointReader, record: Mapping[str, Any], workers: int | None
+) -> tuple[str | None, list[Check]]:
     """Reads every tensor once: counts what is not finite, and compares with the record."""
     from holdfast.checkpoints.dtypes import count_nonfinite
     from holdfast.checkpoints.engine import Job, map_blocks
-    from holdfast.progress import progress
+    from holdfast.support.progress import progress
 
     entries = reader.entries
     jobs = [Job(e.name, e.dtype, e.shape, e.size, e.file.name, (True,)) for e in entries.values()]
@@ -426,7 +499,9 @@ def _read_all(reader: CheckpointReader, record: Mapping[str, Any], workers: int 
         bad[job.name] += count
 
     try:
-        with progress(f"Reading {reader.folder.name}", total=sum(e.nbytes for e in entries.values()), unit="bytes") as advance:
+        with progress(
+            f"Reading {reader.folder.name}", total=sum(e.nbytes for e in entries.values()), unit="bytes"
+        ) as advance:
             map_blocks(jobs, read, sources=1, workers=workers, reduce=add, advance=advance)
     except ModelError as error:
         return None, [Check(name="values are finite", passed=False, detail=str(error))]
@@ -444,7 +519,11 @@ def _read_all(reader: CheckpointReader, record: Mapping[str, Any], workers: int 
         if not differ and record.get("fingerprint") not in (None, fingerprint):
             problem = "the tensors hold the recorded bytes under other names, dtypes or shapes"
         passed = not differ and record.get("fingerprint") in (None, fingerprint)
-        checks.append(Check(name="content is as recorded", passed=passed, detail=f"fingerprint {fingerprint}" if passed else problem))
+        checks.append(
+            Check(
+                name="content is as recorded", passed=passed, detail=f"fingerprint {fingerprint}" if passed else problem
+            )
+        )
     return fingerprint, checks
 
 
@@ -453,7 +532,11 @@ def _index(path: Path) -> tuple[str, dict[str, str], int | None]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         listed = found["weight_map"]
-        if not isinstance(listed, dict) or not listed or not all(isinstance(v, str) and v == os.path.basename(v) for v in listed.values()):
+        if (
+            not isinstance(listed, dict)
+            or not listed
+            or not all(isinstance(v, str) and v == os.path.basename(v) for v in listed.values())
+        ):
             raise ValueError("no file names in weight_map")
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{path.name} cannot be read ({error})", {}, None
@@ -462,7 +545,7 @@ def _index(path: Path) -> tuple[str, dict[str, str], int | None]:
 
 
 def _json_of(path: Path) -> dict[str, Any]:
-    from holdfast.results import read_json
+    from holdfast.support.files import read_json
 
     found = read_json(path)
     if not isinstance(found, dict):
@@ -478,17 +561,25 @@ def _nothing_here(folder: Path) -> str:
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLES)
     if pickles:
         return (
-            f"{folder} holds no safetensors, only pickle files ({_listed(pickles)}), which can run code when loaded and are not read. Convert them "
+            f"{folder} holds no safetensors, only pickle files ({_listed(pickles)}), which can run code when loaded "
+            f"and are not read. Convert them "
             "with transformers' save_pretrained, in a place that you trust them in."
         )
-    return f"Expected a checkpoint in {folder} (model.safetensors, adapter_model.safetensors or residual.safetensors), found none."
+    return (
+        f"Expected a checkpoint in {folder} (model.safetensors, adapter_model.safetensors or "
+        f"residual.safetensors), found none."
+    )
 
 
 def _by_dtype(entries: Sequence[Entry]) -> tuple[DtypeShare, ...]:
     shares = []
     for name in {e.dtype.name for e in entries}:
         mine = [e for e in entries if e.dtype.name == name]
-        shares.append(DtypeShare(dtype=name, tensors=len(mine), parameters=sum(e.size for e in mine), bytes=sum(e.nbytes for e in mine)))
+        shares.append(
+            DtypeShare(
+                dtype=name, tensors=len(mine), parameters=sum(e.size for e in mine), bytes=sum(e.nbytes for e in mine)
+            )
+        )
     return tuple(sorted(shares, key=lambda s: (-s.bytes, s.dtype)))
 
 

@@ -1,7 +1,7 @@
 """The elementwise passes in NumPy: what `kernels` documents, in the plainest form that is still fast.
 
-They define the results; the C forms reproduce their bits. Work goes in blocks whose temporaries stay in the second-level cache. Flags are
-`(nonfinite, overflow)` as in `kernels.Flags`.
+They define the results; the C forms reproduce their bits. Work goes in blocks whose temporaries stay in the
+second-level cache. Flags are `(nonfinite, overflow)` as in `kernels.Flags`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def moments(a: Operand, b: Operand) -> Array:
         for piece in _slices(a):
             x, y = _decoded(a, piece, double), _decoded(b, piece, double)
             d = y - x
-            sums += [*((p * q).sum() for p, q in ((d, d), (x, x), (y, y), (x, y))), np.count_nonzero(np.sign(x) == np.sign(y))]
+            sums += [
+                *((p * q).sum() for p, q in ((d, d), (x, x), (y, y), (x, y))),
+                np.count_nonzero(np.sign(x) == np.sign(y)),
+            ]
     return np.array([len(a.raw), *sums, count_nonfinite(*a), count_nonfinite(*b)])
 
 
@@ -125,7 +128,9 @@ def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) 
 
     def pieces() -> Iterator[Array]:
         for piece in _slices(out):
-            noise = counter.normal_numpy(noise_key, start + piece.start, len(out.raw[piece])).astype(compute, copy=False)
+            noise = counter.normal_numpy(noise_key, start + piece.start, len(out.raw[piece])).astype(
+                compute, copy=False
+            )
             noise *= factor
             yield _decoded(x, piece, compute) + noise
 

@@ -1,24 +1,28 @@
-"""Arithmetic on the weights of a model in memory, in place: averages, residuals, and noise that can be taken back exactly.
+"""Arithmetic on the weights of a model in memory, in place: averages, residuals, and noise that can be taken back
+exactly.
 
     lerp_           theta <- (1 - weight) theta + weight other
     add_residual_   theta <- theta + scale residual
-    perturb_        theta <- theta + scale std normal(seed, name, i)          (paper 003, "Gaussian perturbation"), with `undo`
+    perturb_        theta <- theta + scale std normal(seed, name, i)          (paper 003, "Gaussian perturbation"), with
+    `undo`
 
-The other operand may be tensors in memory or a checkpoint folder, which is then streamed: no second model is ever held, and a rank whose parameters
-are sharded (DTensors) reads its own part only. Half-precision weights are computed on in float32 and rounded once. Everything is checked before
-anything is changed.
+The other operand may be tensors in memory or a checkpoint folder, which is then streamed: no second model is ever held,
+and a rank whose parameters are sharded (DTensors) reads its own part only. Half-precision weights are computed on in
+float32 and rounded once. Everything is checked before anything is changed.
 
-Undo without a copy. Noise comes from a counter (`counter`), so it can be made again; but rounding loses bits of theta wherever theta + noise is much
-larger than theta, so (theta + noise) - noise is not always theta. While perturbing, each block is undone on trial, and the elements that miss are
-recorded (`corrections`). Bytes kept, as a share of a copy of the weights, for N(0, std^2) weights (their standard deviation is the noise's unit):
+Undo without a copy. Noise comes from a counter (`counter`), so it can be made again; but rounding loses bits of theta
+wherever theta + noise is much larger than theta, so (theta + noise) - noise is not always theta. While perturbing, each
+block is undone on trial, and the elements that miss are recorded (`corrections`). Bytes kept, as a share of a copy of
+the weights, for N(0, std^2) weights (their standard deviation is the noise's unit):
 
     scale        0.001     0.01      0.1       1
     float32      0.3 %     1.2 %     5.7 %     12.1 %
     bfloat16     0.5 %     1.4 %     7.8 %     22.9 %
 
-One CPU core takes about 15 ns an element to perturb and 11 to undo, 6 of them to make the noise. The noise is that of `holdfast perturb` for the same
-seed, scale and names, whatever the device, the block size and the sharding. A model whose parameters are named or laid out differently in memory and
-on disk (mixtures of experts) gets other noise than its folder does, equally distributed.
+One CPU core takes about 15 ns an element to perturb and 11 to undo, 6 of them to make the noise. The noise is that of
+`holdfast perturb` for the same seed, scale and names, whatever the device, the block size and the sharding. A model
+whose parameters are named or laid out differently in memory and on disk (mixtures of experts) gets other noise than its
+folder does, equally distributed.
 
 Buffers and quantised weights are not touched; nothing here knows optimisers or trainers.
 """
@@ -52,9 +56,13 @@ Live: TypeAlias = nn.Module | Mapping[str, Tensor]
 """What is changed: a model, all its parameters, or some parameters by name."""
 
 _TORCH = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NATIVE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """Types that `torch.lerp` takes; it computes on the short ones in float32 with one rounding."""
@@ -67,14 +75,16 @@ def lerp_(named: Live, other: Weights, weight: float) -> None:
     Weight 1 gives `other` bit for bit (where the dtype can hold it), weight 0 changes nothing.
 
     Args:
-        named: a model, or parameters by name: any shapes and float dtypes, plain tensors or DTensors placed by Shard and Replicate. Under FSDP2 give
-            the model: outside training steps some of its parameters may be gathered copies, which are put away first.
-        other: what to go towards, of the same names (or those that checkpoints use, see `checkpoint_names`) and whole shapes, any float dtype. It may
-            hold more. A folder or reader is streamed.
+        named: a model, or parameters by name: any shapes and float dtypes, plain tensors or DTensors placed by Shard
+            and Replicate. Under FSDP2 give the model: outside training steps some of its parameters may be gathered
+            copies, which are put away first.
+        other: what to go towards, of the same names (or those that checkpoints use, see `checkpoint_names`) and whole
+            shapes, any float dtype. It may hold more. A folder or reader is streamed.
         weight: of `other`; usually in [0, 1].
 
     Raises:
-        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on: all of them, before any change.
+        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on:
+            all of them, before any change.
         ConfigError: the weight is not finite.
     """
     _finite("weight", weight)
@@ -101,7 +111,8 @@ def lerp_(named: Live, other: Weights, weight: float) -> None:
 
 @torch.no_grad()
 def add_residual_(named: Live, residual: Weights, scale: float = 1.0) -> None:
-    """`theta <- theta + scale residual` in place, the same bits as `holdfast residual apply` on a folder of these weights.
+    """`theta <- theta + scale residual` in place, the same bits as `holdfast residual apply` on a folder of these
+    weights.
 
     Args:
         named: as in `lerp_`.
@@ -154,21 +165,28 @@ class Perturbation:
     def undo(self) -> None:
         """Gives every weight the bits it had before.
 
-        Before anything is changed the weights are looked at: a sum of the bit patterns of each block has to be what it was after the noise was added.
-        That is one pass of reading, about 0.4 ns an element on a CPU core (taking the noise off: 11). It misses changes that leave the sum as it is,
-        such as two pairs of float32 elements exchanged within a block.
+        Before anything is changed the weights are looked at: a sum of the bit patterns of each block has to be what it
+        was after the noise was added. That is one pass of reading, about 0.4 ns an element on a CPU core (taking the
+        noise off: 11). It misses changes that leave the sum as it is, such as two pairs of float32 elements exchanged
+        within a block.
 
         Raises:
-            ModelError: the noise is off already, or weights were changed meanwhile (they are named, and nothing is done).
+            ModelError: the noise is off already, or weights were changed meanwhile (they are named, and nothing is
+                done).
         """
         if self.undone:
-            raise ModelError("The perturbation was undone already. Perturb again for the same noise: it depends on the seed and the names only.")
+            raise ModelError(
+                "The perturbation was undone already. Perturb again for the same noise: it depends on the seed and "
+                "the names only."
+            )
         _parameters(self._weights)
         changed = [t.target.name for t in self._tensors if t.changed()]
         if changed:
             raise ModelError(
-                f"The perturbation cannot be undone: weights were changed since ({len(changed)} of {len(self._tensors)} tensors: "
-                f"{', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). Undo before training or loading, or load the weights again."
+                f"The perturbation cannot be undone: weights were changed since ({len(changed)} of "
+                f"{len(self._tensors)} tensors: "
+                f"{', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). Undo before training or loading, or "
+                f"load the weights again."
             )
         self._remove()
 
@@ -181,17 +199,19 @@ class Perturbation:
 
 @torch.no_grad()
 def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float]) -> Perturbation:
-    """`theta <- theta + scale std z` in place, z standard normal by (seed, name, place in the tensor); gives the handle that takes it back.
+    """`theta <- theta + scale std z` in place, z standard normal by (seed, name, place in the tensor); gives the handle
+    that takes it back.
 
-    The noise does not depend on the device, on sharding or on which other tensors are perturbed. Tied tensors get that of the first of their names.
-    If this call fails or is interrupted, what was added is taken back.
+    The noise does not depend on the device, on sharding or on which other tensors are perturbed. Tied tensors get that
+    of the first of their names. If this call fails or is interrupted, what was added is taken back.
 
     Args:
         named: as in `lerp_`. The handle keeps these tensors and works on what they hold when `undo` is called.
         seed: of the noise.
         scale: gamma of paper 003, at least 0.
-        stds: standard deviation of each tensor's initialisation (see `training.fresh_init.init_stds`), by the parameters' names or by those that
-            checkpoints use. Tensors of std 0 stay as they are; names that `named` does not have are ignored.
+        stds: standard deviation of each tensor's initialisation (see `training.fresh_init.init_stds`), by the
+            parameters' names or by those that checkpoints use. Tensors of std 0 stay as they are; names that `named`
+            does not have are ignored.
 
     Raises:
         ModelError: parameters without a std, or that cannot be worked on: all of them, before any change.
@@ -205,7 +225,12 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
     targets, problems = live_tensors(named)
     keys = {t.name: next((n for n in (t.name, *checkpoint_names(t.name)) if n in stds), None) for t in targets}
     problems += [f"{name}: no std is given" for name, key in keys.items() if key is None]
-    refuse("perturb_: these weights cannot be perturbed", problems, len(named), "Expected floating-point weights and a std for each.")
+    refuse(
+        "perturb_: these weights cannot be perturbed",
+        problems,
+        len(named),
+        "Expected floating-point weights and a std for each.",
+    )
     todo = []
     for target in targets:
         key = keys[target.name]
@@ -308,7 +333,9 @@ class _Perturbed:
             kept = corrections.pack(places.cpu().numpy(), steps.cpu().numpy(), wanted.cpu().numpy(), len(part))
             if kept.nbytes >= part.nbytes:
                 kept = part.clone()
-        self.blocks.append(_Block(_sum_of_bits(moved), kept))  # first, so that an interruption finds either both or one that can be told
+        self.blocks.append(
+            _Block(_sum_of_bits(moved), kept)
+        )  # first, so that an interruption finds either both or one that can be told
         part.copy_(moved)
         return len(places)
 
@@ -334,13 +361,18 @@ class _Perturbed:
         """Whether the tensor is no longer what it was with the noise on."""
         flat, _ = self.target.flat()
         return len(self.pieces()) != len(self.blocks) or any(
-            _sum_of_bits(flat[start:stop]) != block.total for (start, stop), block in zip(self.pieces(), self.blocks, strict=True)
+            _sum_of_bits(flat[start:stop]) != block.total
+            for (start, stop), block in zip(self.pieces(), self.blocks, strict=True)
         )
 
     def forget_unwritten(self) -> None:
-        """After an interruption: leaves out what was recorded but not written, which is the last block, or all of a tensor that works on a copy."""
+        """After an interruption: leaves out what was recorded but not written, which is the last block, or all of a
+        tensor that works on a copy."""
         flat, copied = self.target.flat()
-        written = [_sum_of_bits(flat[start:stop]) == block.total for (start, stop), block in zip(self.pieces(), self.blocks, strict=False)]
+        written = [
+            _sum_of_bits(flat[start:stop]) == block.total
+            for (start, stop), block in zip(self.pieces(), self.blocks, strict=False)
+        ]
         if not all(written):
             self.blocks = [] if copied else self.blocks[:-1]
 
@@ -353,13 +385,17 @@ def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor
             flat, copied = tensor.target.flat()
             # While perturbing no blocks are there yet; while undoing, those that were perturbed.
             pieces = tensor.pieces() if act is _Perturbed.disturb else tensor.pieces()[: len(tensor.blocks)]
-            for number, ((start, stop), noise) in enumerate(zip(pieces, _ahead(tensor, pieces, flat.device, pool, threads), strict=True)):
+            for number, ((start, stop), noise) in enumerate(
+                zip(pieces, _ahead(tensor, pieces, flat.device, pool, threads), strict=True)
+            ):
                 yield act(tensor, number, flat[start:stop], noise)
             if copied:
                 tensor.target.write_back(flat)
 
 
-def _ahead(tensor: _Perturbed, pieces: list[tuple[int, int]], device: torch.device, pool: Any, threads: int) -> Iterator[Tensor]:
+def _ahead(
+    tensor: _Perturbed, pieces: list[tuple[int, int]], device: torch.device, pool: Any, threads: int
+) -> Iterator[Tensor]:
     if device.type != "cpu":
         yield from (tensor.noise_there(*piece, device) for piece in pieces)
     elif pool is None:
@@ -394,7 +430,8 @@ def _sum_of_bits(flat: Tensor) -> int:
 
 
 class Piece(NamedTuple):
-    """A stretch of one parameter (of this rank's part), `[elements]`, with the same stretch of what belongs to it, all on the parameter's device."""
+    """A stretch of one parameter (of this rank's part), `[elements]`, with the same stretch of what belongs to it, all
+    on the parameter's device."""
 
     name: str
     weight: Tensor
@@ -406,7 +443,8 @@ class Piece(NamedTuple):
 
 
 class Pieces:
-    """Parameters and operands of the same names, stretch by stretch: what stays in a core's cache at a time, or keeps an accelerator busy.
+    """Parameters and operands of the same names, stretch by stretch: what stays in a core's cache at a time, or keeps
+    an accelerator busy.
 
     What is streamed is read by a thread of its own, one stretch ahead of the one that is worked on.
 
@@ -419,9 +457,14 @@ class Pieces:
         ModelError: see `lerp_`.
     """
 
-    def __init__(self, named: Mapping[str, Tensor], others: Sequence[Mapping[str, Tensor] | Source], labels: Sequence[str]) -> None:
+    def __init__(
+        self, named: Mapping[str, Tensor], others: Sequence[Mapping[str, Tensor] | Source], labels: Sequence[str]
+    ) -> None:
         self._others = list(others)
-        found = [counterparts(named, o, header=f"{label} does not fit the model being trained") for o, label in zip(others, labels, strict=True)]
+        found = [
+            counterparts(named, o, header=f"{label} does not fit the model being trained")
+            for o, label in zip(others, labels, strict=True)
+        ]
         self._targets = [target for target, _ in found[0]]
         self._keys = [[key for _, key in pairs] for pairs in zip(*found, strict=True)]
 
@@ -431,11 +474,18 @@ class Pieces:
             for target, keys in zip(self._targets, self._keys, strict=True):
                 flat, copied = target.flat()
                 gradient, gradient_copied = _flat_gradient(target)
-                held = [target.part_of(o[key]) if isinstance(o, Mapping) else None for o, key in zip(self._others, keys, strict=True)]
+                held = [
+                    target.part_of(o[key]) if isinstance(o, Mapping) else None
+                    for o, key in zip(self._others, keys, strict=True)
+                ]
                 for start, stop in _stretches(target):
                     read = next(stretches)
-                    values = [(read[i] if part is None else part[start:stop]).to(flat.device) for i, part in enumerate(held)]
-                    yield Piece(target.name, flat[start:stop], None if gradient is None else gradient[start:stop], values)
+                    values = [
+                        (read[i] if part is None else part[start:stop]).to(flat.device) for i, part in enumerate(held)
+                    ]
+                    yield Piece(
+                        target.name, flat[start:stop], None if gradient is None else gradient[start:stop], values
+                    )
                 if copied:
                     target.write_back(flat)
                 if gradient is not None and gradient_copied:
@@ -443,12 +493,17 @@ class Pieces:
 
     @contextlib.contextmanager
     def _read_ahead(self) -> Iterator[Iterator[dict[int, Tensor]]]:
-        """Inside it, each stretch's streamed operands by their place, in the order of `__iter__`; valid until the next is asked for."""
+        """Inside it, each stretch's streamed operands by their place, in the order of `__iter__`; valid until the next
+        is asked for."""
         streams = {i: o for i, o in enumerate(self._others) if not isinstance(o, Mapping)}
         if not streams:
             yield itertools.repeat({})
             return
-        jobs = ((target, keys, start, stop) for target, keys in zip(self._targets, self._keys, strict=True) for start, stop in _stretches(target))
+        jobs = (
+            (target, keys, start, stop)
+            for target, keys in zip(self._targets, self._keys, strict=True)
+            for start, stop in _stretches(target)
+        )
         size = 8 * max((stop - start for target in self._targets for start, stop in _stretches(target)), default=0)
         buffers = itertools.cycle([{i: np.empty(size, np.uint8) for i in streams} for _ in range(2)])
 
@@ -512,8 +567,8 @@ def _summed(target: LiveTensor, value: Tensor) -> Tensor:
 
 
 def _parameters(weights: Live) -> Mapping[str, Tensor]:
-    """By name. FSDP2 may have left gathered copies in the place of sharded parameters (after a forward without a backward); a change to them would be
-    lost, and a change to the shards would not be seen."""
+    """By name. FSDP2 may have left gathered copies in the place of sharded parameters (after a forward without a
+    backward); a change to them would be lost, and a change to the shards would not be seen."""
     if not isinstance(weights, nn.Module):
         return weights
     for module in weights.modules():
@@ -543,7 +598,8 @@ def counterparts(
         all_used: `other` may hold nothing that `named` does not have.
 
     Raises:
-        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on: all of them.
+        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on:
+            all of them.
     """
     targets, problems = live_tensors(named)
     known = {checkpoint_names(name)[0]: name for name in _names(other)}
@@ -583,9 +639,12 @@ def _described(held: Mapping[str, Tensor] | Source, key: str) -> tuple[tuple[int
 
 
 def _each_bucket(
-    pairs: list[tuple[LiveTensor, str]], held: Mapping[str, Tensor] | Source, step: Callable[[list[tuple[Tensor, Tensor]]], None]
+    pairs: list[tuple[LiveTensor, str]],
+    held: Mapping[str, Tensor] | Source,
+    step: Callable[[list[tuple[Tensor, Tensor]]], None],
 ) -> None:
-    """Calls `step` with lists of (part of a parameter, the same part of its counterpart), `[elements]` each, on the parameter's device."""
+    """Calls `step` with lists of (part of a parameter, the same part of its counterpart), `[elements]` each, on the
+    parameter's device."""
     bucket: list[tuple[Tensor, Tensor]] = []
     buffer = np.empty(0, np.uint8)
     used = count = 0

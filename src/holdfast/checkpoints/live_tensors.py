@@ -1,8 +1,9 @@
-"""Parameters in memory as the engine sees tensors: by the names that checkpoints use, flattened, and each rank only its own part.
+"""Parameters in memory as the engine sees tensors: by the names that checkpoints use, flattened, and each rank only its
+own part.
 
-A plain tensor is all of itself. A DTensor (FSDP2, tensor parallelism) is a box cut out of the whole tensor, a `FlatPart` (DeepSpeed ZeRO) a stretch
-of the flattened whole: `spans` says where its elements lie there, so that a rank reads only its share of a file and draws only its share of the
-noise. Two names of one tensor count once.
+A plain tensor is all of itself. A DTensor (FSDP2, tensor parallelism) is a box cut out of the whole tensor, a
+`FlatPart` (DeepSpeed ZeRO) a stretch of the flattened whole: `spans` says where its elements lie there, so that a rank
+reads only its share of a file and draws only its share of the noise. Two names of one tensor count once.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _PEFT = "base_model.model."
 def checkpoint_names(name: str) -> tuple[str, ...]:
     """A parameter's names as checkpoints write them: in an adapter's files, and in a model's where that differs.
 
-    Wrappers (DDP, compilation, activation checkpointing) leave no trace there, PEFT leaves the adapter's name out of an adapter's files, and the
-    weights below an adapter have the base model's names.
+    Wrappers (DDP, compilation, activation checkpointing) leave no trace there, PEFT leaves the adapter's name out of an
+    adapter's files, and the weights below an adapter have the base model's names.
 
     Args:
         name: as `named_parameters` gives it.
@@ -97,7 +98,8 @@ class LiveTensor:
         return _local(self.parameter)
 
     def flat(self) -> tuple[Tensor, bool]:
-        """This rank's part, `[elements]`, and whether it is a copy (where the part does not lie in one piece) that has to be written back."""
+        """This rank's part, `[elements]`, and whether it is a copy (where the part does not lie in one piece) that has
+        to be written back."""
         local = self.local()
         if local.is_contiguous():
             return local.view(-1), False
@@ -109,7 +111,8 @@ class LiveTensor:
         local.copy_(flat.view(local.shape))
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Where elements [start, stop) of this rank's flattened part lie in the flattened whole tensor: (first, count), in order."""
+        """Where elements [start, stop) of this rank's flattened part lie in the flattened whole tensor: (first, count),
+        in order."""
         part = part_in(self.parameter)
         if part is not None:
             if start < stop:
@@ -135,7 +138,8 @@ class LiveTensor:
         """This rank's part of another tensor of the same whole shape, `[elements]`.
 
         Args:
-            whole: plain, or a DTensor, which is gathered (by all ranks) if it is laid out differently. Beside a `FlatPart` also the same part.
+            whole: plain, or a DTensor, which is gathered (by all ranks) if it is laid out differently. Beside a
+                `FlatPart` also the same part.
         """
         part = part_in(self.parameter)
         if part is not None:
@@ -160,7 +164,8 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[str]]:
-    """The parameters one after the other, tied ones once (under the first of their names), and sentences about those that cannot be worked on."""
+    """The parameters one after the other, tied ones once (under the first of their names), and sentences about those
+    that cannot be worked on."""
     found: list[LiveTensor] = []
     problems: list[str] = []
     ranges: dict[int, list[tuple[int, int, tuple[object, ...], str]]] = {}
@@ -176,14 +181,20 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
         local = _local(parameter)
         if local.numel():
             first = local.storage_offset() * local.itemsize
-            last = first + (sum((n - 1) * s for n, s in zip(local.shape, local.stride(), strict=True)) + 1) * local.itemsize
+            last = (
+                first
+                + (sum((n - 1) * s for n, s in zip(local.shape, local.stride(), strict=True)) + 1) * local.itemsize
+            )
             layout = (first, local.shape, local.stride(), local.dtype)
             held = ranges.setdefault(local.untyped_storage().data_ptr(), [])
             if any(other == layout for _, _, other, _ in held):
                 continue
             shared = [other for begin, end, _, other in held if begin < last and first < end]
             if shared:
-                problems.append(f"{name}: shares memory with {shared[0]} in another layout, so a change to one would change the other twice")
+                problems.append(
+                    f"{name}: shares memory with {shared[0]} in another layout, so a change to one would change the "
+                    f"other twice"
+                )
                 continue
             held.append((first, last, layout, name))
         found.append(LiveTensor(name, parameter, offsets))
@@ -200,7 +211,9 @@ def refuse(header: str, problems: list[str], count: int, expected: str) -> None:
         expected: what to do.
     """
     if problems:
-        shown = "\n".join(f"  - {p}" for p in problems[:20]) + (f"\n  - ... and {len(problems) - 20} more" if len(problems) > 20 else "")
+        shown = "\n".join(f"  - {p}" for p in problems[:20]) + (
+            f"\n  - ... and {len(problems) - 20} more" if len(problems) > 20 else ""
+        )
         raise ModelError(f"{header} ({len(problems)} of {count} parameters):\n{shown}\n{expected} Nothing was changed.")
 
 
@@ -230,5 +243,9 @@ def _placed(parameter: Tensor) -> tuple[str, tuple[int, ...]]:
             begin = min(rank * step, lengths[d])
             offsets[d], lengths[d] = offsets[d] + begin, min(step, lengths[d] - begin)
     if tuple(lengths) != tuple(_local(parameter).shape):
-        return f"expected this rank's part to be {tuple(lengths)}, got {tuple(_local(parameter).shape)} under {placements}", tuple(offsets)
+        return (
+            f"expected this rank's part to be {tuple(lengths)}, got {tuple(_local(parameter).shape)} under "
+            f"{placements}",
+            tuple(offsets),
+        )
     return "", tuple(offsets)

@@ -1,4 +1,5 @@
-"""From what a user names to a source: a local folder, a model of the hub, an adapter (merged into its base on the fly)."""
+"""From what a user names to a source: a local folder, a model of the hub, an adapter (merged into its base on the
+fly)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
     """Opens a checkpoint: headers are read and checked, no tensor yet.
 
     Args:
-        name: a folder, or a hub id (`owner/name`, optionally `@revision`), which is downloaded where the cache does not have it.
+        name: a folder, or a hub id (`owner/name`, optionally `@revision`), which is downloaded where the cache does not
+            have it.
         base: for adapters, the model they belong to; None: the one that the adapter names.
 
     Raises:
@@ -63,7 +65,8 @@ def _from_hub(text: str, near: str) -> Path:
     except Exception as error:  # its errors have no common base: no network, no such model, a gated one, a bad name
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"Expected a checkpoint folder at {text}, found none.{near} As a model of the hub it could not be had either: {reason}"
+            f"Expected a checkpoint folder at {text}, found none.{near} As a model of the hub it could not be had "
+            f"either: {reason}"
         ) from error
 
 
@@ -73,5 +76,8 @@ def _existing(named: str, adapter: Path) -> str:
         if candidate.is_dir():
             return os.fspath(candidate)
     if os.path.isabs(os.path.expanduser(named)) or named.startswith("."):
-        raise ModelError(f"The adapter {adapter} names {named} as its base, which is not there. Give the base with --base (or --adapter_base).")
+        raise ModelError(
+            f"The adapter {adapter} names {named} as its base, which is not there. Give the base with --base (or "
+            f"--adapter_base)."
+        )
     return named

@@ -1,7 +1,8 @@
 """Large arrays straight from the system.
 
-An allocator keeps what was freed in the heap of the thread that had it and hands out other memory to the next threads, so that a long job's resident
-size creeps up with the number of blocks. Mapped pages go back when the array does, and pages that were never touched never were there.
+An allocator keeps what was freed in the heap of the thread that had it and hands out other memory to the next threads,
+so that a long job's resident size creeps up with the number of blocks. Mapped pages go back when the array does, and
+pages that were never touched never were there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merging checkpoints: one request, checked and planned, then built.
 
-The method is a value (`methods.registry.merge_method`), the policies say what happens where the checkpoints differ (`plan`), and `build` does it.
-Adapters are models too: they are merged into their base on the fly.
+The method is a value (`methods.registry.merge_method`), the policies say what happens where the checkpoints differ
+(`plan`), and `build` does it. Adapters are models too: they are merged into their base on the fly.
 """
 
 from __future__ import annotations
@@ -36,15 +36,26 @@ class Prepared:
     companions: tuple[Source, ...] = ()
 
     def estimate(self) -> float:
-        """Seconds that `write` will take on this machine, from a few blocks that are computed and thrown away. A guess: disks differ."""
+        """Seconds that `write` will take on this machine, from a few blocks that are computed and thrown away. A guess:
+        disks differ."""
         return estimate(self.plan, self.recipe, self.slots)
 
-    def write(self, output_dir: Name, *, overwrite: bool = False, sync: bool = True, workers: int | None = None) -> Built:
+    def write(
+        self, output_dir: Name, *, overwrite: bool = False, sync: bool = True, workers: int | None = None
+    ) -> Built:
         """Does it; see `build.build` for arguments and errors."""
         return build(
-            self.plan, self.recipe, self.slots, output_dir, command=self.command, request=self.request, companions=self.companions,
-            overwrite=overwrite, sync=sync, workers=workers,
-        )  # fmt: skip
+            self.plan,
+            self.recipe,
+            self.slots,
+            output_dir,
+            command=self.command,
+            request=self.request,
+            companions=self.companions,
+            overwrite=overwrite,
+            sync=sync,
+            workers=workers,
+        )
 
 
 def prepare_merge(
@@ -67,9 +78,10 @@ def prepare_merge(
         models: folders, hub ids or adapters, in the order of the weights.
         base: the common ancestor, for methods that take one.
         fisher: Fisher information, one checkpoint a model, for methods that take it.
-        layout: the parent whose names, dtypes, shards and configuration the output takes: one of `base` and `models`. Default: the base, else
-            the first model.
-        tokenizer: the parent whose vocabulary, tokenizer, chat template and generation configuration it takes. Default: the layout.
+        layout: the parent whose names, dtypes, shards and configuration the output takes: one of `base` and `models`.
+            Default: the base, else the first model.
+        tokenizer: the parent whose vocabulary, tokenizer, chat template and generation configuration it takes. Default:
+            the layout.
         adapter_base: the model that adapters belong to; default: `base`, else the one that each adapter names.
         dtype: of floating-point tensors ("bfloat16", ...). Default: the layout's, tensor by tensor.
         policies: what to do where the checkpoints differ. Default: refuse.
@@ -89,7 +101,10 @@ def prepare_merge(
     if value.extras is None and fisher:
         problems.append(f"{value.name} takes no Fisher information")
     if value.extras is not None and len(fisher) != len(models):
-        problems.append(f"{value.name} needs Fisher information for each model: expected {len(models)} checkpoints, got {len(fisher)}")
+        problems.append(
+            f"{value.name} needs Fisher information for each model: expected {len(models)} checkpoints, got "
+            f"{len(fisher)}"
+        )
     uses_base = value.needs_base
     named: list[Name] = [*([base] if uses_base and base is not None else []), *models]
     roles = [*(["base"] if uses_base and base is not None else []), *(f"model {i}" for i in range(1, len(models) + 1))]
@@ -101,21 +116,38 @@ def prepare_merge(
         raise ConfigError(problems)
 
     inner = adapter_base if adapter_base is not None else base
-    sources = [open_source(name, base=inner if role != "base" else None) for name, role in zip(named, roles, strict=True)]
+    sources = [
+        open_source(name, base=inner if role != "base" else None) for name, role in zip(named, roles, strict=True)
+    ]
     extras = [open_source(name) for name in fisher]
     first = 1 if uses_base else 0
     slots = Slots(
-        base=0 if uses_base else None, models=tuple(range(first, len(sources))), extras=tuple(range(len(sources), len(sources) + len(extras)))
+        base=0 if uses_base else None,
+        models=tuple(range(first, len(sources))),
+        extras=tuple(range(len(sources), len(sources) + len(extras))),
     )
     from holdfast.checkpoints.dtypes import dtype as dtype_named
 
     plan = make_plan(
-        [*sources, *extras], [*roles, *(f"Fisher {i}" for i in range(1, len(extras) + 1))], layout=layout_at, base=slots.base,
-        policies=policies or Policies(), optional=slots.extras, dtype=dtype_named(dtype) if dtype else None, vocabulary_of=tokenizer_at,
+        [*sources, *extras],
+        [*roles, *(f"Fisher {i}" for i in range(1, len(extras) + 1))],
+        layout=layout_at,
+        base=slots.base,
+        policies=policies or Policies(),
+        optional=slots.extras,
+        dtype=dtype_named(dtype) if dtype else None,
+        vocabulary_of=tokenizer_at,
         passes=1 + value.rounds(),
-    )  # fmt: skip
+    )
     request = {"dtype": dtype, "policies": policies or Policies(), "tokenizer": roles[tokenizer_at]}
-    return Prepared(command="merge", plan=plan, recipe=value, slots=slots, request=request, companions=companions_of(plan, layout_at, tokenizer_at))
+    return Prepared(
+        command="merge",
+        plan=plan,
+        recipe=value,
+        slots=slots,
+        request=request,
+        companions=companions_of(plan, layout_at, tokenizer_at),
+    )
 
 
 def merge(
@@ -137,7 +169,8 @@ def merge(
     Args:
         models: folders, hub ids or adapters.
         output_dir: the folder to write; complete or absent, whatever happens meanwhile.
-        method: `linear`, `wise_ft`, `slerp`, `task_arithmetic`, `ties`, `dare`, `dare_ties`, `breadcrumbs`, `fisher`, or a method value.
+        method: `linear`, `wise_ft`, `slerp`, `task_arithmetic`, `ties`, `dare`, `dare_ties`, `breadcrumbs`, `fisher`,
+            or a method value.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
         workers: threads; None: all cores.
@@ -149,13 +182,18 @@ def merge(
     return prepare_merge(method, models, **request).write(output_dir, overwrite=overwrite, sync=sync, workers=workers)
 
 
-def parent_at(key: str, wanted: Name | None, named: Sequence[Name], roles: Sequence[str], problems: list[str], *, default: int) -> int:
-    """The index of a parent that a request names by role ("base", "model 2", "2") or by the same name as among the models."""
+def parent_at(
+    key: str, wanted: Name | None, named: Sequence[Name], roles: Sequence[str], problems: list[str], *, default: int
+) -> int:
+    """The index of a parent that a request names by role ("base", "model 2", "2") or by the same name as among the
+    models."""
     if wanted is None:
         return default
     text = os.fspath(wanted)
     for index, (name, role) in enumerate(zip(named, roles, strict=True)):
-        if text in (role, role.removeprefix("model "), os.fspath(name)) or (Path(text).is_dir() and os.path.realpath(text) == os.path.realpath(name)):
+        if text in (role, role.removeprefix("model "), os.fspath(name)) or (
+            Path(text).is_dir() and os.path.realpath(text) == os.path.realpath(name)
+        ):
             return index
     problems.append(f"{key}: expected one of the parents ({', '.join(roles)}, or its folder), got {text}")
     return default

@@ -1,10 +1,12 @@
-"""Gaussian perturbation of a checkpoint (the overtraining paper, Section 3): how sensitive is a model to noise on its weights?
+"""Gaussian perturbation of a checkpoint (the overtraining paper, Section 3): how sensitive is a model to noise on its
+weights?
 
     theta~ = theta + gamma * std * z,   z ~ N(0, 1)
 
-`std` is each tensor's standard deviation at initialisation (`training.fresh_init.init_stds` finds it), so that norm weights and biases, which are
-initialised to constants, stay as they are. The noise comes from a counter-based generator: element i of tensor `name` gets the same number for the
-same seed however the model is sharded, cut into blocks, on disk (here) or in memory (`live.perturb_`).
+`std` is each tensor's standard deviation at initialisation (`training.fresh_init.init_stds` finds it), so that norm
+weights and biases, which are initialised to constants, stay as they are. The noise comes from a counter-based
+generator: element i of tensor `name` gets the same number for the same seed however the model is sharded, cut into
+blocks, on disk (here) or in memory (`live.perturb_`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from holdfast.checkpoints.merge import Name, Prepared, companions_of
 from holdfast.checkpoints.plan import Policies, make_plan
 from holdfast.checkpoints.residual import Passless
 from holdfast.errors import ConfigError
-from holdfast.results import fingerprint
+from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.dtypes import Operand
@@ -48,11 +50,22 @@ class Perturb(Passless):
         return perturb(block.models[0], stream_key(self.seed, block.name), block.start, sigma, out)
 
     def identity(self) -> dict[str, Any]:
-        return {"method": "perturb", "seed": self.seed, "scale": self.scale, "stds": fingerprint(dict(self.stds), length=16)}
+        return {
+            "method": "perturb",
+            "seed": self.seed,
+            "scale": self.scale,
+            "stds": fingerprint(dict(self.stds), length=16),
+        }
 
 
 def prepare_perturb(
-    model: Name, *, scale: float, seed: int, stds: Mapping[str, float] | str = "tensor", dtype: str | None = None, adapter_base: Name | None = None
+    model: Name,
+    *,
+    scale: float,
+    seed: int,
+    stds: Mapping[str, float] | str = "tensor",
+    dtype: str | None = None,
+    adapter_base: Name | None = None,
 ) -> Prepared:
     """Checks and plans a perturbation.
 
@@ -60,12 +73,14 @@ def prepare_perturb(
         model: folder, hub id or adapter.
         scale: gamma; 0 copies.
         seed: of the noise, any integer.
-        stds: standard deviation by tensor name (tensors not named stay as they are), or "tensor": of each tensor's own present values.
+        stds: standard deviation by tensor name (tensors not named stay as they are), or "tensor": of each tensor's own
+            present values.
         dtype: of floating-point tensors; None: as they are.
         adapter_base: the model that an adapter belongs to; default: the one it names.
 
     Raises:
-        ConfigError: a scale or std that is negative or not finite, no name in `stds` that the model has (some may be missing: heads that are tied).
+        ConfigError: a scale or std that is negative or not finite, no name in `stds` that the model has (some may be
+            missing: heads that are tied).
         ModelError: the checkpoint cannot be read; NaN or infinities where stds are taken of its values.
     """
     from holdfast.checkpoints.dtypes import dtype as dtype_named
@@ -78,7 +93,11 @@ def prepare_perturb(
     if isinstance(found, str):
         problems.append(f'stds: expected numbers by tensor name, or "tensor", got {found!r}')
         found = {}
-    problems += [f"stds: expected a finite number of at least 0 for {n}, got {v}" for n, v in found.items() if not (math.isfinite(v) and v >= 0)]
+    problems += [
+        f"stds: expected a finite number of at least 0 for {n}, got {v}"
+        for n, v in found.items()
+        if not (math.isfinite(v) and v >= 0)
+    ]
     unknown = [n for n in found if n not in source.entries]
     if len(unknown) == len(found) > 0:
         problems.append(f"stds: none of the {len(found)} names is a tensor of {source.label}: {', '.join(unknown[:4])}")
@@ -86,20 +105,38 @@ def prepare_perturb(
         raise ConfigError(problems)
     plan = make_plan(
         [source], ["model"], layout=0, base=None, policies=Policies(), dtype=dtype_named(dtype) if dtype else None
-    )  # fmt: skip
+    )
     kept = {n: float(v) for n, v in found.items() if n in source.entries}
     noisy = [job for job in plan.jobs if scale * kept.get(job.name, 0.0) > 0]
-    notes = [f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get noise; the others stay as they are."]
+    notes = [
+        f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get noise; the others "
+        f"stay as they are."
+    ]
     if unknown:
-        notes.append(f"{len(unknown)} names in stds are not in the checkpoint: {', '.join(unknown[:4])}{' ...' if len(unknown) > 4 else ''}.")
+        notes.append(
+            f"{len(unknown)} names in stds are not in the checkpoint: "
+            f"{', '.join(unknown[:4])}{' ...' if len(unknown) > 4 else ''}."
+        )
     plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
     return Prepared(
-        command="perturb", plan=plan, recipe=Perturb(seed=seed, scale=scale, stds=kept), slots=Slots(base=None, models=(0,)),
-        request={"dtype": dtype, "stds": kept}, companions=companions_of(plan, 0, 0),
-    )  # fmt: skip
+        command="perturb",
+        plan=plan,
+        recipe=Perturb(seed=seed, scale=scale, stds=kept),
+        slots=Slots(base=None, models=(0,)),
+        request={"dtype": dtype, "stds": kept},
+        companions=companions_of(plan, 0, 0),
+    )
 
 
-def perturb(model: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, workers: int | None = None, **request: Any) -> Built:
+def perturb(
+    model: Name,
+    output_dir: Name,
+    *,
+    overwrite: bool = False,
+    sync: bool = True,
+    workers: int | None = None,
+    **request: Any,
+) -> Built:
     """Writes a perturbed copy of a checkpoint; see `prepare_perturb` for what else it takes and raises."""
     return prepare_perturb(model, **request).write(output_dir, overwrite=overwrite, sync=sync, workers=workers)
 
@@ -107,8 +144,8 @@ def perturb(model: Name, output_dir: Name, *, overwrite: bool = False, sync: boo
 def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
     """The standard deviation of each floating-point tensor's values, in float64, in one pass.
 
-    Blocks' means and squared deviations are combined pairwise: Chan, Golub and LeVeque, "Algorithms for computing the sample variance",
-    The American Statistician 37 (1983), equation 1.5.
+    Blocks' means and squared deviations are combined pairwise: Chan, Golub and LeVeque, "Algorithms for computing the
+    sample variance", The American Statistician 37 (1983), equation 1.5.
 
     Args:
         source: an open source.
@@ -122,7 +159,11 @@ def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
     from holdfast.checkpoints.dtypes import count_nonfinite, decode
     from holdfast.checkpoints.engine import Job, map_blocks, nonfinite_error
 
-    jobs = [Job(e.name, e.dtype, e.shape, e.size, e.file.name, (True,)) for e in source.entries.values() if e.dtype.kind == "float"]
+    jobs = [
+        Job(e.name, e.dtype, e.shape, e.size, e.file.name, (True,))
+        for e in source.entries.values()
+        if e.dtype.kind == "float"
+    ]
     sums: dict[str, tuple[int, float, float]] = {}
 
     def look(job: Job, start: int, stop: int, scratch: Scratch) -> tuple[int, float, float]:

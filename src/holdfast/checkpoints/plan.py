@@ -1,15 +1,20 @@
-"""The planner: matches the tensors of several checkpoints before anything is written, applies stated policies, and says what it found.
+"""The planner: matches the tensors of several checkpoints before anything is written, applies stated policies, and says
+what it found.
 
-Nothing is dropped in silence. What differs between the checkpoints is an error that lists all of it, unless a policy says what to do:
+Nothing is dropped in silence. What differs between the checkpoints is an error that lists all of it, unless a policy
+says what to do:
 
 | difference | policy | choices besides "error" (the default) |
 |---|---|---|
-| vocabularies | `vocabulary` | "keep": rows that not all have are taken from the layout; "zero": who lacks a row takes no part in it |
-| a tied head here, a separate one there | `tied_heads` | "untie": the output gets a head of its own; "tie": separate heads are left out |
-| tensors that not all have | `unmatched` | "keep": in the output, from who has them; "drop": left out, unless the layout has them |
+| vocabularies | `vocabulary` | "keep": rows that not all have are taken from the layout; "zero": who lacks a row takes
+no part in it |
+| a tied head here, a separate one there | `tied_heads` | "untie": the output gets a head of its own; "tie": separate
+heads are left out |
+| tensors that not all have | `unmatched` | "keep": in the output, from who has them; "drop": left out, unless the
+layout has them |
 
-Tensors of another shape, integer tensors that differ and quantised weights are always errors. The *layout* is the parent whose names, dtypes,
-shards, configuration and tokenizer the output takes.
+Tensors of another shape, integer tensors that differ and quantised weights are always errors. The *layout* is the
+parent whose names, dtypes, shards, configuration and tokenizer the output takes.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.sources import Entry, Source, changes_of, config_of, notes_of
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, align_vocabularies, vocabulary_tensors
 from holdfast.errors import ConfigError, ShapeError, did_you_mean
-from holdfast.results import LayerDistance
+from holdfast.records.run import LayerDistance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +39,11 @@ if TYPE_CHECKING:
 
 LENGTH = 262_144
 """Elements that are compared at a time where two tensors may be one."""
-CHOICES = {"vocabulary": ("error", "keep", "zero"), "tied_heads": ("error", "untie", "tie"), "unmatched": ("error", "keep", "drop")}
+CHOICES = {
+    "vocabulary": ("error", "keep", "zero"),
+    "tied_heads": ("error", "untie", "tie"),
+    "unmatched": ("error", "keep", "drop"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +51,19 @@ class Policies:
     """What to do where checkpoints differ; see the module docstring."""
 
     vocabulary: str = field(
-        default="error", metadata={"help": "vocabularies differ: error, keep (the layout's rows), zero (who lacks a row has no say)"}
+        default="error",
+        metadata={"help": "vocabularies differ: error, keep (the layout's rows), zero (who lacks a row has no say)"},
     )
-    tied_heads: str = field(default="error", metadata={"help": "one head is tied, one is not: error, untie (write a head), tie (leave heads out)"})
+    tied_heads: str = field(
+        default="error",
+        metadata={"help": "one head is tied, one is not: error, untie (write a head), tie (leave heads out)"},
+    )
     unmatched: str = field(default="error", metadata={"help": "tensors that not all have: error, keep, drop"})
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name}: expected one of {', '.join(known)}, got {getattr(self, name)!r}.{did_you_mean(str(getattr(self, name)), known)}"
+            f"{name}: expected one of {', '.join(known)}, got "
+            f"{getattr(self, name)!r}.{did_you_mean(str(getattr(self, name)), known)}"
             for name, known in CHOICES.items()
             if getattr(self, name) not in known
         ]
@@ -104,7 +118,10 @@ class Plan:
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
             "files": list(self.files),
-            "dtypes": {d: sum(j.size for j in self.jobs if j.dtype.name == d) for d in sorted({j.dtype.name for j in self.jobs})},
+            "dtypes": {
+                d: sum(j.size for j in self.jobs if j.dtype.name == d)
+                for d in sorted({j.dtype.name for j in self.jobs})
+            },
             "passes": self.passes,
             "notes": list(self.notes),
         }
@@ -117,7 +134,9 @@ class Alias:
         self.source, self._names = source, dict(names or {})
         self.label, self.folder = source.label, source.folder
         own = {n: e for n, e in source.entries.items() if n not in without}
-        self.entries: Mapping[str, Entry] = own | {alias: source.entries[name]._replace(name=alias) for alias, name in self._names.items()}
+        self.entries: Mapping[str, Entry] = own | {
+            alias: source.entries[name]._replace(name=alias) for alias, name in self._names.items()
+        }
 
     def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
         """See `Source.read`."""
@@ -134,7 +153,8 @@ def is_tied(source: Source) -> bool | None:
 
 
 def quantised(source: Source) -> str:
-    """How the configuration says that the stored weights are quantised; empty where it does not. (Plain fp8 numbers need no such entry.)"""
+    """How the configuration says that the stored weights are quantised; empty where it does not. (Plain fp8 numbers
+    need no such entry.)"""
     found = config_value(config_of(source), "quantization_config")
     return str(found.get("quant_method", "unknown method")) if isinstance(found, dict) else ""
 
@@ -159,13 +179,14 @@ def make_plan(
         sources: the checkpoints, in the order in which the method takes them.
         roles: what each is, for messages.
         layout: index of the parent that the output looks like.
-        base: index of the parent that deltas are taken to; a model that lacks one of its tensors has delta 0 there. None: no such parent.
+        base: index of the parent that deltas are taken to; a model that lacks one of its tensors has delta 0 there.
+            None: no such parent.
         policies: what to do where they differ.
         optional: sources that must match but give the output no tensors of their own (Fisher information).
         dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
         vocabulary_of: index of the parent whose tokens the output's rows are; None: the layout.
-        lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's own row, which is
-            therefore kept, or "zeros".
+        lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's
+            own row, which is therefore kept, or "zeros".
         stem: of the output's file names.
         passes: how often the method reads its inputs.
 
@@ -180,15 +201,24 @@ def make_plan(
     config = changes_of(sources[layout])
     members = [i for i in range(len(sources)) if i not in optional]
     problems += [
-        f"{roles[i]} is quantised ({method}): the numbers it stores are not its weights. Take the checkpoint that was quantised, or dequantise it"
+        f"{roles[i]} is quantised ({method}): the numbers it stores are not its weights. Take the checkpoint that was "
+        f"quantised, or dequantise it"
         for i in members
         if (method := quantised(sources[i]))
     ]
     sources = _heads_in_line(list(sources), roles, members, layout, policies, problems, notes, config)
     target = layout if vocabulary_of is None else vocabulary_of
     sources = align_vocabularies(
-        sources, roles, members=members, layout=target, base=base, policy=policies.vocabulary, problems=problems, notes=notes, lacking=lacking_rows,
-    )  # fmt: skip
+        sources,
+        roles,
+        members=members,
+        layout=target,
+        base=base,
+        policy=policies.vocabulary,
+        problems=problems,
+        notes=notes,
+        lacking=lacking_rows,
+    )
     if target != layout:
         config |= _vocabulary_size(sources[layout])
     jobs = _match(sources, roles, members, layout, base, policies, dtype, problems, notes)
@@ -198,13 +228,20 @@ def make_plan(
     if dtype is not None:
         config["dtype"] = dtype.name
     return Plan(
-        sources=tuple(sources), roles=tuple(roles), layout=layout, jobs=tuple(renamed), files=tuple(files),
-        notes=tuple(notes), config=config, passes=passes,
-    )  # fmt: skip
+        sources=tuple(sources),
+        roles=tuple(roles),
+        layout=layout,
+        jobs=tuple(renamed),
+        files=tuple(files),
+        notes=tuple(notes),
+        config=config,
+        passes=passes,
+    )
 
 
 def _vocabulary_size(layout: Source) -> dict[str, Any]:
-    """The key of config.json that says how many rows the output's vocabulary has, where it is not the layout's own number."""
+    """The key of config.json that says how many rows the output's vocabulary has, where it is not the layout's own
+    number."""
     config = config_of(layout)
     names = vocabulary_tensors({}, layout.entries)
     rows = layout.entries[names[0]].shape[0] if names else config_value(config, "vocab_size")
@@ -212,7 +249,9 @@ def _vocabulary_size(layout: Source) -> dict[str, Any]:
 
 
 def _listed(title: str, problems: Sequence[str], limit: int = 40) -> str:
-    shown = [f"  - {p}" for p in problems[:limit]] + ([f"  - ... and {len(problems) - limit} more"] if len(problems) > limit else [])
+    shown = [f"  - {p}" for p in problems[:limit]] + (
+        [f"  - ... and {len(problems) - limit} more"] if len(problems) > limit else []
+    )
     return f"{title} ({len(problems)} difference{'s' if len(problems) > 1 else ''}):\n" + "\n".join(shown)
 
 
@@ -220,7 +259,7 @@ def _named(names: Sequence[str], limit: int = 4) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-# ------------------------------------------------------------------------------------------------------------ tied heads
+# ----------------------------------------------------------------------------------------------------------- tied heads
 
 
 def _head_of(source: Source) -> str | None:
@@ -252,29 +291,51 @@ def _same_tensor(source: Source, one: str, other: str) -> bool:
 
 
 def _heads_in_line(
-    sources: list[Source], roles: Sequence[str], members: Sequence[int], layout: int, policies: Policies, problems: list[str], notes: list[str],
+    sources: list[Source],
+    roles: Sequence[str],
+    members: Sequence[int],
+    layout: int,
+    policies: Policies,
+    problems: list[str],
+    notes: list[str],
     config: dict[str, Any],
-) -> list[Source]:  # fmt: skip
+) -> list[Source]:
     for i in members:
         head, embedding = _head_of(sources[i]), _embedding_of(sources[i])
         if head is None or embedding is None or not is_tied(sources[i]):
             continue
         if _same_tensor(sources[i], head, embedding):
             sources[i] = Alias(sources[i], without=[head])
-            notes.append(f"{roles[i]} stores {head} although its configuration ties the head to the embeddings, which are the same.")
+            notes.append(
+                f"{roles[i]} stores {head} although its configuration ties the head to the embeddings, which are the "
+                f"same."
+            )
             continue
         # transformers loads such a checkpoint with a head of its own
-        notes.append(f"{roles[i]} stores a {head} of its own although its configuration ties the head to the embeddings: both count.")
+        notes.append(
+            f"{roles[i]} stores a {head} of its own although its configuration ties the head to the embeddings: both "
+            f"count."
+        )
         if i == layout:
             config["tie_word_embeddings"] = False
     separate = [i for i in members if _head_of(sources[i]) is not None]
-    tied = [i for i in members if i not in separate and is_tied(sources[i]) is not False and _embedding_of(sources[i]) is not None]
+    tied = [
+        i
+        for i in members
+        if i not in separate and is_tied(sources[i]) is not False and _embedding_of(sources[i]) is not None
+    ]
     if not separate or not tied:
         return sources
     head = str(_head_of(sources[separate[0]]))
-    who = f"tied to the embeddings in {_named([roles[i] for i in tied])}, separate ({head}) in {_named([roles[i] for i in separate])}"
+    who = (
+        f"tied to the embeddings in {_named([roles[i] for i in tied])}, separate ({head}) in "
+        f"{_named([roles[i] for i in separate])}"
+    )
     if policies.tied_heads == "error":
-        problems.append(f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie leaves the separate ones out")
+        problems.append(
+            f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie leaves the separate ones "
+            f"out"
+        )
         for i in tied:  # said once is enough
             sources[i] = Alias(sources[i], names={head: str(_embedding_of(sources[i]))})
     elif policies.tied_heads == "untie":
@@ -290,13 +351,20 @@ def _heads_in_line(
     return sources
 
 
-# -------------------------------------------------------------------------------------------------------------- matching
+# ------------------------------------------------------------------------------------------------------------- matching
 
 
 def _match(
-    sources: Sequence[Source], roles: Sequence[str], members: Sequence[int], layout: int, base: int | None, policies: Policies, dtype: DType | None,
-    problems: list[str], notes: list[str],
-) -> list[Job]:  # fmt: skip
+    sources: Sequence[Source],
+    roles: Sequence[str],
+    members: Sequence[int],
+    layout: int,
+    base: int | None,
+    policies: Policies,
+    dtype: DType | None,
+    problems: list[str],
+    notes: list[str],
+) -> list[Job]:
     order = list(dict.fromkeys([*sources[layout].entries, *(n for i in members for n in sources[i].entries)]))
     reference = base if base is not None else layout
     jobs: list[Job] = []
@@ -314,7 +382,9 @@ def _match(
         kinds = {sources[i].entries[name].dtype.kind == "float" for i in holders}
         types = {sources[i].entries[name].dtype.name for i in holders}
         if len(kinds) > 1 or (kinds == {False} and len(types) > 1):
-            problems.append(f"{name}: {', '.join(f'{roles[i]} has {sources[i].entries[name].dtype.name}' for i in holders)}")
+            problems.append(
+                f"{name}: {', '.join(f'{roles[i]} has {sources[i].entries[name].dtype.name}' for i in holders)}"
+            )
             continue
         lacking = [i for i in range(len(sources)) if not has[i] and (i in members or entry.dtype.kind == "float")]
         action = "combine" if kinds == {True} else "same"
@@ -331,11 +401,15 @@ def _match(
         sentence = f"{len(names)} tensors are not in {_named([roles[i] for i in lacking_in])}: {_named(names)}"
         if policies.unmatched == "error" or any(i not in members for i in lacking_in):
             problems.append(
-                f"{sentence}. --unmatched keep takes them from who has them; --unmatched drop leaves out those that {roles[layout]} lacks"
+                f"{sentence}. --unmatched keep takes them from who has them; --unmatched drop leaves out those that "
+                f"{roles[layout]} lacks"
             )
         else:
             left = sum(n in dropped for n in names)
-            notes.append(f"{sentence}: {f'{left} left out, ' if left else ''}{len(names) - left} kept (unmatched: {policies.unmatched}).")
+            notes.append(
+                f"{sentence}: {f'{left} left out, ' if left else ''}{len(names) - left} kept (unmatched: "
+                f"{policies.unmatched})."
+            )
     return jobs
 
 
@@ -343,7 +417,9 @@ def _files(jobs: Sequence[Job], layout: Source, stem: str) -> tuple[list[Job], l
     """Jobs with their output files: the layout's sharding; what the layout lacks goes into the last shard."""
     from holdfast.checkpoints.writer import shard_names
 
-    order = list(dict.fromkeys(entry.file.name for entry in layout.entries.values() if entry.offset >= 0)) or ["model.safetensors"]
+    order = list(dict.fromkeys(entry.file.name for entry in layout.entries.values() if entry.offset >= 0)) or [
+        "model.safetensors"
+    ]
     if isinstance(layout, CheckpointReader):
         order = [file.name for file in layout.files]
     of = {name: entry.file.name for name, entry in layout.entries.items()}

@@ -1,8 +1,9 @@
 """Where a checkpoint comes from: parents with fingerprints of their content, what was done, and with which versions.
 
-The fingerprint of a tensor is XXH3-128 over the XXH3-128 digests of its blocks of `UNIT` elements; a checkpoint's is XXH3-128 over its tensors'
-names, dtypes, shapes and fingerprints in order of names. So it says what the tensors hold, however they are sharded, and it comes out of the pass
-that reads or writes them. It tells checkpoints apart; it is no protection against someone who wants two to look alike.
+The fingerprint of a tensor is XXH3-128 over the XXH3-128 digests of its blocks of `UNIT` elements; a checkpoint's is
+XXH3-128 over its tensors' names, dtypes, shapes and fingerprints in order of names. So it says what the tensors hold,
+however they are sharded, and it comes out of the pass that reads or writes them. It tells checkpoints apart; it is no
+protection against someone who wants two to look alike.
 """
 
 from __future__ import annotations
@@ -89,13 +90,18 @@ def content_fingerprint(source: Source, *, known: Digests | None = None, workers
         digests.add(entry.name, start, source.read(entry.name, start, stop, local.buffer).raw)
 
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        for _ in pool.map(hash_block, ((e, *stretch) for e in missing for stretch in stretches(e.size, UNIT)), chunksize=16):
+        for _ in pool.map(
+            hash_block, ((e, *stretch) for e in missing for stretch in stretches(e.size, UNIT)), chunksize=16
+        ):
             pass
-    return fingerprint_of({e.name: (e.dtype, e.shape, digests.tensor(e.name, e.size) or "") for e in source.entries.values()})
+    return fingerprint_of(
+        {e.name: (e.dtype, e.shape, digests.tensor(e.name, e.size) or "") for e in source.entries.values()}
+    )
 
 
 def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[str, Any]:
-    """What the record says of one parent: its role, name, and fingerprint; SHA-256 of files that come from a hub cache, which is their name there."""
+    """What the record says of one parent: its role, name, and fingerprint; SHA-256 of files that come from a hub cache,
+    which is their name there."""
     record: dict[str, Any] = {"role": role, "name": source.label, "fingerprint": fingerprint}
     digests = {}
     for file in sorted({e.file for e in source.entries.values()}):

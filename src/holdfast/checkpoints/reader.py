@@ -1,11 +1,13 @@
 """Checkpoint folders as data: one safetensors file or a sharded set.
 
-Opening a folder reads headers only, and checks them against the files: truncated, mismatched and missing shards are named before any work begins.
-Tensors are then read in stretches by position (`read`, what the engine uses: no page is mapped, so memory stays flat and a file that shrinks
-meanwhile is an error instead of a crash), or memory-mapped (`mapped`, and `tensor` for PyTorch). Pickle files are refused.
+Opening a folder reads headers only, and checks them against the files: truncated, mismatched and missing shards are
+named before any work begins. Tensors are then read in stretches by position (`read`, what the engine uses: no page is
+mapped, so memory stays flat and a file that shrinks meanwhile is an error instead of a crash), or memory-mapped
+(`mapped`, and `tensor` for PyTorch). Pickle files are refused.
 
-Four kinds of folder are known: models (`model.safetensors`), adapters (`adapter_model.safetensors`), residuals (`residual.safetensors`) and diagonals
-of the Fisher information (`fisher.safetensors`); models and residuals may be sharded, with an index.
+Four kinds of folder are known: models (`model.safetensors`), adapters (`adapter_model.safetensors`), residuals
+(`residual.safetensors`) and diagonals of the Fisher information (`fisher.safetensors`); models and residuals may be
+sharded, with an index.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.dtypes import Operand
 
 STEMS = ("model", "adapter_model", "residual", "fisher")
-"""Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors` with `<stem>.safetensors.index.json`."""
+"""Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors` with
+`<stem>.safetensors.index.json`."""
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _LARGEST_HEADER = 100_000_000
 """Bytes; the limit of the safetensors format."""
@@ -43,10 +46,12 @@ class CheckpointReader:
     """The tensors of one checkpoint folder by name; a `Source`. Several threads may read at once.
 
     Args:
-        folder: with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an adapter, a residual or a Fisher diagonal.
+        folder: with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an adapter, a residual
+            or a Fisher diagonal.
 
     Raises:
-        ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged, an index that does not fit the shards.
+        ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged, an index that does
+            not fit the shards.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -67,13 +72,19 @@ class CheckpointReader:
             for entry in entries:
                 if entry.name in found and listed.get(entry.name) != file.name:
                     if entry.name not in listed:
-                        raise ModelError(f"{self.folder}: {entry.name} is in {found[entry.name].file.name} and in {file.name}. Expected it once.")
+                        raise ModelError(
+                            f"{self.folder}: {entry.name} is in {found[entry.name].file.name} and in {file.name}. "
+                            f"Expected it once."
+                        )
                     continue
                 found[entry.name] = entry
-        absent = [f"{name} (in {file})" for name, file in listed.items() if name not in found or found[name].file.name != file]
+        absent = [
+            f"{name} (in {file})" for name, file in listed.items() if name not in found or found[name].file.name != file
+        ]
         if absent:
             raise ModelError(
-                f"{self.folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not where the index says: "
+                f"{self.folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not "
+                f"where the index says: "
                 f"{', '.join(absent[:5])}{' ...' if len(absent) > 5 else ''}. Copy or download the folder again."
             )
         self.entries: Mapping[str, Entry] = found
@@ -102,7 +113,10 @@ class CheckpointReader:
             except OSError as error:
                 raise ModelError(f"{entry.file} cannot be read at {name}: {error.strerror or error}.") from error
             if got == 0:
-                raise ModelError(f"{entry.file} ends within {name}: it has become shorter since it was opened. Copy or download it again.")
+                raise ModelError(
+                    f"{entry.file} ends within {name}: it has become shorter since it was opened. Copy or download it "
+                    f"again."
+                )
             view, position = view[got:], position + got
         return Operand(target.view(entry.dtype.storage), entry.dtype)
 
@@ -116,7 +130,8 @@ class CheckpointReader:
         return self._descriptor(entry.file), entry.offset + element * entry.dtype.itemsize
 
     def mapped(self, name: str) -> np.ndarray:
-        """The whole tensor's raw elements, memory-mapped, read-only, 1-D, in the storage type of its dtype (bfloat16 as uint16)."""
+        """The whole tensor's raw elements, memory-mapped, read-only, 1-D, in the storage type of its dtype (bfloat16 as
+        uint16)."""
         import numpy as np
 
         entry = self.entries[name]
@@ -145,7 +160,10 @@ class CheckpointReader:
         """
         for file, before in self._stats.items():
             if _stat(file) != before:
-                raise ModelError(f"{file} has been changed since it was opened, so that what was read may be of two versions. Start again.")
+                raise ModelError(
+                    f"{file} has been changed since it was opened, so that what was read may be of two versions. "
+                    f"Start again."
+                )
 
     def close(self) -> None:
         """Closes the files. Reading opens them again."""
@@ -180,7 +198,8 @@ class CheckpointReader:
 
 
 def open_descriptor(file: Path, flags: int) -> int:
-    """Opens a file. Large models come in more shards than a process may have open by default: the limit is raised as far as the system lets it."""
+    """Opens a file. Large models come in more shards than a process may have open by default: the limit is raised as
+    far as the system lets it."""
     flags |= getattr(os, "O_CLOEXEC", 0)
     try:
         return os.open(file, flags, 0o644)
@@ -205,7 +224,8 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
     """The header of one safetensors file, checked against the file: its free text and its tensors in file order.
 
     Raises:
-        ModelError: the file is truncated, its header is no safetensors header, or a tensor's dtype, shape and place contradict each other.
+        ModelError: the file is truncated, its header is no safetensors header, or a tensor's dtype, shape and place
+            contradict each other.
     """
     from holdfast.checkpoints.dtypes import DTYPES
 
@@ -242,7 +262,9 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
             raise ModelError(f"{file}: {name} has dtype {kind}, which is not supported. Known: {', '.join(DTYPES)}.")
         entry = Entry(name, DTYPES[kind], shape, file, 8 + size + begin)
         if min(shape, default=0) < 0 or begin < 0 or entry.nbytes != end - begin:
-            raise refuse(f"{name} ({kind} {list(shape)}) needs {entry.nbytes:,} bytes and its header gives it {end - begin:,}")
+            raise refuse(
+                f"{name} ({kind} {list(shape)}) needs {entry.nbytes:,} bytes and its header gives it {end - begin:,}"
+            )
         entries.append(entry)
     entries.sort(key=lambda e: (e.offset, e.nbytes))
     position = 8 + size
@@ -271,7 +293,10 @@ def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
         names = sorted(set(listed.values()))
         missing = [n for n in names if not (folder / n).is_file()]
         if missing:
-            raise ModelError(f"{folder} is incomplete: its index lists {len(names)} shards, {len(missing)} missing: {', '.join(missing[:5])}.")
+            raise ModelError(
+                f"{folder} is incomplete: its index lists {len(names)} shards, {len(missing)} missing: "
+                f"{', '.join(missing[:5])}."
+            )
         _refuse_unlisted(folder, names)
         return [folder / n for n in names]
     for stem in STEMS:
@@ -281,28 +306,35 @@ def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
     if shards:
         stem = shards[0].rsplit("-", 3)[0]
         raise ModelError(
-            f"{folder} holds {len(shards)} shards ({shards[0]} ...) but no {stem}.safetensors.index.json, which says what is in them "
+            f"{folder} holds {len(shards)} shards ({shards[0]} ...) but no {stem}.safetensors.index.json, which says "
+            f"what is in them "
             "and that none is missing. Copy or download it too."
         )
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     if pickles:
         raise ModelError(
-            f"{folder} holds only pickled weights ({pickles[0]}), which can run code when loaded and are refused. Convert them once with: "
-            f"python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+            f"{folder} holds only pickled weights ({pickles[0]}), which can run code when loaded and are refused. "
+            f"Convert them once with: "
+            f'python -c "from transformers import AutoModelForCausalLM as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
         )
     raise ModelError(f"Expected model.safetensors (or a sharded set with its index) in {folder}, found neither.")
 
 
 def _refuse_unlisted(folder: Path, listed: list[str]) -> None:
-    """Refuses a folder with weight files beside those of its index: one of the two is of another version, or the index is not whole."""
+    """Refuses a folder with weight files beside those of its index: one of the two is of another version, or the index
+    is not whole."""
     index = index_file(folder)
     assert index is not None
     stem = index.name.removesuffix(".safetensors.index.json")
     totals = {found[1] for name in listed if (found := re.fullmatch(r".+-\d+-of-(\d+)\.safetensors", name))}
-    names = {f"{stem}.safetensors"} | {p.name for total in totals for p in folder.glob(f"*-of-{total}.safetensors") if p.name.startswith(f"{stem}-")}
+    names = {f"{stem}.safetensors"} | {
+        p.name for total in totals for p in folder.glob(f"*-of-{total}.safetensors") if p.name.startswith(f"{stem}-")
+    }
     if unlisted := sorted(n for n in names - set(listed) if (folder / n).is_file()):
         raise ModelError(
-            f"{folder} holds {', '.join(unlisted[:5])}, which {index.name} does not list: the weights of two saves, or an index that is not whole. "
+            f"{folder} holds {', '.join(unlisted[:5])}, which {index.name} does not list: the weights of two saves, "
+            f"or an index that is not whole. "
             "Remove what does not belong there, or copy the folder again."
         )
 
@@ -319,10 +351,16 @@ def _weight_map(folder: Path) -> dict[str, str]:
         return {}
     try:
         found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        if not isinstance(found, dict) or not found or not all(isinstance(v, str) and v == os.path.basename(v) for v in found.values()):
+        if (
+            not isinstance(found, dict)
+            or not found
+            or not all(isinstance(v, str) and v == os.path.basename(v) for v in found.values())
+        ):
             raise ValueError("no file names in weight_map")
     except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"Expected an index of shards in {index}, but it cannot be read ({error}). Copy or download it again.") from None
+        raise ModelError(
+            f"Expected an index of shards in {index}, but it cannot be read ({error}). Copy or download it again."
+        ) from None
     return found
 
 
@@ -336,7 +374,9 @@ def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
 
     with ThreadPoolExecutor(max_workers=min(8, len(files))) as pool:
         parts = list(pool.map(digest, files))
-    return hashlib.sha256("".join(f"{f.name} {f.stat().st_size} {d}\n" for f, d in zip(files, parts, strict=True)).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{f.name} {f.stat().st_size} {d}\n" for f, d in zip(files, parts, strict=True)).encode()
+    ).hexdigest()
 
 
 def stretches(size: int, unit: int) -> Iterator[tuple[int, int]]:

@@ -1,13 +1,16 @@
-"""What a residual loses when it is rounded for storage, kept where it matters, so that residual + base gives the instruct model back bit for bit.
+"""What a residual loses when it is rounded for storage, kept where it matters, so that residual + base gives the
+instruct model back bit for bit.
 
     residual = hi + lo,   hi = the stored value (float32),   lo = (instruct - base) - hi
 
-The error of a float32 subtraction is itself a float32 number (Dekker 1971; Knuth, TAOCP 2, 4.2.2), so the two together are exact. lo is needed only
-where base + hi does not round to the instruct model's weight, which in a fine-tune is a small share: float32 weights that changed by more than
-a factor of two. Those lie, sparse, beside each file of the residual: `residual.remainder.safetensors` holds for tensor T the element numbers
-`T.index` (int64, ascending) and the values `T.value` (float32).
+The error of a float32 subtraction is itself a float32 number (Dekker 1971; Knuth, TAOCP 2, 4.2.2), so the two together
+are exact. lo is needed only where base + hi does not round to the instruct model's weight, which in a fine-tune is a
+small share: float32 weights that changed by more than a factor of two. Those lie, sparse, beside each file of the
+residual: `residual.remainder.safetensors` holds for tensor T the element numbers `T.index` (int64, ascending) and the
+values `T.value` (float32).
 
-What this cannot restore is the sign of a zero, and the residual's own dtype where that is 16 bits: remainders are kept for float32 and wider only.
+What this cannot restore is the sign of a zero, and the residual's own dtype where that is 16 bits: remainders are kept
+for float32 and wider only.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
         hi: `[count]`, the residual as it is stored.
 
     Returns:
-        `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not come back bit for bit even so.
+        `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not come back bit for
+        bit even so.
     """
     import numpy as np
 
@@ -75,7 +79,8 @@ def _float64() -> Any:
 
 
 class RemainderFiles:
-    """Collects remainders while a residual is written: one file beside each of its files, built from pieces that come in order.
+    """Collects remainders while a residual is written: one file beside each of its files, built from pieces that come
+    in order.
 
     Args:
         folder: where the residual is being written.
@@ -137,7 +142,11 @@ class RemainderFiles:
         position = 0
         for kind, dtype, size in (("index", "I64", 8), ("value", "F32", 4)):
             for name, count in counts.items():
-                header[f"{name}.{kind}"] = {"dtype": dtype, "shape": [count], "data_offsets": [position, position + count * size]}
+                header[f"{name}.{kind}"] = {
+                    "dtype": dtype,
+                    "shape": [count],
+                    "data_offsets": [position, position + count * size],
+                }
                 position += count * size
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
@@ -207,5 +216,11 @@ def _mapped(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     import numpy as np
 
     _, entries = read_header(path)
-    arrays = {e.name: np.memmap(path, e.dtype.storage, mode="r", offset=e.offset, shape=(e.size,)) for e in entries if e.size}
-    return {n.removesuffix(".index"): (arrays[n], arrays[n.removesuffix(".index") + ".value"]) for n in arrays if n.endswith(".index")}
+    arrays = {
+        e.name: np.memmap(path, e.dtype.storage, mode="r", offset=e.offset, shape=(e.size,)) for e in entries if e.size
+    }
+    return {
+        n.removesuffix(".index"): (arrays[n], arrays[n.removesuffix(".index") + ".value"])
+        for n in arrays
+        if n.endswith(".index")
+    }

@@ -4,17 +4,19 @@
     theta_new_instruct = theta_new_base + scale * residual         apply
     theta_new_instruct = theta_new_base + scale * (theta_instruct - theta_base)      transfer, the two in one pass
 
-A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 unless told otherwise. It carries the
-instruct model's tokenizer, chat template and generation configuration, which belong to the result.
+A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 unless told
+otherwise. It carries the instruct model's tokenizer, chat template and generation configuration, which belong to the
+result.
 
-Rounding the difference to float32 loses something where a weight changed by more than a factor of two (float32 models) or became more than 2^16 times
-smaller than the base's (bfloat16; 2^13 for float16). What is lost there is kept beside the residual (`remainders`), so that put back on its base
-it gives the instruct model bit for bit, but for the sign of a zero. Extraction counts the elements that would not come back even so, in the instruct
-model's own dtypes, so the record says whether it is exact. A weight that did not change is stored as -0.0, which changes nothing: not even the
-sign of a zero.
+Rounding the difference to float32 loses something where a weight changed by more than a factor of two (float32 models)
+or became more than 2^16 times smaller than the base's (bfloat16; 2^13 for float16). What is lost there is kept beside
+the residual (`remainders`), so that put back on its base it gives the instruct model bit for bit, but for the sign of a
+zero. Extraction counts the elements that would not come back even so, in the instruct model's own dtypes, so the record
+says whether it is exact. A weight that did not change is stored as -0.0, which changes nothing: not even the sign of a
+zero.
 
-Before anything is written, a sample of every layer is compared: a residual between models that are no relatives is noise, and is warned about with
-the evidence (`ancestry`).
+Before anything is written, a sample of every layer is compared: a residual between models that are no relatives is
+noise, and is warned about with the evidence (`ancestry`).
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ class Apply(Passless):
 
         if len(models) == 2:
             return Sum(1, [(self.scale, 2, None)])
-        # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a wider difference is no sum
+        # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a wider difference
+        # is no sum
         return None if any(dtype.itemsize >= 4 for dtype in models[1:]) else Sum(1, [(-self.scale, 3, 2)])
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
@@ -137,7 +140,12 @@ def _difference(block: Block, instruct: Operand, base: Operand) -> Operand:
 
 
 def prepare_extract(
-    instruct: Name, base: Name, *, dtype: str = "float32", policies: Policies | None = None, adapter_base: Name | None = None
+    instruct: Name,
+    base: Name,
+    *,
+    dtype: str = "float32",
+    policies: Policies | None = None,
+    adapter_base: Name | None = None,
 ) -> Prepared:
     """Checks and plans `instruct - base`. Either may be an adapter.
 
@@ -145,7 +153,8 @@ def prepare_extract(
         instruct: the tuned model.
         base: what it was tuned from.
         dtype: of the residual; "float32" is exact (see above), "bfloat16" takes half the space.
-        policies: what to do where the two differ. With `vocabulary: keep` a row that the base lacks is the instruct model's own.
+        policies: what to do where the two differ. With `vocabulary: keep` a row that the base lacks is the instruct
+            model's own.
         adapter_base: the model that adapters belong to; default: the base.
 
     Raises:
@@ -155,17 +164,34 @@ def prepare_extract(
 
     sources = [open_source(base), open_source(instruct, base=adapter_base if adapter_base is not None else base)]
     plan = make_plan(
-        sources, ["base", "instruct"], layout=1, base=0, policies=policies or Policies(), dtype=dtype_named(dtype), stem=STEM, vocabulary_of=1,
+        sources,
+        ["base", "instruct"],
+        layout=1,
+        base=0,
+        policies=policies or Policies(),
+        dtype=dtype_named(dtype),
+        stem=STEM,
+        vocabulary_of=1,
         lacking_rows="zeros",
-    )  # fmt: skip
+    )
     return Prepared(
-        command="residual extract", plan=_warned(plan, 0, 1), recipe=Extract(), slots=Slots(base=0, models=(1,)),
-        request={"dtype": dtype, "policies": policies or Policies()}, companions=companions_of(plan, 1, 1),
-    )  # fmt: skip
+        command="residual extract",
+        plan=_warned(plan, 0, 1),
+        recipe=Extract(),
+        slots=Slots(base=0, models=(1,)),
+        request={"dtype": dtype, "policies": policies or Policies()},
+        companions=companions_of(plan, 1, 1),
+    )
 
 
 def prepare_apply(
-    residual: Name, base: Name, *, scale: float = 1.0, dtype: str | None = None, policies: Policies | None = None, tokenizer: str = "residual"
+    residual: Name,
+    base: Name,
+    *,
+    scale: float = 1.0,
+    dtype: str | None = None,
+    policies: Policies | None = None,
+    tokenizer: str = "residual",
 ) -> Prepared:
     """Checks and plans `base + scale * residual`.
 
@@ -175,8 +201,8 @@ def prepare_apply(
         scale: factor on the residual; 1 in the paper.
         dtype: of floating-point tensors; None: the base's.
         policies: what to do where the two differ.
-        tokenizer: whose vocabulary, tokenizer, chat template and generation configuration the output takes: "residual" (the instruct parent's)
-            or "base".
+        tokenizer: whose vocabulary, tokenizer, chat template and generation configuration the output takes: "residual"
+            (the instruct parent's) or "base".
 
     Raises:
         ConfigError, ModelError, ShapeError: see `prepare_merge`.
@@ -184,11 +210,21 @@ def prepare_apply(
     _check(scale=scale, tokenizer=tokenizer, known=("residual", "base"))
     if not any(local_folder(residual).glob(f"{STEM}*.safetensors")):
         raise ModelError(
-            f"Expected a residual (residual.safetensors) in {residual}, found another kind of checkpoint. Make one with 'holdfast residual "
+            f"Expected a residual (residual.safetensors) in {residual}, found another kind of checkpoint. Make one "
+            f"with 'holdfast residual "
             "extract', or give --instruct and --old_base to do both in one pass."
         )
     sources = [open_source(base), _partial(_opened(residual), open_source(base))]
-    return _applied(sources, ["base", "residual"], scale, dtype, policies, 1 if tokenizer == "residual" else 0, {"tokenizer": tokenizer}, minus=None)
+    return _applied(
+        sources,
+        ["base", "residual"],
+        scale,
+        dtype,
+        policies,
+        1 if tokenizer == "residual" else 0,
+        {"tokenizer": tokenizer},
+        minus=None,
+    )
 
 
 def _opened(residual: Name) -> Source:
@@ -197,7 +233,8 @@ def _opened(residual: Name) -> Source:
     said = _record(source.folder).get("audit", {}).get("remainders")
     if said is not None and said != whole.elements:
         raise ModelError(
-            f"{residual} was written with {said:,} remainders (*{SUFFIX}) and has {whole.elements:,}: files are missing. Copy the whole folder again."
+            f"{residual} was written with {said:,} remainders (*{SUFFIX}) and has {whole.elements:,}: files are "
+            f"missing. Copy the whole folder again."
         )
     return whole if whole.elements else source
 
@@ -241,55 +278,94 @@ def prepare_transfer(
         open_source(old_base),
     ]
     return _applied(
-        sources, ["base", "instruct", "old base"], scale, dtype, policies, 1 if tokenizer == "instruct" else 0, {"tokenizer": tokenizer}, minus=2
+        sources,
+        ["base", "instruct", "old base"],
+        scale,
+        dtype,
+        policies,
+        1 if tokenizer == "instruct" else 0,
+        {"tokenizer": tokenizer},
+        minus=2,
     )
 
 
-def extract_residual(instruct: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any) -> Built:
+def extract_residual(
+    instruct: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any
+) -> Built:
     """Writes `instruct - base` as a residual; see `prepare_extract` for what else it takes and raises."""
     return prepare_extract(instruct, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
 
 
-def apply_residual(residual: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any) -> Built:
+def apply_residual(
+    residual: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any
+) -> Built:
     """Writes `base + scale * residual`; see `prepare_apply` for what else it takes and raises."""
     return prepare_apply(residual, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
 
 
 def transfer_residual(
-    instruct: Name, old_base: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any
+    instruct: Name,
+    old_base: Name,
+    base: Name,
+    output_dir: Name,
+    *,
+    overwrite: bool = False,
+    sync: bool = True,
+    **request: Any,
 ) -> Built:
     """Writes `base + scale * (instruct - old_base)`; see `prepare_transfer` for what else it takes and raises."""
     return prepare_transfer(instruct, old_base, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
 
 
 def _applied(
-    sources: Sequence[Any], roles: Sequence[str], scale: float, dtype: str | None, policies: Policies | None, tokenizer: int,
-    request: dict[str, Any], *, minus: int | None,
-) -> Prepared:  # fmt: skip
+    sources: Sequence[Any],
+    roles: Sequence[str],
+    scale: float,
+    dtype: str | None,
+    policies: Policies | None,
+    tokenizer: int,
+    request: dict[str, Any],
+    *,
+    minus: int | None,
+) -> Prepared:
     from holdfast.checkpoints.dtypes import dtype as dtype_named
 
     plan = make_plan(
-        list(sources), list(roles), layout=0, base=None, policies=policies or Policies(), dtype=dtype_named(dtype) if dtype else None,
-        vocabulary_of=tokenizer, lacking_rows="zeros",
-    )  # fmt: skip
+        list(sources),
+        list(roles),
+        layout=0,
+        base=None,
+        policies=policies or Policies(),
+        dtype=dtype_named(dtype) if dtype else None,
+        vocabulary_of=tokenizer,
+        lacking_rows="zeros",
+    )
     plan = _warned(plan, minus, 1) if minus is not None else plan
     return Prepared(
-        command="residual apply", plan=plan, recipe=Apply(scale=scale), slots=Slots(base=None, models=tuple(range(len(sources)))),
-        request={"dtype": dtype, "policies": policies or Policies(), **request}, companions=companions_of(plan, 0, tokenizer),
-    )  # fmt: skip
+        command="residual apply",
+        plan=plan,
+        recipe=Apply(scale=scale),
+        slots=Slots(base=None, models=tuple(range(len(sources)))),
+        request={"dtype": dtype, "policies": policies or Policies(), **request},
+        companions=companions_of(plan, 0, tokenizer),
+    )
 
 
 def _partial(residual: Source, base: Source) -> Source:
-    """The residual without what it holds whole, because its own base lacked it, where this base has it: there is no difference to add there."""
+    """The residual without what it holds whole, because its own base lacked it, where this base has it: there is no
+    difference to add there."""
     copied = _record(residual.folder).get("copied", {}).get("instruct", [])
     whole = [name for name in copied if name in base.entries and name in residual.entries]
     return Alias(residual, without=whole) if whole else residual
 
 
 def _warned(plan: Plan, base: int, tuned: int) -> Plan:
-    """The plan with the evidence on whether the two are base and fine-tune, and a note where they do not look like it."""
+    """The plan with the evidence on whether the two are base and fine-tune, and a note where they do not look like
+    it."""
     found = ancestry(plan.sources[base], plan.sources[tuned])
-    return dataclasses.replace(plan, notes=(*plan.notes, *warnings_of(found, plan.roles[tuned], plan.roles[base])), ancestry=found)
+    return dataclasses.replace(
+        plan, notes=(*plan.notes, *warnings_of(found, plan.roles[tuned], plan.roles[base])), ancestry=found
+    )
 
 
 def _check(*, scale: float, tokenizer: str, known: Sequence[str]) -> None:

@@ -1,6 +1,8 @@
-"""Where the engine gets its tensors from: a folder of safetensors, or a view of one (an adapter merged on the fly, rows in another order).
+"""Where the engine gets its tensors from: a folder of safetensors, or a view of one (an adapter merged on the fly, rows
+in another order).
 
-A source knows its tensors by name and hands out any stretch of one as an `Operand`. Sources are read by several threads at once.
+A source knows its tensors by name and hands out any stretch of one as an `Operand`. Sources are read by several threads
+at once.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Source(Protocol):
         Args:
             name: a key of `entries`.
             start, stop: elements, 0 <= start <= stop <= size.
-            buffer: 1-D uint8, at least `(stop - start) * itemsize` bytes; a stored tensor's raw elements come in its memory.
+            buffer: 1-D uint8, at least `(stop - start) * itemsize` bytes; a stored tensor's raw elements come in its
+                memory.
 
         Returns:
             `[stop - start]` in the entry's dtype, or float32 where the source computes the values.
@@ -86,7 +89,8 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def config_of(source: Source) -> dict[str, Any]:
-    """The model's configuration: of the folder itself, or of what the source is a view of (an adapter's folder has none)."""
+    """The model's configuration: of the folder itself, or of what the source is a view of (an adapter's folder has
+    none)."""
     own = getattr(source, "config", None)
     if isinstance(own, dict):
         return own

@@ -1,11 +1,13 @@
 """Vocabularies that differ: rows of embeddings and heads are matched by TOKEN, through both tokenizers.
 
-Row i of one model and row i of another belong together only where both tokenizers give the same token the number i. So the rows of a model are put
-into the order of the model that the output looks like (the layout); a view does that while reading, nothing is copied. Rows that no token
-uses (embeddings are padded to round sizes) match by their number where both sides have no token there.
+Row i of one model and row i of another belong together only where both tokenizers give the same token the number i. So
+the rows of a model are put into the order of the model that the output looks like (the layout); a view does that while
+reading, nothing is copied. Rows that no token uses (embeddings are padded to round sizes) match by their number where
+both sides have no token there.
 
-Tokenizers are read as JSON: `tokenizer.json`, or `vocab.json` / `vocab.txt` with added tokens. SentencePiece models without a `tokenizer.json` and
-tiktoken files are not read. Merges and normalisation are not looked at: two tokenizers with the same tokens count as the same vocabulary.
+Tokenizers are read as JSON: `tokenizer.json`, or `vocab.json` / `vocab.txt` with added tokens. SentencePiece models
+without a `tokenizer.json` and tiktoken files are not read. Merges and normalisation are not looked at: two tokenizers
+with the same tokens count as the same vocabulary.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "embeddings", "shared")
 """Modules that hold one row a token of the input."""
 HEADS = ("lm_head", "embed_out", "output", "output_layer", "head", "ff_out", "decoder", "predictions")
-"""Modules that hold one row a token of the output. The general names among them count only with exactly the vocabulary's rows."""
+"""Modules that hold one row a token of the output. The general names among them count only with exactly the
+vocabulary's rows."""
 FILES = (
     "tokenizer.json",
     "vocab.json",
@@ -54,22 +57,32 @@ def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) 
     """Names of the tensors with one row a token: embeddings, heads and their biases.
 
     Args:
-        config: the model's config.json; `vocab_size`, also of its text part, tells embeddings from others. It may be empty.
+        config: the model's config.json; `vocab_size`, also of its text part, tells embeddings from others. It may be
+            empty.
         entries: the checkpoint's tensors.
     """
     held = {name: parts for name in entries if len(parts := name.split(".")) >= 2 and parts[-1] in ("weight", "bias")}
-    rows = {entries[n].shape[0] for n, parts in held.items() if parts[-2] in EMBEDDINGS and parts[-1] == "weight" and len(entries[n].shape) == 2}
+    rows = {
+        entries[n].shape[0]
+        for n, parts in held.items()
+        if parts[-2] in EMBEDDINGS and parts[-1] == "weight" and len(entries[n].shape) == 2
+    }
     said = config_value(config, "vocab_size")
     if isinstance(said, int) and (said in rows or not rows):
         rows = {said}
-    return [n for n, parts in held.items() if parts[-2] in EMBEDDINGS + HEADS and entries[n].shape and entries[n].shape[0] in rows]
+    return [
+        n
+        for n, parts in held.items()
+        if parts[-2] in EMBEDDINGS + HEADS and entries[n].shape and entries[n].shape[0] in rows
+    ]
 
 
-# -------------------------------------------------------------------------------------------------------------- tokenizers
+# ----------------------------------------------------------------------------------------------------------- tokenizers
 
 
 def vocabulary(folder: str | Path) -> dict[str, int] | None:
-    """Token: number, of the tokenizer in a folder; None where there is none that can be read (`why_unreadable` says why).
+    """Token: number, of the tokenizer in a folder; None where there is none that can be read (`why_unreadable` says
+    why).
 
     Raises:
         ModelError: a tokenizer file is damaged.
@@ -98,7 +111,8 @@ def why_unreadable(folder: str | Path) -> str:
     if not found:
         return f"{folder} has no tokenizer; put the one of its model there"
     return (
-        f"{folder} has only {', '.join(found)}, whose tokens cannot be read here; save it as tokenizer.json once with transformers: "
+        f"{folder} has only {', '.join(found)}, whose tokens cannot be read here; save it as tokenizer.json once with "
+        f"transformers: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
 
@@ -109,14 +123,17 @@ def same_tokenizer_files(one: str | Path, other: str | Path) -> bool:
     here, there = ([name for name in FILES if (folder / name).is_file()] for folder in (one, other))
     if not here or here != there:
         return False
-    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in here) and _declared(one) == _declared(other)
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in here) and _declared(one) == _declared(
+        other
+    )
 
 
 def _from_tokenizer_json(path: Path) -> dict[str, int]:
     content = path.read_bytes()
     found = None
     if cut := _MERGES.search(content):
-        # the merges take most of the file and of the memory; everything needed comes before them as the tokenizers library writes it
+        # the merges take most of the file and of the memory; everything needed comes before them as the tokenizers
+        # library writes it
         try:
             found = json.loads(content[: cut.start()] + b"}}")
         except ValueError:
@@ -142,7 +159,11 @@ def _declared(folder: Path) -> dict[str, int]:
     decoder = _read_json(path).get("added_tokens_decoder")
     if not isinstance(decoder, dict):
         return {}
-    return {said["content"]: int(number) for number, said in decoder.items() if isinstance(said, dict) and "content" in said and number.isdigit()}
+    return {
+        said["content"]: int(number)
+        for number, said in decoder.items()
+        if isinstance(said, dict) and "content" in said and number.isdigit()
+    }
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -151,18 +172,23 @@ def _read_json(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError("expected a JSON object")
     except ValueError as error:
-        raise ModelError(f"Expected a tokenizer's file in {path}, but it cannot be read ({error}). Copy or download it again.") from None
+        raise ModelError(
+            f"Expected a tokenizer's file in {path}, but it cannot be read ({error}). Copy or download it again."
+        ) from None
     return found
 
 
 def _numbers(found: Mapping[str, Any], path: Path) -> dict[str, int]:
     wrong = [token for token, number in found.items() if not isinstance(number, int) or number < 0]
     if wrong:
-        raise ModelError(f"{path}: expected a number for every token, but {wrong[0]!r} has {found[wrong[0]]!r}. Copy or download it again.")
+        raise ModelError(
+            f"{path}: expected a number for every token, but {wrong[0]!r} has {found[wrong[0]]!r}. Copy or download "
+            f"it again."
+        )
     return dict(found)
 
 
-# ----------------------------------------------------------------------------------------------------------------- row maps
+# ------------------------------------------------------------------------------------------------------------- row maps
 
 
 @dataclass(frozen=True)
@@ -230,13 +256,16 @@ class RowMappedSource:
         source: what is looked at.
         rows: `[target rows]` int64, the source's row for each; -1: from `fallback`.
         names: the tensors it applies to.
-        fallback: a source in the TARGET's order, whose row of the same number stands in; None, or without that tensor: zeros.
+        fallback: a source in the TARGET's order, whose row of the same number stands in; None, or without that tensor:
+            zeros.
 
     Raises:
         ShapeError: tensors whose rows or columns do not fit; all of them.
     """
 
-    def __init__(self, source: Source, rows: NDArray[np.int64], names: Sequence[str], *, fallback: Source | None = None) -> None:
+    def __init__(
+        self, source: Source, rows: NDArray[np.int64], names: Sequence[str], *, fallback: Source | None = None
+    ) -> None:
         self.source, self.fallback = source, fallback
         self.label, self.folder = source.label, source.folder
         self._rows = np.asarray(rows, np.int64)
@@ -246,12 +275,17 @@ class RowMappedSource:
         for name in names:
             entry = source.entries[name]
             if not entry.shape or entry.shape[0] < needed:
-                problems.append(f"{name}: expected {needed} rows or more in {source.label}, got shape {list(entry.shape)}")
+                problems.append(
+                    f"{name}: expected {needed} rows or more in {source.label}, got shape {list(entry.shape)}"
+                )
                 continue
             entries[name] = entry._replace(shape=(len(self._rows), *entry.shape[1:]), offset=-1)
             other = fallback.entries.get(name) if fallback is not None else None
             if other is not None and other.shape != entries[name].shape:
-                problems.append(f"{name}: expected {list(entries[name].shape)} in {fallback.label if fallback else ''}, got {list(other.shape)}")
+                problems.append(
+                    f"{name}: expected {list(entries[name].shape)} in {fallback.label if fallback else ''}, got "
+                    f"{list(other.shape)}"
+                )
         self.entries: Mapping[str, Entry] = entries
         if problems:
             raise ShapeError("Rows cannot be matched:\n" + "\n".join(f"  - {p}" for p in problems))
@@ -259,10 +293,15 @@ class RowMappedSource:
     def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
         """See `Source.read`. float32 (float64) where the stretches are stored in different dtypes."""
         if name not in self._names or stop <= start:
-            return self.source.read(name, 0 if name in self._names else start, 0 if name in self._names else stop, buffer)
+            return self.source.read(
+                name, 0 if name in self._names else start, 0 if name in self._names else stop, buffer
+            )
         entry = self.entries[name]
         memory = buffer[: (stop - start) * entry.dtype.itemsize].view(entry.dtype.storage)
-        pieces = [(begin, self._piece(name, entry, memory[begin:end], *place)) for begin, end, place in self._stretches(entry, start, stop)]
+        pieces = [
+            (begin, self._piece(name, entry, memory[begin:end], *place))
+            for begin, end, place in self._stretches(entry, start, stop)
+        ]
         if all(piece.dtype is entry.dtype for _, piece in pieces):
             for begin, piece in pieces:
                 target = memory[begin : begin + len(piece.raw)]
@@ -286,7 +325,10 @@ class RowMappedSource:
         for i, j in pairwise(breaks):
             begin, end = max((first + i) * columns, start), min((first + j) * columns, stop)
             if rows[i] < 0:
-                place: tuple[Source | None, int] = (self.fallback if self.fallback and entry.name in self.fallback.entries else None, begin)
+                place: tuple[Source | None, int] = (
+                    self.fallback if self.fallback and entry.name in self.fallback.entries else None,
+                    begin,
+                )
             else:
                 place = (self.source, begin + (int(rows[i]) - first - i) * columns)
             found.append((begin - start, end - start, place))
@@ -297,11 +339,15 @@ class RowMappedSource:
             memory[:] = 0
             return Operand(memory, entry.dtype)
         stored = source.entries[name].dtype
-        room = memory.view(np.uint8) if stored.itemsize <= entry.dtype.itemsize else np.empty(len(memory) * stored.itemsize, np.uint8)
+        room = (
+            memory.view(np.uint8)
+            if stored.itemsize <= entry.dtype.itemsize
+            else np.empty(len(memory) * stored.itemsize, np.uint8)
+        )
         return source.read(name, first, first + len(memory), room)
 
 
-# ---------------------------------------------------------------------------------------------------------------- alignment
+# ------------------------------------------------------------------------------------------------------------ alignment
 
 
 def align_vocabularies(
@@ -318,18 +364,21 @@ def align_vocabularies(
 ) -> list[Source]:
     """Brings the vocabulary tensors of all sources into the rows of the layout.
 
-    A token that all have needs no policy, wherever its row lies, and neither does a row that no token uses. Of other rows: "error" adds a problem;
-    "keep" gives every source the layout's row; "zero" gives a source that lacks the row the base's (a delta of 0), and every source the
-    layout's where the base lacks it or there is no base. Tokens that the layout lacks are not in the output; a note says how many.
+    A token that all have needs no policy, wherever its row lies, and neither does a row that no token uses. Of other
+    rows: "error" adds a problem; "keep" gives every source the layout's row; "zero" gives a source that lacks the row
+    the base's (a delta of 0), and every source the layout's where the base lacks it or there is no base. Tokens that
+    the layout lacks are not in the output; a note says how many.
 
     Args:
         sources, roles: the checkpoints and what messages call them.
-        members: indices of those that the output is made of; others (Fisher information) get zeros where they lack a row.
+        members: indices of those that the output is made of; others (Fisher information) get zeros where they lack a
+            row.
         layout: index of the one whose rows the output has.
         base: index of the one that deltas are taken to, if any.
         policy: "error", "keep" or "zero".
         problems, notes: get sentences.
-        lacking: what stands in under "keep": "layout", the layout's row for all sources, or "zeros", for the one that lacks the row alone.
+        lacking: what stands in under "keep": "layout", the layout's row for all sources, or "zeros", for the one that
+            lacks the row alone.
 
     Returns:
         The sources, those that need it behind a `RowMappedSource`.
@@ -349,11 +398,20 @@ def align_vocabularies(
             reason = _doubt([(homes[i], source.folder), (homes[layout], sources[layout].folder)], known)
             if rows[i] == rows[layout]:
                 if homes[i] is not None or homes[layout] is not None:
-                    notes.append(f"{roles[i]} and {roles[layout]}: {reason}. Their {rows[i]} rows are taken to mean the same tokens.")
+                    notes.append(
+                        f"{roles[i]} and {roles[layout]}: {reason}. Their {rows[i]} rows are taken to mean the same "
+                        f"tokens."
+                    )
             elif policy == "error":
-                problems.append(f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}, and tokens cannot be matched: {reason}")
+                problems.append(
+                    f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}, and tokens cannot be "
+                    f"matched: {reason}"
+                )
             else:
-                notes.append(f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}: {reason}. Rows are matched by number.")
+                notes.append(
+                    f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}: {reason}. Rows are "
+                    f"matched by number."
+                )
         elif found.missing or found.extra:
             sentence = _difference(found, roles[i], roles[layout])
             if policy == "error":
@@ -366,14 +424,23 @@ def align_vocabularies(
         if not found.identity:
             maps[i] = found
             if by_token and not (found.missing or found.extra):
-                notes.append(f"The {rows[i]} vocabulary rows of {roles[i]} are read in the order of {roles[layout]}, which has {rows[layout]}.")
+                notes.append(
+                    f"The {rows[i]} vocabulary rows of {roles[i]} are read in the order of {roles[layout]}, which has "
+                    f"{rows[layout]}."
+                )
     if lacking == "zeros" and policy == "keep":
         return [RowMappedSource(s, maps[i].rows, names[i]) if i in maps else s for i, s in enumerate(sources)]
     return _views(list(sources), maps, names, members, layout, base, policy)
 
 
 def _views(
-    sources: list[Source], maps: dict[int, RowMap], names: list[list[str]], members: Sequence[int], layout: int, base: int | None, policy: str
+    sources: list[Source],
+    maps: dict[int, RowMap],
+    names: list[list[str]],
+    members: Sequence[int],
+    layout: int,
+    base: int | None,
+    policy: str,
 ) -> list[Source]:
     if not maps:
         return sources
@@ -402,9 +469,21 @@ def _home(folders: Sequence[Path]) -> Path | None:
     return next((folder for folder in reversed(folders) if any((folder / name).is_file() for name in FILES)), None)
 
 
-def _matched(target: Path | None, target_rows: int, source: Path | None, source_rows: int, known: dict[Path, dict[str, int] | None]) -> RowMap | None:
-    """Rows by token, or None where a tokenizer is missing or cannot be read. `known` keeps vocabularies between calls."""
-    if target is not None and source is not None and target_rows == source_rows and same_tokenizer_files(target, source):
+def _matched(
+    target: Path | None,
+    target_rows: int,
+    source: Path | None,
+    source_rows: int,
+    known: dict[Path, dict[str, int] | None],
+) -> RowMap | None:
+    """Rows by token, or None where a tokenizer is missing or cannot be read. `known` keeps vocabularies between
+    calls."""
+    if (
+        target is not None
+        and source is not None
+        and target_rows == source_rows
+        and same_tokenizer_files(target, source)
+    ):
         return row_map_by_number(target_rows, source_rows)
     for folder in (target, source):
         if folder is not None and folder not in known:

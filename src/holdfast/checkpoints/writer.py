@@ -1,9 +1,11 @@
-"""Writing a checkpoint folder: headers first, then every tensor's bytes at their place, from several threads, in any order.
+"""Writing a checkpoint folder: headers first, then every tensor's bytes at their place, from several threads, in any
+order.
 
-The folder is complete or absent. Files grow in a hidden folder beside the destination; each shard gets its name when its last byte is on the disk;
-at the end the hidden folder is renamed to the destination, which an earlier folder of that name leaves in the same moment. A run that was
-killed leaves the hidden folder; the same request goes on with the shards that were finished (its `key`, kept in `.lock`, says that it is the same).
-Only one process writes to a destination at a time, and only what this engine wrote is ever replaced.
+The folder is complete or absent. Files grow in a hidden folder beside the destination; each shard gets its name when
+its last byte is on the disk; at the end the hidden folder is renamed to the destination, which an earlier folder of
+that name leaves in the same moment. A run that was killed leaves the hidden folder; the same request goes on with the
+shards that were finished (its `key`, kept in `.lock`, says that it is the same). Only one process writes to a
+destination at a time, and only what this engine wrote is ever replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import open_descriptor
 from holdfast.errors import RunFolderError, StorageError
-from holdfast.results import write_json
+from holdfast.support.files import write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 
 WRITE_OUT = 33_554_432
-"""Bytes of a file after which the system is asked to begin putting them on the disk, so that little is left to wait for at the end."""
+"""Bytes of a file after which the system is asked to begin putting them on the disk, so that little is left to wait for
+at the end."""
 
 
 class Slot(NamedTuple):
@@ -68,9 +71,10 @@ class CheckpointWriter:
         key: fingerprint (hex) of everything that decides the bytes; a killed run with the same key is continued.
         metadata: free text for the headers.
         overwrite: replace a folder that this engine wrote. Without it an existing folder that is not empty is refused.
-        sync: put the content on the disk before it gets its name (fsync). Without it a power cut may lose what was reported as written, and a
-            killed run begins anew.
-        beside: name of a second file that belongs to each file and is written by the caller; a file without it does not count as finished.
+        sync: put the content on the disk before it gets its name (fsync). Without it a power cut may lose what was
+            reported as written, and a killed run begins anew.
+        beside: name of a second file that belongs to each file and is written by the caller; a file without it does not
+            count as finished.
 
     Raises:
         RunFolderError: the destination exists, cannot be written, or is being written by another process.
@@ -120,7 +124,8 @@ class CheckpointWriter:
         return self._of[name].file in self.finished
 
     def write(self, name: str, element: int, raw: np.ndarray) -> None:
-        """Stores `raw` (1-D, the tensor's storage dtype) from element `element` of the flattened tensor on. Safe to call from several threads.
+        """Stores `raw` (1-D, the tensor's storage dtype) from element `element` of the flattened tensor on. Safe to
+        call from several threads.
 
         Raises:
             StorageError: the disk is full or failed.
@@ -133,7 +138,8 @@ class CheckpointWriter:
         self.wrote(name, raw.nbytes)
 
     def place(self, name: str, byte: int) -> tuple[int, int]:
-        """Where a byte of a tensor belongs that is not written yet: an open descriptor, and the byte of its file. To be followed by `wrote`."""
+        """Where a byte of a tensor belongs that is not written yet: an open descriptor, and the byte of its file. To be
+        followed by `wrote`."""
         shard = self._of[name]
         return shard.descriptor, shard.offsets[name] + byte
 
@@ -184,9 +190,15 @@ class CheckpointWriter:
         self._release()
 
     def abandon(self, *, keep_finished: bool) -> bool:
-        """Gives up: removes what was written, or with `keep_finished` all but the finished shards. True when some were kept."""
+        """Gives up: removes what was written, or with `keep_finished` all but the finished shards. True when some were
+        kept."""
         self._syncer.shutdown(wait=True, cancel_futures=True)
-        kept = keep_finished and self.sync and not self.placed and any((self.staging / shard.file).is_file() for shard in self._shards)
+        kept = (
+            keep_finished
+            and self.sync
+            and not self.placed
+            and any((self.staging / shard.file).is_file() for shard in self._shards)
+        )
         for shard in self._shards:
             if shard.descriptor >= 0:
                 os.close(shard.descriptor)
@@ -204,7 +216,12 @@ class CheckpointWriter:
         same = os.pread(self._lock, 1024, 0) == self._key.encode()
         for shard in self._shards:
             path, beside = self.staging / shard.file, [self._beside(shard.file)] if self._beside is not None else []
-            if same and path.is_file() and path.stat().st_size == shard.size and all((self.staging / name).is_file() for name in beside):
+            if (
+                same
+                and path.is_file()
+                and path.stat().st_size == shard.size
+                and all((self.staging / name).is_file() for name in beside)
+            ):
                 self.finished.add(shard.file)
                 kept |= {shard.file, *beside}
             else:
@@ -218,7 +235,8 @@ class CheckpointWriter:
         free = shutil.disk_usage(self.staging).free
         if free < needed:
             raise StorageError(
-                f"{self.folder} needs {needed:,} bytes and the disk has {free:,} left. Free some space or choose another folder; nothing was lost."
+                f"{self.folder} needs {needed:,} bytes and the disk has {free:,} left. Free some space or choose "
+                f"another folder; nothing was lost."
             )
         for shard in self._shards:
             if shard.file in self.finished:
@@ -243,7 +261,8 @@ class CheckpointWriter:
         total = sum(shard.size - len(shard.header) for shard in self._shards)
         weight_map = {name: shard.file for shard in self._shards for name in shard.offsets}
         write_json(
-            self.staging / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+            self.staging / f"{stem}.safetensors.index.json",
+            {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},
         )
 
     def _release(self) -> None:
@@ -257,15 +276,20 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
     """Refuses a destination that holds something already.
 
     Raises:
-        RunFolderError: it is a file, a mount point (which cannot be renamed), a folder that is not empty and `overwrite` was not asked for, or with
-            `overwrite` one that this engine did not write.
+        RunFolderError: it is a file, a mount point (which cannot be renamed), a folder that is not empty and
+            `overwrite` was not asked for, or with `overwrite` one that this engine did not write.
     """
     if folder.is_dir():
         if folder.is_mount():
-            raise RunFolderError(f"{folder} is where a disk is mounted, which cannot be replaced by a new folder. Name a folder inside it.")
+            raise RunFolderError(
+                f"{folder} is where a disk is mounted, which cannot be replaced by a new folder. Name a folder inside "
+                f"it."
+            )
         held = sorted(path.name for path in folder.iterdir())
         if held and not overwrite:
-            raise RunFolderError(f"{folder} exists and is not empty. Choose another folder, or add --overwrite to replace it.")
+            raise RunFolderError(
+                f"{folder} exists and is not empty. Choose another folder, or add --overwrite to replace it."
+            )
         if held and FILE not in held:
             raise RunFolderError(
                 f"{folder} was not written by this engine (no {FILE} in it) and is not replaced: {', '.join(held[:4])}"
@@ -277,7 +301,11 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
 
 def shard_names(stem: str, count: int) -> list[str]:
     """File names of `count` shards, as transformers writes them."""
-    return [f"{stem}.safetensors"] if count == 1 else [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    return (
+        [f"{stem}.safetensors"]
+        if count == 1
+        else [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    )
 
 
 def _lay_out(file: str, slots: Sequence[Slot], metadata: Mapping[str, str]) -> _Shard:
@@ -285,13 +313,23 @@ def _lay_out(file: str, slots: Sequence[Slot], metadata: Mapping[str, str]) -> _
     position, offsets = 0, {}
     # wide elements first, so that every tensor begins at a multiple of its element size
     for slot in sorted(slots, key=lambda s: -s.dtype.itemsize):
-        header[slot.name] = {"dtype": slot.dtype.name, "shape": list(slot.shape), "data_offsets": [position, position + slot.nbytes]}
+        header[slot.name] = {
+            "dtype": slot.dtype.name,
+            "shape": list(slot.shape),
+            "data_offsets": [position, position + slot.nbytes],
+        }
         offsets[slot.name] = position
         position += slot.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     content = len(text).to_bytes(8, "little") + text
-    return _Shard(file, content, len(content) + position, {name: len(content) + begin for name, begin in offsets.items()}, position)
+    return _Shard(
+        file,
+        content,
+        len(content) + position,
+        {name: len(content) + begin for name, begin in offsets.items()},
+        position,
+    )
 
 
 @contextlib.contextmanager
@@ -307,10 +345,12 @@ def disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise RunFolderError(
-                f"{folder} cannot be written ({error.strerror}). Choose a folder that you may write to; nothing was changed."
+                f"{folder} cannot be written ({error.strerror}). Choose a folder that you may write to; nothing was "
+                f"changed."
             ) from error
         raise StorageError(
-            f"Could not write {folder} ({error.strerror or error}). Free some space or choose another folder; inputs and earlier output are intact."
+            f"Could not write {folder} ({error.strerror or error}). Free some space or choose another folder; inputs "
+            f"and earlier output are intact."
         ) from error
 
 
@@ -331,7 +371,9 @@ def _locked(staging: Path, folder: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise RunFolderError(f"Another process is writing {folder} at this moment. Wait for it, or choose another folder.") from None
+        raise RunFolderError(
+            f"Another process is writing {folder} at this moment. Wait for it, or choose another folder."
+        ) from None
     except OSError:  # a file system without locks
         pass
     return descriptor
@@ -374,13 +416,16 @@ def _put_in_place(staging: Path, folder: Path, *, overwrite: bool) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            raise RunFolderError(f"{folder} has come into being meanwhile and is left as it is. Choose another folder.") from None
+            raise RunFolderError(
+                f"{folder} has come into being meanwhile and is left as it is. Choose another folder."
+            ) from None
     else:
         replace_folder(staging, folder)
 
 
 def replace_folder(staging: Path, folder: Path) -> None:
-    """Gives `staging` the name `folder`; what had it is in `staging` afterwards, or removed where the system cannot swap two names in one step."""
+    """Gives `staging` the name `folder`; what had it is in `staging` afterwards, or removed where the system cannot
+    swap two names in one step."""
     if not folder.exists():
         os.rename(staging, folder)
     elif not _exchange(staging, folder):

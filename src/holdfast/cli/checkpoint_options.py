@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
     from holdfast.checkpoints.plan import Plan, Policies
     from holdfast.checkpoints.sources import Source
-    from holdfast.results import LayerDistance
+    from holdfast.records.run import LayerDistance
 
 
 def missing_folders(names: Iterable[tuple[str, str]]) -> list[str]:
@@ -74,7 +74,9 @@ def policies_of(request: Request) -> Policies:
 def add_output(parser: RequestParser) -> None:
     """Options on what is written, and how."""
     group = parser.add_argument_group("output")
-    parser.one("output_dir", "FOLDER", "the folder to write; it is complete or absent, whatever happens meanwhile", group=group)
+    parser.one(
+        "output_dir", "FOLDER", "the folder to write; it is complete or absent, whatever happens meanwhile", group=group
+    )
     parser.switch("overwrite", "replace the folder if it is there and holdfast wrote it", group=group)
     parser.switch("dry_run", "check everything, show the plan, write nothing", group=group)
     parser.switch("json", "the plan (with --dry_run) or the outcome as JSON on stdout", group=group)
@@ -173,7 +175,10 @@ def _dry_run(prepared: Prepared, folder: Path, notes: Sequence[str], *, as_json:
         print_json(plan_record(prepared, folder, notes, estimate))
     needed, free = prepared.plan.bytes_written, free_bytes(folder)
     if free < needed:
-        raise StorageError(f"{folder} needs {size_text(needed)} and the disk has {size_text(free)} left. Free some space or choose another folder.")
+        raise StorageError(
+            f"{folder} needs {size_text(needed)} and the disk has {size_text(free)} left. Free some space or choose "
+            f"another folder."
+        )
     return 0
 
 
@@ -183,7 +188,8 @@ def announcement(prepared: Prepared, folder: Path, notes: Sequence[str]) -> list
     inputs = ", ".join(f"{role} {source.label}" for role, source in zip(plan.roles, plan.sources, strict=True))
     lines = [
         f"{prepared.command}: {method_text(prepared.recipe.identity())} of {inputs}",
-        f"  {contents(plan)}; reads {size_text(plan.bytes_read)}{_passes(plan)}; about {seconds_text(prepared.estimate())}",
+        f"  {contents(plan)}; reads {size_text(plan.bytes_read)}{_passes(plan)}; about "
+        f"{seconds_text(prepared.estimate())}",
     ]
     return lines + [f"  {_note(n)}" for n in (*notes, *plan.notes)]
 
@@ -192,15 +198,24 @@ def outcome(prepared: Prepared, built: Built) -> list[str]:
     """What came of it, in one line, and what is worth knowing."""
     written, seconds = prepared.plan.bytes_written, built.seconds["total"]
     speed = f" ({written / seconds / 1e9:.2f} GB/s)" if seconds > 0 else ""
-    lines = [f"Wrote {built.folder}: {size_text(written)} in {seconds_text(seconds)}{speed}, fingerprint {built.record['fingerprint']}"]
+    lines = [
+        f"Wrote {built.folder}: {size_text(written)} in {seconds_text(seconds)}{speed}, fingerprint "
+        f"{built.record['fingerprint']}"
+    ]
     if built.resumed:
-        lines.append(f"  went on from an earlier, interrupted run: {len(built.resumed)} of {len(prepared.plan.files)} files were there already")
+        lines.append(
+            f"  went on from an earlier, interrupted run: {len(built.resumed)} of {len(prepared.plan.files)} files "
+            f"were there already"
+        )
     inexact = (built.record.get("audit") or {}).get("inexact")
     if inexact == 0:
         lines.append("  exact: put back on its base with scale 1, it gives the tuned model bit for bit")
     elif inexact:
         total = prepared.plan.summary()["parameters"]
-        lines.append(f"  {inexact:,} of {total:,} values do not come back bit for bit when it is put back on its base; --dtype float64 is exact")
+        lines.append(
+            f"  {inexact:,} of {total:,} values do not come back bit for bit when it is put back on its base; --dtype "
+            f"float64 is exact"
+        )
     return lines
 
 
@@ -209,7 +224,9 @@ def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str], estimate: 
     plan, summary = prepared.plan, prepared.plan.summary()
     needed, free = plan.bytes_written, free_bytes(folder)
     rows = [(prepared.command.split()[-1], method_text(prepared.recipe.identity()))]
-    rows += [(role, f"{source.label}: {source_text(source)}") for role, source in zip(plan.roles, plan.sources, strict=True)]
+    rows += [
+        (role, f"{source.label}: {source_text(source)}") for role, source in zip(plan.roles, plan.sources, strict=True)
+    ]
     rows.append(("output", f"{folder}: {contents(plan)}"))
     rows.append(("layout", f"{plan.roles[plan.layout]} (names, dtypes, shards, configuration){_tokenizer(prepared)}"))
     matched = f"{summary['combined']} of {summary['tensors']} tensors are combined"
@@ -217,7 +234,9 @@ def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str], estimate: 
     rows.append(("policies", _policies(prepared)))
     rows += [("note" if i == 0 else "", _note(note)) for i, note in enumerate((*notes, *plan.notes))]
     rows.append(("reads", f"{size_text(plan.bytes_read)}{_passes(plan)}"))
-    rows.append(("disk", f"needs {size_text(needed)}, {size_text(free)} free" + ("" if needed <= free else ": NOT ENOUGH")))
+    rows.append(
+        ("disk", f"needs {size_text(needed)}, {size_text(free)} free" + ("" if needed <= free else ": NOT ENOUGH"))
+    )
     rows.append(("time", f"about {seconds_text(estimate)}"))
     return [row for row in rows if row[1]]
 
@@ -230,7 +249,10 @@ def plan_record(prepared: Prepared, folder: Path, notes: Sequence[str], estimate
         "dry_run": True,
         "method": prepared.recipe.identity(),
         "request": dict(prepared.request),
-        "inputs": [{"role": role, "name": source.label, **source_record(source)} for role, source in zip(plan.roles, plan.sources, strict=True)],
+        "inputs": [
+            {"role": role, "name": source.label, **source_record(source)}
+            for role, source in zip(plan.roles, plan.sources, strict=True)
+        ],
         "layout": plan.roles[plan.layout],
         "output_dir": folder,
         "plan": {**plan.summary(), "notes": [*notes, *plan.notes]},
@@ -245,7 +267,13 @@ def outcome_record(prepared: Prepared, built: Built) -> dict[str, Any]:
     record = {key: value for key, value in built.record.items() if key != "tensors"}
     seconds = built.seconds["total"]
     rate = prepared.plan.bytes_written / seconds / 1e9 if seconds > 0 else None
-    return {**record, "folder": built.folder, "seconds": built.seconds, "gigabytes_per_second": rate, "resumed": built.resumed}
+    return {
+        **record,
+        "folder": built.folder,
+        "seconds": built.seconds,
+        "gigabytes_per_second": rate,
+        "resumed": built.resumed,
+    }
 
 
 def print_ancestry(found: Sequence[LayerDistance], target: Console) -> None:
@@ -294,7 +322,10 @@ def source_record(source: Source) -> dict[str, Any]:
 def source_text(source: Source) -> str:
     """Counts of one input, for people."""
     found = source_record(source)
-    return f"{found['tensors']} tensors, {found['parameters']:,} parameters ({', '.join(found['dtypes'])}), {size_text(found['bytes'])}"
+    return (
+        f"{found['tensors']} tensors, {found['parameters']:,} parameters ({', '.join(found['dtypes'])}), "
+        f"{size_text(found['bytes'])}"
+    )
 
 
 def free_bytes(folder: Path) -> int:
@@ -349,7 +380,7 @@ def print_json(value: Any) -> None:
     """A value as JSON on stdout."""
     import json
 
-    from holdfast.results import to_jsonable
+    from holdfast.support.files import to_jsonable
 
     print(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
 

@@ -1,4 +1,5 @@
-"""`holdfast compare`: two evaluated models side by side, as a table, a page, a pull request's comment, and as a gate that a build can fail on."""
+"""`holdfast compare`: two evaluated models side by side, as a table, a page, a pull request's comment, and as a gate
+that a build can fail on."""
 
 from __future__ import annotations
 
@@ -13,12 +14,15 @@ from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_c
 from holdfast.cli.options import nearest
 from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import ConfigError, DataError, HoldfastError
-from holdfast.results import EvaluationFolder, EvaluationRecord, RunFolder, read_json
+from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
+from holdfast.records.run import RunFolder
+from holdfast.support.files import read_json
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.compare_folders import Compared, Matching
-    from holdfast.evaluation.gate import Aim, Rule
-    from holdfast.results import Comparison, Evaluation, GateOutcome, StageMatrix
+    from holdfast.evaluation.compare.folders import Compared, Matching
+    from holdfast.evaluation.compare.gate import Aim, Rule
+    from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+    from holdfast.records.evaluation import Evaluation
 
 DESCRIPTION = """\
 What changed between two models, paired question by question, and is it too much? Joins what both were measured on, and
@@ -62,7 +66,7 @@ def run(argv: list[str]) -> int:
     rules = _rules(request)
     request.check()
 
-    from holdfast.evaluation.gate import is_failed, judge, many_tests
+    from holdfast.evaluation.compare.gate import is_failed, judge, many_tests
 
     matching, aims, tasks = _prepare(request, sides, rules, asked)
     with stoppable():
@@ -74,11 +78,19 @@ def run(argv: list[str]) -> int:
     judged = {(g.suite, g.name, g.metric) for g in gates}
     found = _Found(
         sides=sides,
-        comparisons=[c for c in compared.comparisons if c.primary or asked.metrics == "all" or (c.suite, c.name, c.metric) in judged],
+        comparisons=[
+            c
+            for c in compared.comparisons
+            if c.primary or asked.metrics == "all" or (c.suite, c.name, c.metric) in judged
+        ],
         gates=gates,
         matrix=matrix,
         unmatched=[str(u) for u in compared.unmatched],
-        notes=[*(n for s in sides for n in s.notes), *compared.notes, *filter(None, [many_tests(gates, confidence=asked.confidence)])],
+        notes=[
+            *(n for s in sides for n in s.notes),
+            *compared.notes,
+            *filter(None, [many_tests(gates, confidence=asked.confidence)]),
+        ],
         failed=is_failed(gates, strict=asked.strict),
     )
     _write(found, asked, seconds=time.monotonic() - began)
@@ -90,13 +102,23 @@ def build_parser() -> RequestParser:
     parser = RequestParser(prog="holdfast compare", description=DESCRIPTION, epilog=EPILOG, usage="A B [options]")
     parser.words("models", "A B", "run folders, or models of 'holdfast evaluate'; see above")
     parser.values["fail_if"] = "many"
-    parser.add_argument("--fail_if", metavar="RULE", action="append", default=argparse.SUPPRESS, help="exit with 3 where the rule holds; repeatable")
+    parser.add_argument(
+        "--fail_if",
+        metavar="RULE",
+        action="append",
+        default=argparse.SUPPRESS,
+        help="exit with 3 where the rule holds; repeatable",
+    )
     parser.switch("strict", "rules that the interval leaves undecided fail too")
     parser.one("metrics", "primary|all", "the metric that leads each entry, or all (primary)")
     parser.one("confidence", "LEVEL", "of all intervals, between 0 and 1 (0.95)")
     parser.one("resamples", "N", "bootstrap draws (4000)")
     parser.one("seed", "N", "of the draws (0)")
-    parser.many("stages", "LABEL=TASK", "the task that each model after the first was trained on, in order: forgetting and transfer")
+    parser.many(
+        "stages",
+        "LABEL=TASK",
+        "the task that each model after the first was trained on, in order: forgetting and transfer",
+    )
     group = parser.add_argument_group("output", "in place of a file, - writes Markdown or JSON to stdout")
     parser.one("output_dir", "FOLDER", f"all of it: {', '.join(FILES.values())}", group=group)
     parser.one("html", "FILE.html", "a page with plots and the questions that flipped", group=group)
@@ -141,7 +163,9 @@ def _read_request(request: Request) -> _Asked:
         request.problems.append("--json and --markdown: only one of them can go to stdout")
     strict = request.on("strict")
     if strict and not request.has("fail_if"):
-        request.problems.append("--strict says how undecided rules count, but there is no rule: add --fail_if 'any drop > 2%' or the like")
+        request.problems.append(
+            "--strict says how undecided rules count, but there is no rule: add --fail_if 'any drop > 2%' or the like"
+        )
     return _Asked(
         metrics=request.choice("metrics", ("primary", "all"), "primary"),
         confidence=confidence,
@@ -165,7 +189,7 @@ def _stages(request: Request) -> list[tuple[str, str]]:
 
 
 def _rules(request: Request) -> list[Rule]:
-    from holdfast.evaluation.gate import parse_rules
+    from holdfast.evaluation.compare.gate import parse_rules
 
     try:
         return parse_rules(request.texts("fail_if"))
@@ -174,7 +198,7 @@ def _rules(request: Request) -> list[Rule]:
         return []
 
 
-# ------------------------------------------------------------------------------------------------------------ the models
+# ----------------------------------------------------------------------------------------------------------- the models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +226,19 @@ def _sides(request: Request, *, staged: bool) -> list[Side]:
     if len(found) != wanted and len(request.problems) == mistakes:
         got = f"got {len(found)}{': ' + ', '.join(s.label for s in found) if found else ''}"
         if staged:
-            request.problems.append(f"--stages names {stages} tasks, so expected {wanted} models (the start, and one after each stage), {got}")
+            request.problems.append(
+                f"--stages names {stages} tasks, so expected {wanted} models (the start, and one after each stage), "
+                f"{got}"
+            )
         else:
-            more = ". For a sequence of trainings add --stages; else name two" if len(found) > 2 else ", as in 'holdfast compare A B'"
-            listed = f": {', '.join(f'{words[0]}:{s.label}' for s in found)}" if len(words) == 1 and len(found) > 2 else ""
+            more = (
+                ". For a sequence of trainings add --stages; else name two"
+                if len(found) > 2
+                else ", as in 'holdfast compare A B'"
+            )
+            listed = (
+                f": {', '.join(f'{words[0]}:{s.label}' for s in found)}" if len(words) == 1 and len(found) > 2 else ""
+            )
             request.problems.append(f"expected two models, {got}{more}{listed}")
     return _distinct(found, words)
 
@@ -245,7 +278,10 @@ def find_models(word: str, *, alone: bool) -> list[Side]:
     if label or not folder.files():
         inside = sorted(p.name for p in path.iterdir() if p.is_dir() and _is_evaluated(p))
         listed = f" Inside are: {', '.join(str(path / name) for name in inside[:10])}." if inside else ""
-        raise ConfigError(f"expected a run (run.json), or what 'holdfast evaluate' wrote (evaluate.json), in {path}, found neither.{listed}")
+        raise ConfigError(
+            f"expected a run (run.json), or what 'holdfast evaluate' wrote (evaluate.json), in {path}, found "
+            f"neither.{listed}"
+        )
     return [Side(folder=folder, label=path.name)]
 
 
@@ -272,8 +308,15 @@ def _of_run(path: Path, label: str, *, alone: bool) -> list[Side]:
     if missing:
         advice = "Train with `evaluation:` entries, and without `before: false` for the start."
         raise ConfigError(f"{path}: nothing was measured of the run's {' and '.join(missing)} model. {advice}")
-    shown = {"start": f"{record.name}:start", "result": record.name} if len(names) == 1 else {"start": "start", "result": record.name}
-    return [Side(folder=run.evaluated(name), label=shown[name], notes=notes if i == 0 else ()) for i, name in enumerate(names)]
+    shown = (
+        {"start": f"{record.name}:start", "result": record.name}
+        if len(names) == 1
+        else {"start": "start", "result": record.name}
+    )
+    return [
+        Side(folder=run.evaluated(name), label=shown[name], notes=notes if i == 0 else ())
+        for i, name in enumerate(names)
+    ]
 
 
 def _of_output(path: Path, label: str, *, alone: bool) -> list[Side]:
@@ -283,20 +326,29 @@ def _of_output(path: Path, label: str, *, alone: bool) -> list[Side]:
     listed = ", ".join(f"{path}:{name}" for name in labels)
     if label and label not in labels:
         near = nearest(label, labels, count=1)
-        raise ConfigError(f"{path} has no model '{label}'.{f' Did you mean {path}:{near[0]}?' if near else ''} It has: {listed or 'none'}")
+        raise ConfigError(
+            f"{path} has no model '{label}'.{f' Did you mean {path}:{near[0]}?' if near else ''} It has: "
+            f"{listed or 'none'}"
+        )
     chosen = [label] if label else labels
     if not label and not alone and len(labels) != 1:
-        raise ConfigError(f"{path} holds {len(labels)} models: name the one to compare, {listed or 'once there is one'}")
+        raise ConfigError(
+            f"{path} holds {len(labels)} models: name the one to compare, {listed or 'once there is one'}"
+        )
     empty = [name for name in chosen if not EvaluationFolder(path / name).files()]
     if empty:
         raise ConfigError(
-            f"{path}: nothing was measured of {' and '.join(empty)} (the evaluation is {record.status}). The same command continues it."
+            f"{path}: nothing was measured of {' and '.join(empty)} (the evaluation is {record.status}). The same "
+            f"command continues it."
         )
     notes = () if record.status == "finished" else (f"{path}: the evaluation is {record.status}, not finished.",)
-    return [Side(folder=EvaluationFolder(path / name), label=name, notes=notes if i == 0 else ()) for i, name in enumerate(chosen)]
+    return [
+        Side(folder=EvaluationFolder(path / name), label=name, notes=notes if i == 0 else ())
+        for i, name in enumerate(chosen)
+    ]
 
 
-# -------------------------------------------------------------------------------------------------------------- the work
+# ------------------------------------------------------------------------------------------------------------- the work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,9 +370,9 @@ def _prepare(
     request: Request, sides: Sequence[Side], rules: Sequence[Rule], asked: _Asked
 ) -> tuple[Matching, list[Aim], list[tuple[str | None, str]]]:
     """Everything that can be wrong and is known before samples are read, all at once."""
-    from holdfast.evaluation.compare_folders import match_entries, read_evaluations
-    from holdfast.evaluation.continual import find_tasks
-    from holdfast.evaluation.gate import bind_rules
+    from holdfast.evaluation.compare.continual import find_tasks
+    from holdfast.evaluation.compare.folders import match_entries, read_evaluations
+    from holdfast.evaluation.compare.gate import bind_rules
 
     evaluations = []
     for side in (sides[0], sides[-1]):
@@ -351,8 +403,8 @@ def _task(word: str, start: Sequence[Evaluation]) -> tuple[str | None, str]:
 
 
 def _compare(sides: Sequence[Side], matching: Matching, asked: _Asked) -> Compared:
-    from holdfast.evaluation.compare_folders import compare_entries
-    from holdfast.progress import progress
+    from holdfast.evaluation.compare.folders import compare_entries
+    from holdfast.support.progress import progress
 
     with progress("Comparing", total=len(matching.pairs)) as advance:
         return compare_entries(
@@ -369,20 +421,20 @@ def _compare(sides: Sequence[Side], matching: Matching, asked: _Asked) -> Compar
 def _matrix(sides: Sequence[Side], tasks: Sequence[tuple[str | None, str]], asked: _Asked) -> StageMatrix | None:
     if not asked.stages:
         return None
-    from holdfast.evaluation.continual import stage_matrix
+    from holdfast.evaluation.compare.continual import stage_matrix
 
     stages = [sides[0].label, *(label for label, _ in asked.stages)]
     folders = [s.folder for s in sides]
     return stage_matrix(folders, tasks, stages, confidence=asked.confidence, resamples=asked.resamples, seed=asked.seed)
 
 
-# ------------------------------------------------------------------------------------------------------------ the output
+# ----------------------------------------------------------------------------------------------------------- the output
 
 
 def _write(found: _Found, asked: _Asked, *, seconds: float) -> None:
     """Files first, then the terminal: whoever reads the last line can open what it names."""
     from holdfast.reports.comparison_text import comparison_junit, comparison_markdown, print_comparison
-    from holdfast.results import write_bytes_atomic, write_json
+    from holdfast.support.files import write_bytes_atomic, write_json
 
     shared: dict[str, Any] = {"labels": found.labels, "gates": found.gates, "strict": asked.strict}
     text = {**shared, "unmatched": found.unmatched, "notes": found.notes, "matrix": found.matrix}
@@ -423,7 +475,7 @@ def _record(found: _Found, asked: _Asked, *, seconds: float) -> dict[str, Any]:
     import platform
 
     from holdfast import __version__
-    from holdfast.evaluation.gate import to_record
+    from holdfast.evaluation.compare.gate import to_record
 
     rounded = math.ceil(seconds * 1000) / 1000
     return {

@@ -10,7 +10,7 @@ from holdfast.cli.options import OptionParser, console
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.cost.estimate import CostEstimate
+    from holdfast.runs.cost.estimate import CostEstimate
 
 DESCRIPTION = """\
 What a run will cost, before anything runs: floating-point operations, memory by part, hours on named GPUs. Reads the
@@ -46,15 +46,33 @@ def build_parser() -> OptionParser:
     """The options of `holdfast cost` beside those of `holdfast train`."""
     parser = OptionParser(prog="holdfast cost", description=DESCRIPTION, epilog=EPILOG)
     parser.usage = "holdfast cost [CONFIG] [options]"
-    parser.add_argument("--config", metavar="FILE.yaml", help="a configuration of 'holdfast train', or a study; also without the option's name")
+    parser.add_argument(
+        "--config",
+        metavar="FILE.yaml",
+        help="a configuration of 'holdfast train', or a study; also without the option's name",
+    )
     parser.add_argument("--model", metavar="NAME", help="model_name_or_path: a folder with config.json, or a hub id")
-    parser.add_argument("--tokens", metavar="N", help="tokens of one epoch of the training data, such as 100M or 250_000")
+    parser.add_argument(
+        "--tokens", metavar="N", help="tokens of one epoch of the training data, such as 100M or 250_000"
+    )
     parser.add_argument("--epochs", metavar="E", help="num_train_epochs")
     parser.add_argument("--window", metavar="W", help="max_length: tokens of a row at most")
-    parser.add_argument("--mean_length", metavar="L", help="tokens of a document on average (without it, documents fill the window)")
-    parser.add_argument("--gpu", metavar="NAME", nargs="+", action="extend", help="GPUs to reckon with (A100-80GB, H100, RTX-4090); may be repeated")
-    parser.add_argument("--utilisation", metavar="U", help="share of a GPU's peak rate that is reached (0.4, an assumption)")
-    parser.add_argument("--json", metavar="FILE", help="the estimate as JSON; - for standard output, and nothing else there")
+    parser.add_argument(
+        "--mean_length", metavar="L", help="tokens of a document on average (without it, documents fill the window)"
+    )
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        help="GPUs to reckon with (A100-80GB, H100, RTX-4090); may be repeated",
+    )
+    parser.add_argument(
+        "--utilisation", metavar="U", help="share of a GPU's peak rate that is reached (0.4, an assumption)"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="the estimate as JSON; - for standard output, and nothing else there"
+    )
     return parser
 
 
@@ -79,20 +97,27 @@ def run(argv: list[str]) -> int:
         if getattr(own, name) is not None:
             rest += [f"--{key}", getattr(own, name)]
 
-    from holdfast.cost.estimate import UTILISATION, request_problems
-    from holdfast.cost.hardware import DEFAULT_GPUS
+    from holdfast.runs.cost.estimate import UTILISATION, request_problems
+    from holdfast.runs.cost.hardware import DEFAULT_GPUS
 
     gpus = own.gpu or list(DEFAULT_GPUS)
     utilisation = UTILISATION if numbers["utilisation"] is None else numbers["utilisation"]
-    problems += request_problems(tokens=numbers["tokens"], mean_length=numbers["mean_length"], gpus=gpus, utilisation=utilisation)
-    options = {"tokens": numbers["tokens"], "mean_length": numbers["mean_length"], "gpus": gpus, "utilisation": utilisation}
+    problems += request_problems(
+        tokens=numbers["tokens"], mean_length=numbers["mean_length"], gpus=gpus, utilisation=utilisation
+    )
+    options = {
+        "tokens": numbers["tokens"],
+        "mean_length": numbers["mean_length"],
+        "gpus": gpus,
+        "utilisation": utilisation,
+    }
     file = Path(own.config).expanduser() if own.config is not None else None
     if file is not None and _is_study(file):
         return _study(file, rest, options, problems, own.json)
-    from holdfast.cost.request import planned_settings
+    from holdfast.runs.cost.request import planned_settings
 
     settings, found = planned_settings(rest, file)
-    from holdfast.environment import quiet_libraries
+    from holdfast.support.environment import quiet_libraries
 
     with quiet_libraries():
         estimate = _estimated(settings, options, [*problems, *found], source=str(file) if file else None)
@@ -103,7 +128,7 @@ def run(argv: list[str]) -> int:
 
 
 def _tokens(text: str | None, problems: list[str]) -> float | None:
-    from holdfast.token_counts import read_tokens
+    from holdfast.support.token_counts import read_tokens
 
     try:
         return None if text is None else float(read_tokens(text.replace(",", "")))
@@ -120,9 +145,11 @@ def _number(name: str, text: str | None, problems: list[str]) -> float | None:
         return None
 
 
-def _estimated(settings: dict[str, Any], options: dict[str, Any], problems: Sequence[str], *, source: str | None) -> CostEstimate:
-    from holdfast.cost.estimate import estimate
-    from holdfast.cost.request import planned_config
+def _estimated(
+    settings: dict[str, Any], options: dict[str, Any], problems: Sequence[str], *, source: str | None
+) -> CostEstimate:
+    from holdfast.runs.cost.estimate import estimate
+    from holdfast.runs.cost.request import planned_config
 
     planned = planned_config(settings, data_needed=options["tokens"] is None, problems=problems, source=source)
     return estimate(planned.config, model=planned.model, autocast=planned.autocast, tf32=planned.tf32, **options)
@@ -134,30 +161,36 @@ def _write(path: str | None, record: Any) -> None:
 
         print_json(record)
     elif path is not None:
-        from holdfast.results import write_json
+        from holdfast.support.files import write_json
 
         target = console()
         target.print(f"JSON      {write_json(path, record)}", soft_wrap=True, markup=False, highlight=False)
 
 
-# ----------------------------------------------------------------------------------------------------------------- study
+# ---------------------------------------------------------------------------------------------------------------- study
 
 
 def _is_study(file: Path) -> bool:
-    from holdfast.training.settings_source import read_yaml
+    from holdfast.runs.settings_source import read_yaml
 
     return "vary" in read_yaml(file).values
 
 
 def _study(file: Path, rest: list[str], options: dict[str, Any], problems: list[str], json: str | None) -> int:
     """All trials of a study, each with its own settings, times the seeds."""
+    from holdfast.runs.settings_source import read_yaml
     from holdfast.studies.tradeoff.study import load_study
-    from holdfast.training.settings_source import read_yaml
 
     if rest:
-        problems.append(f"{rest[0]}: a study's trials have the settings of its file; options of 'holdfast train' go into its train: section.")
+        problems.append(
+            f"{rest[0]}: a study's trials have the settings of its file; options of 'holdfast train' go into its "
+            f"train: section."
+        )
     if small := read_yaml(file).values.get("small"):
-        problems.append(f"small: {small} builds its model and data when the study runs, in minutes on a CPU; there is nothing to reckon before.")
+        problems.append(
+            f"small: {small} builds its model and data when the study runs, in minutes on a CPU; there is nothing to "
+            f"reckon before."
+        )
     if problems:
         raise ConfigError(problems, source=str(file))
     study = load_study(file, prepared=True)
@@ -179,7 +212,9 @@ def _study(file: Path, rest: list[str], options: dict[str, Any], problems: list[
         "study": study.name,
         "runs": runs,
         "flops": together(lambda e: e.flops.total),
-        "gpu_hours": {gpu.gpu.name: together(lambda e, i=i: e.gpus[i].gpu_hours) for i, gpu in enumerate(reference.gpus)},
+        "gpu_hours": {
+            gpu.gpu.name: together(lambda e, i=i: e.gpus[i].gpu_hours) for i, gpu in enumerate(reference.gpus)
+        },
         "largest": largest.record(),
     }
     if json != "-":
@@ -187,19 +222,23 @@ def _study(file: Path, rest: list[str], options: dict[str, Any], problems: list[
         show(largest, target, title="The trial that needs most memory")
         lines = [
             "",
-            f"Study '{study.name}': {count} trials and direct fine-tuning, {seeds} seed{'s' if seeds != 1 else ''} each: {runs} runs, "
+            f"Study '{study.name}': {count} trials and direct fine-tuning, {seeds} seed{'s' if seeds != 1 else ''} "
+            f"each: {runs} runs, "
             f"{scaled(record['flops'])}FLOP in all",
             *(f"  {name:<12} {hours:,.1f} GPU-hours" for name, hours in record["gpu_hours"].items()),
         ]
         if drawn:
-            lines.append(f"  Trials are drawn as the study runs: each counts as the mean of {len(trials)} combinations at the ends of what varies.")
+            lines.append(
+                f"  Trials are drawn as the study runs: each counts as the mean of {len(trials)} combinations at the "
+                f"ends of what varies."
+            )
         lines.append("  Evaluations are not counted; a teacher that trials share (cached) makes the study cheaper.")
         target.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
     _write(json, record)
     return 0
 
 
-# ------------------------------------------------------------------------------------------------------------------ text
+# ----------------------------------------------------------------------------------------------------------------- text
 
 
 def show(estimate: CostEstimate, target: Any, *, title: str = "") -> None:
@@ -221,9 +260,19 @@ def show(estimate: CostEstimate, target: Any, *, title: str = "") -> None:
     kind = f"LoRA, {count(a.trainable)} parameters trained" if plan.use_peft else "all weights trained"
     out.line(f"{e.model}: {count(a.parameters)} parameters ({kind}, {precision})", "bold")
     experts = f", of {a.experts} experts {a.experts_used:g} a token" if a.experts else ""
-    out.line(f"          {count(a.multiplied)} of them multiply a token (layers and head{experts}), {count(a.embedding)} are looked up")
-    packing = {"bfd": "packed", "bfd_split": "packed, split", "wrapped": "packed, cut anywhere", "padding_free": "without padding"}
-    batch = f"{plan.rows} x {plan.accumulation} accumulated x {plan.processes} process{'es' if plan.processes != 1 else ''}"
+    out.line(
+        f"          {count(a.multiplied)} of them multiply a token (layers and head{experts}), {count(a.embedding)} "
+        f"are looked up"
+    )
+    packing = {
+        "bfd": "packed",
+        "bfd_split": "packed, split",
+        "wrapped": "packed, cut anywhere",
+        "padding_free": "without padding",
+    }
+    batch = (
+        f"{plan.rows} x {plan.accumulation} accumulated x {plan.processes} process{'es' if plan.processes != 1 else ''}"
+    )
     rows = f"{packing.get(plan.packing or '', 'padded')}, window {plan.window}"
     out.line(f"Data      {e.data}")
     out.line(f"Training  {count(work.tokens)} tokens, {work.steps:,} steps of {batch} ({rows})")
@@ -242,22 +291,51 @@ def show(estimate: CostEstimate, target: Any, *, title: str = "") -> None:
     ]
     cells = [[(name, ""), (f"{scaled(v)}FLOP", ""), (f"{v / flops.total:.1%}", "dim")] for name, v in parts if v]
     cells.append([("total", "bold"), (f"{scaled(flops.total)}FLOP", "bold"), ("", "")])
-    cells.append([("6 x parameters x tokens x epochs", "dim"), (f"{scaled(flops.paper)}FLOP", "dim"), (f"{flops.paper / flops.total:.1%}", "dim")])
+    cells.append(
+        [
+            ("6 x parameters x tokens x epochs", "dim"),
+            (f"{scaled(flops.paper)}FLOP", "dim"),
+            (f"{flops.paper / flops.total:.1%}", "dim"),
+        ]
+    )
     out.table("Operations", [("Part", False), ("Whole run", True), ("Share", True)], cells)
-    cells = [[(p.name, ""), (size(p.bytes), ""), (f"{p.where}: {p.note}" if p.where != "device" else p.note, "dim")] for p in memory.parts]
-    held = {"loss": "while the loss is computed", "backward": "as the backward begins", "end": "when all gradients are there"}
-    cells.append([("largest sum", "bold"), (size(memory.peak), "bold"), (f"{held[memory.phase]}; with context and gaps {size(memory.needed)}", "")])
+    cells = [
+        [(p.name, ""), (size(p.bytes), ""), (f"{p.where}: {p.note}" if p.where != "device" else p.note, "dim")]
+        for p in memory.parts
+    ]
+    held = {
+        "loss": "while the loss is computed",
+        "backward": "as the backward begins",
+        "end": "when all gradients are there",
+    }
+    cells.append(
+        [
+            ("largest sum", "bold"),
+            (size(memory.peak), "bold"),
+            (f"{held[memory.phase]}; with context and gaps {size(memory.needed)}", ""),
+        ]
+    )
     where = "Memory of one process" + (f" of {plan.processes} ({plan.sharding})" if plan.processes > 1 else "")
     out.table(where, [("Part", False), ("Size", True), ("What", False)], cells)
     cells = []
     for on in e.gpus:
         verdict = ("fits", "green") if on.fits else ("does not fit", "red")
-        cells.append([(on.gpu.name, ""), (f"{on.gpu.memory:g} GB", ""), verdict, (f"{on.gpu_hours:,.3g}", ""), (_wall(on.hours), "")])
+        cells.append(
+            [
+                (on.gpu.name, ""),
+                (f"{on.gpu.memory:g} GB", ""),
+                verdict,
+                (f"{on.gpu_hours:,.3g}", ""),
+                (_wall(on.hours), ""),
+            ]
+        )
     columns = [("GPU", False), ("Memory", True), ("", False), ("GPU-hours", True), ("Time", True)]
     out.table(f"At {e.utilisation:.0%} of the peak rate", columns, cells)
     for on in e.gpus:
         for number, line in enumerate(on.advice):
-            out.line(f"{on.gpu.name if number == 0 else '':<12}{'would fit with ' if 'nothing' not in line else ''}{line}")
+            out.line(
+                f"{on.gpu.name if number == 0 else '':<12}{'would fit with ' if 'nothing' not in line else ''}{line}"
+            )
     out.line()
     out.line("Assumed")
     for text in e.assumptions:

@@ -1,4 +1,5 @@
-"""`holdfast data`: from the files of public data sets and corpora to rows to train on, to articles made of them, and to news from the web."""
+"""`holdfast data`: from the files of public data sets and corpora to rows to train on, to articles made of them, and to
+news from the web."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.data.prepare.run import Preparation, Prepared
     from holdfast.data.synthesise import Plan, Settings, Synthesis, Synthesised
-    from holdfast.endpoint import Endpoint
+    from holdfast.support.endpoint import Endpoint
 
 _MONTHS = 24
 """Months that are listed; with more, years are."""
@@ -100,7 +101,8 @@ def run(argv: list[str]) -> int:
     step, *rest = argv
     if step not in STEPS:
         raise ConfigError(
-            f"expected 'holdfast data prepare', 'holdfast data synthesise' or 'holdfast data crawl', got '{step}'.{did_you_mean(step, STEPS)}"
+            f"expected 'holdfast data prepare', 'holdfast data synthesise' or 'holdfast data crawl', got "
+            f"'{step}'.{did_you_mean(step, STEPS)}"
         )
     return STEPS[step](rest)
 
@@ -110,7 +112,7 @@ def run(argv: list[str]) -> int:
 
 def run_prepare(argv: list[str]) -> int:
     """`holdfast data prepare`."""
-    from holdfast.environment import terminated_is_interrupted
+    from holdfast.support.environment import terminated_is_interrupted
 
     request = Request(prepare_parser(), argv)
     asked = read_preparation(request)
@@ -118,7 +120,10 @@ def run_prepare(argv: list[str]) -> int:
 
     from holdfast.data.prepare.run import prepare
 
-    with terminated_is_interrupted(), _stoppable("Stopped. Nothing was left half written; the same command begins anew."):
+    with (
+        terminated_is_interrupted(),
+        _stoppable("Stopped. Nothing was left half written; the same command begins anew."),
+    ):
         found = prepare(asked)
     show_prepared(asked, found)
     return 0
@@ -130,32 +135,69 @@ def prepare_parser() -> RequestParser:
 
     formats = "\n".join(f"  {name:<24}{one.about}\n{'':<26}-> {one.rows}" for name, one in FORMATS.items())
     usage = "FORMAT --input FILE... --output FILE.jsonl [options]"
-    parser = RequestParser(prog="holdfast data prepare", description=PREPARE + formats, epilog=PREPARE_EPILOG, usage=usage)
+    parser = RequestParser(
+        prog="holdfast data prepare", description=PREPARE + formats, epilog=PREPARE_EPILOG, usage=usage
+    )
     parser.words("format", "FORMAT", "which data set's files these are")
     parser.many("input", "FILE", "the files, in the order to read them; of corpus also folders")
     parser.one("output", "FILE.jsonl", "the rows; never overwritten by another request")
     group = parser.add_argument_group("which rows")
     parser.one("limit", "N", "so many rows at most: the first, or with --seed a random sample of all", group=group)
-    parser.one("seed", "N", "shuffle; the same rows come out in the same order whatever the input's (order of the files)", group=group)
-    parser.one("heldout", "SHARE", "of the questions or documents, such as 0.01, that go to a file of their own", group=group)
-    parser.one("heldout_output", "FILE.jsonl", "where these go (OUTPUT's name with .heldout before .jsonl)", group=group)
-    parser.one("most_malformed", "SHARE", "of the records that may be malformed, and are left out then (0: any is an error)", group=group)
+    parser.one(
+        "seed",
+        "N",
+        "shuffle; the same rows come out in the same order whatever the input's (order of the files)",
+        group=group,
+    )
+    parser.one(
+        "heldout", "SHARE", "of the questions or documents, such as 0.01, that go to a file of their own", group=group
+    )
+    parser.one(
+        "heldout_output", "FILE.jsonl", "where these go (OUTPUT's name with .heldout before .jsonl)", group=group
+    )
+    parser.one(
+        "most_malformed",
+        "SHARE",
+        "of the records that may be malformed, and are left out then (0: any is an error)",
+        group=group,
+    )
     group = parser.add_argument_group("corpus")
     parser.one("after", "DATE", "only documents of this day or later, as 2023-12-01", group=group)
     parser.one("before", "DATE", "only documents before this day, which is not in the range itself", group=group)
-    parser.one("undated", "auto|keep|drop", "documents without a usable date (auto: dropped where --after or --before is given)", group=group)
+    parser.one(
+        "undated",
+        "auto|keep|drop",
+        "documents without a usable date (auto: dropped where --after or --before is given)",
+        group=group,
+    )
     parser.one("minimum_characters", "N", "shorter texts are left out (0: empty ones only)", group=group)
-    parser.one("near_duplicates", "SHARE", "similarity, such as 0.8, from which documents are one; the first published stays (off)", group=group)
+    parser.one(
+        "near_duplicates",
+        "SHARE",
+        "similarity, such as 0.8, from which documents are one; the first published stays (off)",
+        group=group,
+    )
     parser.switch("titles", "put the title in front of the text", group=group)
     parser.one("kind", "auto|text|rows|wet|fundus", "what the files are (auto: by ending and content)", group=group)
-    parser.one("text_column", "NAME", "where the text is (the first of text, plaintext, content, body, document)", group=group)
-    parser.one("date_column", "NAME", "where the date is (the first of date, publishing_date, published, ...)", group=group)
+    parser.one(
+        "text_column", "NAME", "where the text is (the first of text, plaintext, content, body, document)", group=group
+    )
+    parser.one(
+        "date_column", "NAME", "where the date is (the first of date, publishing_date, published, ...)", group=group
+    )
     group = parser.add_argument_group("stackexchange")
     parser.one("min_score", "N", "least score of a question, and of an answer", group=group)
     parser.many("tags", "TAG", "only questions with one of these", group=group)
-    parser.one("site", "HOST", "such as math.stackexchange.com: puts a link to the question into each row, as CC BY-SA asks", group=group)
+    parser.one(
+        "site",
+        "HOST",
+        "such as math.stackexchange.com: puts a link to the question into each row, as CC BY-SA asks",
+        group=group,
+    )
     group = parser.add_argument_group("quality")
-    parser.switch("questions", "the multiple-choice questions, for 'holdfast evaluate', in place of the articles", group=group)
+    parser.switch(
+        "questions", "the multiple-choice questions, for 'holdfast evaluate', in place of the articles", group=group
+    )
     return parser
 
 
@@ -167,7 +209,10 @@ def read_preparation(request: Request) -> Preparation:
     names = request.texts("format")
     if not names or (len(names) > 1 and not request.unknown):  # words after an unknown option may be its values
         said = f"{len(names)}: {', '.join(names)}" if names else "none"
-        request.problems.append(f"expected one format ({', '.join(FORMATS)}), got {said}, as in 'holdfast data prepare metamath --input ...'")
+        request.problems.append(
+            f"expected one format ({', '.join(FORMATS)}), got {said}, as in 'holdfast data prepare metamath --input "
+            f"...'"
+        )
     if not request.has("input"):
         request.problems.append("--input is missing: the files to read")
     output = request.required("output", "the .jsonl file to write")
@@ -199,7 +244,10 @@ def read_preparation(request: Request) -> Preparation:
         heldout_output=_path(request, "heldout_output"),
         most_malformed=request.number("most_malformed", 0.0),
     )
-    said_already = (*(() if names else ("expected one of the formats",)), *(() if request.has("input") else ("input:",)))
+    said_already = (
+        *(() if names else ("expected one of the formats",)),
+        *(() if request.has("input") else ("input:",)),
+    )
     _add(request, [problem for problem in asked.problems() if not problem.startswith(said_already)])
     return asked
 
@@ -238,19 +286,28 @@ def show_prepared(asked: Preparation, found: Prepared) -> None:
 
 
 def _add_documents(table: Table, counts: Mapping[str, Any]) -> None:
-    """What is counted of a corpus beside its rows: files, characters, dates, and documents a month (a year where there are many)."""
+    """What is counted of a corpus beside its rows: files, characters, dates, and documents a month (a year where there
+    are many)."""
     from holdfast.data.prepare.inputs import said
 
-    table.add_row(f"{sum(counts['kinds'].values()):,}", f"files read ({', '.join(f'{n:,} {kind}' for kind, n in counts['kinds'].items())})")
+    table.add_row(
+        f"{sum(counts['kinds'].values()):,}",
+        f"files read ({', '.join(f'{n:,} {kind}' for kind, n in counts['kinds'].items())})",
+    )
     if counts["other_files"]:
-        table.add_row(f"{sum(counts['other_files'].values()):,}", f"other files in the folders ({said(counts['other_files'])})")
+        table.add_row(
+            f"{sum(counts['other_files'].values()):,}", f"other files in the folders ({said(counts['other_files'])})"
+        )
     table.add_row(f"{counts['characters']:,}", "characters")
     if counts["malformed_dates"]:
         table.add_row(f"{counts['malformed_dates']:,}", "dates that cannot be used; their documents count as undated")
     if counts["undated"]:
         table.add_row(f"{counts['undated']:,}", "rows without a date")
     if counts["first_date"]:
-        table.add_row(f"{counts['documents'] - counts['undated']:,}", f"rows dated {counts['first_date']} to {counts['last_date']}")
+        table.add_row(
+            f"{counts['documents'] - counts['undated']:,}",
+            f"rows dated {counts['first_date']} to {counts['last_date']}",
+        )
     periods: dict[str, int] = {}
     for month, count in counts["months"].items():
         period = month if len(counts["months"]) <= _MONTHS else month[:4]
@@ -264,7 +321,7 @@ def _add_documents(table: Table, counts: Mapping[str, Any]) -> None:
 
 def run_synthesise(argv: list[str]) -> int:
     """`holdfast data synthesise`."""
-    from holdfast.environment import terminated_is_interrupted
+    from holdfast.support.environment import terminated_is_interrupted
 
     request = Request(synthesise_parser(), argv)
     asked, endpoint = read_synthesis(request)
@@ -285,7 +342,8 @@ def run_synthesise(argv: list[str]) -> int:
     counts = found.record["counts"]
     if counts["failed"] > most_failures * counts["prompts"]:
         raise HoldfastError(
-            f"{counts['failed']} of {counts['prompts']} requests failed for good (see {asked.ledger}), more than {most_failures:.0%} "
+            f"{counts['failed']} of {counts['prompts']} requests failed for good (see {asked.ledger}), more than "
+            f"{most_failures:.0%} "
             "(--most_failures). The same command asks for them again."
         )
     return 0
@@ -294,12 +352,19 @@ def run_synthesise(argv: list[str]) -> int:
 def synthesise_parser() -> RequestParser:
     """The options of `synthesise`."""
     usage = "--input FILE... --model NAME --base_url URL --output FILE.jsonl [options]"
-    parser = RequestParser(prog="holdfast data synthesise", description=SYNTHESISE, epilog=SYNTHESISE_EPILOG, usage=usage)
+    parser = RequestParser(
+        prog="holdfast data synthesise", description=SYNTHESISE, epilog=SYNTHESISE_EPILOG, usage=usage
+    )
     parser.many("input", "FILE", "rows of any layout that 'holdfast train' knows, .jsonl, .json or .parquet")
     parser.one("output", "FILE.jsonl", "the articles: text, and the hashes of the rows each was made of")
     parser.switch("dry_run", "count prompts, estimate tokens and cost; ask and write nothing")
     group = parser.add_argument_group("what is asked")
-    parser.one("prompt", "textbook|article|FILE", "for questions with answers, for documents, or a template of your own (textbook)", group=group)
+    parser.one(
+        "prompt",
+        "textbook|article|FILE",
+        "for questions with answers, for documents, or a template of your own (textbook)",
+        group=group,
+    )
     parser.one("per_article", "N", "rows in a prompt (3; 1 for article)", group=group)
     parser.one("variations", "N", "articles about the same rows, each with another focus (1)", group=group)
     parser.one("max_tokens", "N", "of a reply; what is cut there is not kept (3000)", group=group)
@@ -309,14 +374,28 @@ def synthesise_parser() -> RequestParser:
     group = parser.add_argument_group("the endpoint")
     parser.one("model", "NAME", "as the endpoint knows it", group=group)
     parser.one("base_url", "URL", "such as http://localhost:8000/v1 or https://api.openai.com/v1", group=group)
-    parser.one("api_key_variable", "VARIABLE", "environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)", group=group)
+    parser.one(
+        "api_key_variable",
+        "VARIABLE",
+        "environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)",
+        group=group,
+    )
     parser.one("workers", "N", "requests at once (8)", group=group)
     parser.one("timeout", "SECONDS", "for one attempt (300)", group=group)
     parser.one("attempts", "N", "for one request, with growing pauses between (6)", group=group)
-    parser.one("longest_wait", "SECONDS", "of these pauses, and of what the server asks for by Retry-After (120)", group=group)
-    parser.one("most_failures", "SHARE", "of the requests that may fail for good before the command does (0.05)", group=group)
+    parser.one(
+        "longest_wait", "SECONDS", "of these pauses, and of what the server asks for by Retry-After (120)", group=group
+    )
+    parser.one(
+        "most_failures", "SHARE", "of the requests that may fail for good before the command does (0.05)", group=group
+    )
     group = parser.add_argument_group("money, in USD")
-    parser.one("budget_usd", "USD", "for all sessions that write this output, what is on its way counted at its most (no bound)", group=group)
+    parser.one(
+        "budget_usd",
+        "USD",
+        "for all sessions that write this output, what is on its way counted at its most (no bound)",
+        group=group,
+    )
     parser.one("price_input", "USD", "a million tokens sent (0.15)", group=group)
     parser.one("price_output", "USD", "a million tokens received (0.60)", group=group)
     return parser
@@ -326,12 +405,14 @@ def read_synthesis(request: Request) -> tuple[Synthesis, Endpoint]:
     """What is asked for, and where; mistakes are added to the request's problems."""
     from holdfast.cli.endpoint_options import key_of
     from holdfast.data.synthesise import Synthesis
-    from holdfast.endpoint import Endpoint
+    from holdfast.support.endpoint import Endpoint
 
     if not request.has("input"):
         request.problems.append("--input is missing: files of rows, such as 'holdfast data prepare' writes")
     output = request.required("output", "the .jsonl file to write")
-    base_url = request.required("base_url", "the endpoint, such as http://localhost:8000/v1 or https://api.openai.com/v1")
+    base_url = request.required(
+        "base_url", "the endpoint, such as http://localhost:8000/v1 or https://api.openai.com/v1"
+    )
     variable, key = key_of(request, base_url, "api_key_variable")
     longest = request.number("longest_wait", 120.0)
     if longest < 0:
@@ -373,7 +454,8 @@ def _settings(request: Request) -> Settings:
             beside = [*PROMPTS, *(p.name for p in path.parent.glob("*") if path.parent.is_dir())]
             reason = getattr(error, "strerror", None) or error
             request.problems.append(
-                f"--prompt: expected textbook, article or a file with a template, got '{prompt}' ({reason}).{did_you_mean(path.name, beside)}"
+                f"--prompt: expected textbook, article or a file with a template, got '{prompt}' "
+                f"({reason}).{did_you_mean(path.name, beside)}"
             )
             template = "{material}"
         prompt = path.name
@@ -399,19 +481,26 @@ def show_plan(asked: Synthesis, found: Plan, endpoint: Endpoint) -> None:
     left, (price_input, price_output) = found.prompts - found.there, asked.prices
     say("Dry run: the request is sound; nothing was sent or written.")
     say(
-        f"rows: {found.rows:,}, {asked.settings.per_article} in a prompt, {asked.settings.variations} variation{'s'[: asked.settings.variations > 1]}"
+        f"rows: {found.rows:,}, {asked.settings.per_article} in a prompt, {asked.settings.variations} "
+        f"variation{'s'[: asked.settings.variations > 1]}"
     )
     say(f"prompts: {found.prompts:,}, of which {found.there:,} have a reply already; {left:,} to {endpoint.shown}")
     say(f"tokens: about {found.prompt_tokens:,} sent (4 characters a token), at most {found.most_tokens:,} received")
     if found.mean_tokens is not None:
         say(f"replies so far: {found.mean_tokens:,.0f} tokens on average")
-    said = f"cost: at most {found.most:,.2f} USD at {price_input:g} and {price_output:g} USD a million tokens sent and received"
+    said = (
+        f"cost: at most {found.most:,.2f} USD at {price_input:g} and {price_output:g} USD a million tokens sent "
+        f"and received"
+    )
     if found.likely is not None:
         said += f", about {found.likely:,.2f} with replies as long as so far"
     say(said + (f"; {found.spent:,.2f} USD were spent before" if found.spent else ""))
     if asked.budget is not None:
         remaining = max(0.0, asked.budget - found.spent)
-        say(f"budget: {asked.budget:,.2f} USD, {remaining:,.2f} left" + ("" if found.most <= remaining else "; it may end before the prompts do"))
+        say(
+            f"budget: {asked.budget:,.2f} USD, {remaining:,.2f} left"
+            + ("" if found.most <= remaining else "; it may end before the prompts do")
+        )
 
 
 def show_synthesised(asked: Synthesis, found: Synthesised) -> None:
@@ -422,11 +511,20 @@ def show_synthesised(asked: Synthesis, found: Synthesised) -> None:
     def say(line: str) -> None:
         out.print(line, soft_wrap=True, markup=False, highlight=False)
 
-    say(f"{counts['articles']:,} articles in {asked.output}, from {counts['prompts']:,} prompts ({found.asked:,} asked now)")
+    say(
+        f"{counts['articles']:,} articles in {asked.output}, from {counts['prompts']:,} prompts ({found.asked:,} "
+        f"asked now)"
+    )
     left_out = {name: counts[name] for name in ("cut", "refused", "short", "repeated", "failed", "unasked")}
     say("left out: " + ", ".join(f"{count:,} {name}" for name, count in left_out.items()))
-    say(f"tokens: {record['prompt_tokens']:,} sent and {record['completion_tokens']:,} received, as the endpoint counts them")
-    say(f"cost: {record['cost_usd']:,.4f} USD over all sessions" + (f", of {asked.budget:,.2f}" if asked.budget is not None else ""))
+    say(
+        f"tokens: {record['prompt_tokens']:,} sent and {record['completion_tokens']:,} received, as the endpoint "
+        f"counts them"
+    )
+    say(
+        f"cost: {record['cost_usd']:,.4f} USD over all sessions"
+        + (f", of {asked.budget:,.2f}" if asked.budget is not None else "")
+    )
     for note in found.notes:
         say(f"note: {note}")
 
@@ -441,7 +539,11 @@ def run_crawl(argv: list[str]) -> int:
     return data_crawl.run(argv)
 
 
-STEPS: dict[str, Callable[[list[str]], int]] = {"prepare": run_prepare, "synthesise": run_synthesise, "crawl": run_crawl}
+STEPS: dict[str, Callable[[list[str]], int]] = {
+    "prepare": run_prepare,
+    "synthesise": run_synthesise,
+    "crawl": run_crawl,
+}
 
 
 def _path(request: Request, name: str) -> Path | None:
@@ -468,11 +570,25 @@ def _stoppable(said: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _bar(budget: float | None) -> Iterator[Callable[[int, int, float], None]]:
     """A bar with the remaining time and the money so far on stderr, where somebody is watching."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = stderr_console()
     money = TextColumn("{task.fields[money]}")
-    columns: Sequence[Any] = (TextColumn("Writing articles"), BarColumn(), MofNCompleteColumn(), money, TimeElapsedColumn(), TimeRemainingColumn())
+    columns: Sequence[Any] = (
+        TextColumn("Writing articles"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        money,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     of = f" of {budget:,.2f}" if budget is not None else ""
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     row = bar.add_task("", total=None, money="")

@@ -38,7 +38,7 @@ dates
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast data crawl --help`."""
-    from holdfast.environment import terminated_is_interrupted
+    from holdfast.support.environment import terminated_is_interrupted
 
     request = Request(crawl_parser(), argv)
     if request.on("list_publishers"):
@@ -61,7 +61,9 @@ def crawl_parser() -> RequestParser:
     """The options of `crawl`."""
     usage = "--publishers NAME... --output FILE.jsonl [options]"
     parser = RequestParser(prog="holdfast data crawl", description=DESCRIPTION, epilog=EPILOG, usage=usage)
-    parser.many("publishers", "NAME", "publishers as us.TheNewYorker or TheNewYorker, countries as us, patterns as 'uk.The*'")
+    parser.many(
+        "publishers", "NAME", "publishers as us.TheNewYorker or TheNewYorker, countries as us, patterns as 'uk.The*'"
+    )
     parser.one("output", "FILE.jsonl", "the articles; grows with every session")
     parser.switch("list_publishers", "names what fundus knows, and ends")
     group = parser.add_argument_group("which articles")
@@ -70,8 +72,15 @@ def crawl_parser() -> RequestParser:
     parser.many("languages", "CODE", "of the text, such as en", group=group)
     parser.one("limit", "N", "articles in OUTPUT at most, over all sessions", group=group)
     group = parser.add_argument_group("how")
-    parser.one("timeout", "SECONDS", "end when no article came for so long (when all sources are exhausted)", group=group)
-    parser.one("delay", "SECONDS", "between two pages of a publisher; a longer pause that robots.txt asks for goes before it (1)", group=group)
+    parser.one(
+        "timeout", "SECONDS", "end when no article came for so long (when all sources are exhausted)", group=group
+    )
+    parser.one(
+        "delay",
+        "SECONDS",
+        "between two pages of a publisher; a longer pause that robots.txt asks for goes before it (1)",
+        group=group,
+    )
     return parser
 
 
@@ -106,7 +115,9 @@ def list_publishers() -> None:
     from holdfast.data.crawl import publishers
 
     known, out = publishers(), stdout_console()
-    keys, names = (max(len(text) for text in texts) for texts in zip(*((one.key, one.name) for one in known), strict=True))
+    keys, names = (
+        max(len(text) for text in texts) for texts in zip(*((one.key, one.name) for one in known), strict=True)
+    )
     for one in known:
         note = f" ({one.note})" if one.note else ""
         line = f"{one.key:<{keys}}  {one.name:<{names}}  {one.domain}  {' '.join(one.languages)}{note}"
@@ -127,7 +138,9 @@ def show(asked: Crawl, found: Crawled) -> None:
     table.add_column(overflow="fold")
     for name, count in found.kept.items():
         reasons = found.left_out.get(name, {})
-        left_out = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
+        left_out = ", ".join(
+            f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1])
+        )
         table.add_row(f"{count:,}", f"{name}{f' (not kept: {left_out})' if left_out else ''}")
     out.print(table, markup=False)
     ends = {
@@ -135,7 +148,9 @@ def show(asked: Crawl, found: Crawled) -> None:
         "limit": f"the limit of {asked.limit:,} is reached" if asked.limit is not None else "",
         "timeout": f"no article came for {asked.timeout:g} seconds" if asked.timeout is not None else "",
     }
-    say(f"{sum(found.kept.values()):,} articles were fetched, {found.total:,} are in {asked.output}; {ends[found.end]}.")
+    say(
+        f"{sum(found.kept.values()):,} articles were fetched, {found.total:,} are in {asked.output}; {ends[found.end]}."
+    )
     for note in found.notes:
         say(f"note: {note}")
 
@@ -150,17 +165,34 @@ def _stoppable(said: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bar(limit: int | None) -> Iterator[Callable[[int, Mapping[str, int]], None]]:
-    """A bar on stderr, where somebody is watching: articles so far, of the limit where there is one, and the time left to it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    """A bar on stderr, where somebody is watching: articles so far, of the limit where there is one, and the time left
+    to it."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = stderr_console()
     last = TextColumn("{task.fields[last]}")
-    columns: Sequence[Any] = (TextColumn("Fetching articles"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), last)
+    columns: Sequence[Any] = (
+        TextColumn("Fetching articles"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        last,
+    )
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     row = bar.add_task("", total=limit, last="")
 
     def report(total: int, kept: Mapping[str, int]) -> None:
-        said = ", ".join(f"{name} {count:,}" for name, count in sorted(kept.items(), key=lambda item: -item[1])[:3] if count)
+        said = ", ".join(
+            f"{name} {count:,}" for name, count in sorted(kept.items(), key=lambda item: -item[1])[:3] if count
+        )
         bar.update(row, completed=total, last=said)
 
     bar.start()

@@ -20,7 +20,7 @@ from holdfast.cli.request import Request, RequestParser
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
-    from holdfast.results import LayerDistance
+    from holdfast.records.run import LayerDistance
 
 DESCRIPTION = """\
 How far did the weights move? Reads both checkpoints once, compares all tensors that both have, and prints for every layer
@@ -47,7 +47,10 @@ def run(argv: list[str]) -> int:
     request = Request(build_parser(), argv)
     pair = request.texts("checkpoints")
     if len(pair) != 2:
-        request.problems.append(f"expected two checkpoints, got {len(pair)}{': ' + ', '.join(pair) if pair else ''}, as in 'holdfast distance A B'")
+        request.problems.append(
+            f"expected two checkpoints, got {len(pair)}{': ' + ', '.join(pair) if pair else ''}, as in 'holdfast "
+            f"distance A B'"
+        )
     per, sort = request.choice("per", PER, "layer"), request.choice("sort", SORT, "none")
     top, workers = request.whole("top", None, least=1), request.whole("workers", None, least=1)
     plot, target = request.text("plot", None), request.text("json", None)
@@ -58,7 +61,7 @@ def run(argv: list[str]) -> int:
     request.check()
 
     from holdfast.checkpoints.distance import distance
-    from holdfast.results import to_jsonable, write_json
+    from holdfast.support.files import to_jsonable, write_json
 
     with stoppable():
         found = distance(pair[0], pair[1], workers=workers)
@@ -74,7 +77,9 @@ def run(argv: list[str]) -> int:
         from holdfast.reports.distance_report import write_distance_report
 
         written = write_distance_report(to_jsonable(found), Path(plot))
-        (stderr_console() if target == "-" else stdout_console()).print(f"plot: {written}", soft_wrap=True, markup=False)
+        (stderr_console() if target == "-" else stdout_console()).print(
+            f"plot: {written}", soft_wrap=True, markup=False
+        )
     return 0
 
 
@@ -84,19 +89,27 @@ def show(found: CheckpointDistance, *, per: str, sort: str, top: int | None) -> 
 
     target = stdout_console()
     total = found.total
-    target.print(f"{found.start} -> {found.result}: {len(found.tensors)} tensors, {total.parameters:,} parameters\n", soft_wrap=True, markup=False)
+    target.print(
+        f"{found.start} -> {found.result}: {len(found.tensors)} tensors, {total.parameters:,} parameters\n",
+        soft_wrap=True,
+        markup=False,
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     table.add_column(per, overflow="fold")
     titles = ("shape", "dtypes") if per == "tensor" else ("parameters",)
     for title in (*titles, "L2", "relative", "cosine", "sign agreement"):
         table.add_column(title, justify="right", no_wrap=True)
-    rows: Sequence[TensorDistance | LayerDistance] = found.tensors if per == "tensor" else found.layers[:-1] if per == "layer" else ()
+    rows: Sequence[TensorDistance | LayerDistance] = (
+        found.tensors if per == "tensor" else found.layers[:-1] if per == "layer" else ()
+    )
     chosen = ordered(rows, sort)[:top]
     for row in chosen:
         table.add_row(*_cells(row))
     if chosen:
         table.add_section()
-    table.add_row("total", *(["", ""] if per == "tensor" else [f"{total.parameters:,}"]), *_figures(total), style="bold")
+    table.add_row(
+        "total", *(["", ""] if per == "tensor" else [f"{total.parameters:,}"]), *_figures(total), style="bold"
+    )
     target.print(table)
     if len(chosen) < len(rows):
         target.print(f"\n{len(chosen)} of {len(rows)} {per}s shown (--top)")
@@ -106,7 +119,8 @@ def show(found: CheckpointDistance, *, per: str, sort: str, top: int | None) -> 
 
 
 def ordered(rows: Sequence[Any], sort: str) -> list[Any]:
-    """Rows with what moved most first: largest norm, smallest cosine; by name in natural order; "none" leaves them. NaN comes last."""
+    """Rows with what moved most first: largest norm, smallest cosine; by name in natural order; "none" leaves them. NaN
+    comes last."""
     keys: dict[str, Callable[[Any], Any]] = {
         "none": lambda row: 0,
         "relative": lambda row: _last(-row.relative),
@@ -119,8 +133,12 @@ def ordered(rows: Sequence[Any], sort: str) -> list[Any]:
 
 def build_parser() -> RequestParser:
     """The options."""
-    parser = RequestParser(prog="holdfast distance", description=DESCRIPTION, epilog=EPILOG, usage="A B [options]", yaml=False)
-    parser.words("checkpoints", "A B", "the start and the result: folders, adapters (compared as merged into A) or hub ids")
+    parser = RequestParser(
+        prog="holdfast distance", description=DESCRIPTION, epilog=EPILOG, usage="A B [options]", yaml=False
+    )
+    parser.words(
+        "checkpoints", "A B", "the start and the result: folders, adapters (compared as merged into A) or hub ids"
+    )
     parser.one("per", "|".join(PER), "rows of the table (layer)")
     parser.one("sort", "|".join(SORT), "order of the rows: what moved most first, or by name (none: as in the model)")
     parser.one("top", "N", "show the first N rows only")
@@ -135,7 +153,12 @@ def _cells(row: Any) -> list[str]:
 
     if hasattr(row, "shape"):
         a, b = row.dtypes
-        return [escape(row.name), " x ".join(map(str, row.shape)) or "scalar", a if a == b else f"{a}, {b}", *_figures(row)]
+        return [
+            escape(row.name),
+            " x ".join(map(str, row.shape)) or "scalar",
+            a if a == b else f"{a}, {b}",
+            *_figures(row),
+        ]
     return [row.layer, f"{row.parameters:,}", *_figures(row)]
 
 

@@ -15,7 +15,8 @@ from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
-    from holdfast.results import Comparison, Evaluation, EvaluationRecord
+    from holdfast.records.comparison import Comparison
+    from holdfast.records.evaluation import Evaluation, EvaluationRecord
 
 DESCRIPTION = """\
 Measures models on suites of benchmarks, on held-out text, on what they say at the answer position. lm-evaluation-harness
@@ -106,8 +107,15 @@ def read_plan(request: Request) -> tuple[EvaluationPlan, list[str]]:
     names = request.texts("suite")
     mapping, problems = read_suites(names)
     request.problems += problems
-    for option, key in (("tasks", "task"), ("answers", "answers"), ("perplexity", "perplexity"), ("memorisation", "memorisation")):
-        mapping.setdefault("measured", []).extend({key: word} for text in request.texts(option) for word in _split(text))
+    for option, key in (
+        ("tasks", "task"),
+        ("answers", "answers"),
+        ("perplexity", "perplexity"),
+        ("memorisation", "memorisation"),
+    ):
+        mapping.setdefault("measured", []).extend(
+            {key: word} for text in request.texts(option) for word in _split(text)
+        )
     if not mapping["measured"]:
         del mapping["measured"]
     if not any(isinstance(v, list) and v for v in mapping.values()) and not request.unknown and not problems:
@@ -117,7 +125,9 @@ def read_plan(request: Request) -> tuple[EvaluationPlan, list[str]]:
             mapping[key] = request.number(key, None) if key == "confidence" else request.whole(key, None)
     allowed = bool(mapping.get("allow_code_execution")) or request.on("allow_code_execution")
     # entries that are skipped need no permission, so that one is asked for below
-    plan, problems = parse_evaluation({**{k: v for k, v in mapping.items() if v is not None}, "allow_code_execution": True})
+    plan, problems = parse_evaluation(
+        {**{k: v for k, v in mapping.items() if v is not None}, "allow_code_execution": True}
+    )
     request.problems += [p.removeprefix("evaluation.") for p in problems]
     plan, problems = changed(
         plan,
@@ -136,14 +146,16 @@ def read_plan(request: Request) -> tuple[EvaluationPlan, list[str]]:
     programs = [e.name for e in plan.entries if e.kind == "code"]
     if programs and not allowed:
         request.problems.append(
-            f"{', '.join(programs)}: runs programs that the model writes. Add --allow_code_execution to run them in the sandbox, "
+            f"{', '.join(programs)}: runs programs that the model writes. Add --allow_code_execution to run them in "
+            f"the sandbox, "
             f"or --skip {' '.join(programs)}"
         )
     return plan, names
 
 
 def _split(text: str) -> list[str]:
-    """Tasks may be separated by commas, as the harness has them; file names with commas stay whole where such a file exists."""
+    """Tasks may be separated by commas, as the harness has them; file names with commas stay whole where such a file
+    exists."""
     return [text] if Path(text).exists() else [part for part in text.split(",") if part]
 
 
@@ -155,7 +167,9 @@ def _pairs(request: Request, option: str) -> dict[str, str]:
     for text in request.texts(option):
         task, equals, file = text.partition("=")
         if not equals or not task or not file:
-            request.problems.append(f"--{option}: expected TASK=FILE, as in --{option} arc_easy=ARC-Easy.jsonl, got '{text}'")
+            request.problems.append(
+                f"--{option}: expected TASK=FILE, as in --{option} arc_easy=ARC-Easy.jsonl, got '{text}'"
+            )
         elif task in found:
             request.problems.append(f"--{option}: two files for {task}: {found[task]} and {file}")
         else:
@@ -176,7 +190,9 @@ def plan_lines(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Pat
             if getattr(entry, "data", None):
                 told.append(f"data {entry.data}")
             lines.append(f"  {suite if i == 0 else '':<11} {entry.name} ({', '.join(told)})")
-    lines += [f"  {'average' if i == 0 else '':<11} {a.name} of {len(a.members)} figures" for i, a in enumerate(plan.averages)]
+    lines += [
+        f"  {'average' if i == 0 else '':<11} {a.name} of {len(a.members)} figures" for i, a in enumerate(plan.averages)
+    ]
     return [*lines, f"  {'output':<11} {out}"]
 
 
@@ -185,12 +201,14 @@ Compare = Callable[[str, str], "list[Comparison]"]
 
 def comparer(out: Path, plan: EvaluationPlan) -> Compare:
     """A function that compares two models of OUT by their labels, each pair once: terminal and page say the same."""
-    from holdfast.evaluation.compare_folders import compare_folders
-    from holdfast.results import EvaluationFolder
+    from holdfast.evaluation.compare.folders import compare_folders
+    from holdfast.records.evaluation import EvaluationFolder
 
     @functools.cache
     def compare(first: str, label: str) -> list[Comparison]:
-        return compare_folders(EvaluationFolder(out / first), EvaluationFolder(out / label), confidence=plan.confidence, seed=plan.seed)[0]
+        return compare_folders(
+            EvaluationFolder(out / first), EvaluationFolder(out / label), confidence=plan.confidence, seed=plan.seed
+        )[0]
 
     return compare
 
@@ -200,22 +218,27 @@ def gather(
 ) -> tuple[dict[str, list[Evaluation]], dict[str, list[Comparison]]]:
     """The plan's evaluations by label, and every other model's comparison with the first."""
     from holdfast.evaluation.averages import SUITE
-    from holdfast.results import EvaluationFolder
+    from holdfast.records.evaluation import EvaluationFolder
 
     wanted = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
-    found = {label: [e for suite, name in wanted if (e := EvaluationFolder(out / label).find(suite, name)) is not None] for label in labels}
+    found = {
+        label: [e for suite, name in wanted if (e := EvaluationFolder(out / label).find(suite, name)) is not None]
+        for label in labels
+    }
     return found, {label: [c for c in compare(labels[0], label) if (c.suite, c.name) in wanted] for label in labels[1:]}
 
 
 def write_report(out: Path, record: EvaluationRecord, compare: Compare) -> Path:
     """Writes OUT/report.html with every model of the folder."""
     from holdfast.evaluation.session import PAGE
+    from holdfast.records.evaluation import EvaluationFolder
     from holdfast.reports.evaluation_report import write_evaluation_report
-    from holdfast.results import EvaluationFolder
 
     first, *others = labels = [m["label"] for m in record.models]
     folders = [EvaluationFolder(out / label) for label in labels]
-    return write_evaluation_report(out / PAGE, record, folders, comparisons={label: compare(first, label) for label in others})
+    return write_evaluation_report(
+        out / PAGE, record, folders, comparisons={label: compare(first, label) for label in others}
+    )
 
 
 def print_results(found: dict[str, list[Evaluation]], comparisons: dict[str, list[Comparison]], target: Any) -> None:
@@ -230,12 +253,24 @@ def print_results(found: dict[str, list[Evaluation]], comparisons: dict[str, lis
         for evaluation in evaluations:
             metric = evaluation.metrics[evaluation.primary]
             digits = decimals_for(metric.interval)
-            name = f"{evaluation.suite}/{evaluation.name}\n{evaluation.primary}, {'higher' if metric.higher_is_better else 'lower'} is better"
-            cells = [(name, ""), (number(metric.value, digits), "bold"), (interval_text(metric.interval, digits), "dim"), (f"{metric.n:,}", "dim")]
+            name = (
+                f"{evaluation.suite}/{evaluation.name}\n{evaluation.primary}, "
+                f"{'higher' if metric.higher_is_better else 'lower'} is better"
+            )
+            cells = [
+                (name, ""),
+                (number(metric.value, digits), "bold"),
+                (interval_text(metric.interval, digits), "dim"),
+                (f"{metric.n:,}", "dim"),
+            ]
             if comparisons and differences:
                 c = differences.get((evaluation.suite, evaluation.name))
                 tone = {"gained": "green", "lost": "red"}.get(c.verdict, "dim") if c else "dim"
-                shown = f"{number(c.difference, digits, sign=True)} {interval_text(c.interval, digits, sign=True)}\n" if c else ""
+                shown = (
+                    f"{number(c.difference, digits, sign=True)} {interval_text(c.interval, digits, sign=True)}\n"
+                    if c
+                    else ""
+                )
                 cells.append((f"{shown}{c.verdict}, p {p_value(c.p_value)}" if c else "", tone))
             rows.append(cells)
         columns = [("Measure", False), ("Value", True), ("Interval", True), ("n", True)]
@@ -254,20 +289,37 @@ def build_parser(*, with_suites: bool = False) -> RequestParser:
 
         shown = "\n".join(f"  {name:<32} {description_of(path)}" for name, path in shipped_suites().items())
     parser = RequestParser(
-        prog="holdfast evaluate", description=DESCRIPTION, epilog=EPILOG.replace("{suites}", shown), usage="MODEL [MODEL ...] --suite NAME [options]"
+        prog="holdfast evaluate",
+        description=DESCRIPTION,
+        epilog=EPILOG.replace("{suites}", shown),
+        usage="MODEL [MODEL ...] --suite NAME [options]",
     )
     parser.words("model", "MODEL", "folder, hub id, or LABEL=MODEL; the first is what the others are compared with")
     what = parser.add_argument_group("what to measure")
     parser.many("suite", "NAME", "shipped suites or YAML files, see below", group=what)
     parser.many("tasks", "TASK", "tasks and groups of lm-evaluation-harness, or task YAMLs", group=what)
-    parser.many("answers", "TASK", "the distribution at the answer position: mass on the options, entropy, calibration", group=what)
+    parser.many(
+        "answers",
+        "TASK",
+        "the distribution at the answer position: mass on the options, entropy, calibration",
+        group=what,
+    )
     parser.many("perplexity", "FILE", "held-out text, in any format that 'holdfast train' reads", group=what)
-    parser.many("memorisation", "FILE", "text of which it is counted how much the model would have said itself", group=what)
+    parser.many(
+        "memorisation", "FILE", "text of which it is counted how much the model would have said itself", group=what
+    )
     parser.many("skip", "ENTRY", "entries of the suites that are left out", group=what)
     how = parser.add_argument_group("how")
     parser.many("data", "TASK=FILE", "a local file in place of a task's data set", group=how)
-    parser.many("fewshot_data", "TASK=FILE", "a local file with its examples (else they come from the file of the questions)", group=how)
-    parser.one("limit", "N", "only the first N questions of each task (and subtask), the first N documents of texts", group=how)
+    parser.many(
+        "fewshot_data",
+        "TASK=FILE",
+        "a local file with its examples (else they come from the file of the questions)",
+        group=how,
+    )
+    parser.one(
+        "limit", "N", "only the first N questions of each task (and subtask), the first N documents of texts", group=how
+    )
     parser.one("num_fewshot", "N", "examples before each question, for all tasks (what suite and task say)", group=how)
     parser.switch("apply_chat_template", "put the questions in the tokenizer's chat template", group=how)
     parser.switch("allow_code_execution", "run programs that the model writes, in the sandbox", group=how)
@@ -275,7 +327,12 @@ def build_parser(*, with_suites: bool = False) -> RequestParser:
     parser.one("confidence", "C", "level of the intervals (0.95)", group=how)
     parser.one("seed", "N", "of examples, sampling and resampling (0)", group=how)
     where = parser.add_argument_group("where")
-    parser.one("output_dir", "FOLDER", "evaluations, one folder a model, and report.html; may be one of before (evaluated)", group=where)
+    parser.one(
+        "output_dir",
+        "FOLDER",
+        "evaluations, one folder a model, and report.html; may be one of before (evaluated)",
+        group=where,
+    )
     parser.one("cache", "FOLDER", "evaluations that several output folders share", group=where)
     parser.one("dtype", "auto|float32|bfloat16|float16", "of the weights (auto: as they were saved)", group=where)
     parser.one("device", "DEVICE", "such as cpu or cuda:1 (the first accelerator, else the CPU)", group=where)

@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
     if request.problems:
         request.check()
 
-    from holdfast.training.fisher import compute_fisher
+    from holdfast.runs.fisher import compute_fisher
 
     began, target = time.monotonic(), stdout_console()
 
@@ -50,7 +50,10 @@ def run(argv: list[str]) -> int:
     with stoppable():
         found = compute_fisher(**settings, say=say)
     size = sum(entry.size for entry in found.reader.entries.values())
-    say(f"{found.folder}: {size:,} parameters, {found.record['tokens']:,} trained tokens, {seconds_text(time.monotonic() - began)}")
+    say(
+        f"{found.folder}: {size:,} parameters, {found.record['tokens']:,} trained tokens, "
+        f"{seconds_text(time.monotonic() - began)}"
+    )
     return 0
 
 
@@ -77,7 +80,9 @@ def read_request(request: Request) -> dict[str, Any]:
 
 def build_parser() -> RequestParser:
     """The options."""
-    parser = RequestParser(prog="holdfast fisher", description=DESCRIPTION, epilog=EPILOG, usage="MODEL --data FILE [options]", yaml=False)
+    parser = RequestParser(
+        prog="holdfast fisher", description=DESCRIPTION, epilog=EPILOG, usage="MODEL --data FILE [options]", yaml=False
+    )
     parser.words("model", "MODEL", "folder or hub id")
     parser.one("data", "FILE", "file, folder or hub id, in any format that 'holdfast train' reads")
     parser.one("samples", "N", "samples of it, at most (256)")

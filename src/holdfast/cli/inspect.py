@@ -37,7 +37,9 @@ def run(argv: list[str]) -> int:
     request = Request(build_parser(), argv)
     folders = request.texts("folder")
     if len(folders) != 1:
-        request.problems.append(f"expected one folder, got {len(folders)}{': ' + ', '.join(folders) if folders else ''}")
+        request.problems.append(
+            f"expected one folder, got {len(folders)}{': ' + ', '.join(folders) if folders else ''}"
+        )
     workers, verify = request.whole("workers", None, least=1), request.on("verify")
     as_json = request.on("json")
     if not request.unknown:
@@ -45,7 +47,7 @@ def run(argv: list[str]) -> int:
     request.check()
 
     from holdfast.checkpoints.inspect import inspect
-    from holdfast.results import to_jsonable
+    from holdfast.support.files import to_jsonable
 
     with stoppable():
         found = inspect(folders[0], verify=verify, workers=workers)
@@ -77,7 +79,9 @@ def show(found: Inspection) -> None:
 
 def build_parser() -> RequestParser:
     """The options."""
-    parser = RequestParser(prog="holdfast inspect", description=DESCRIPTION, epilog=EPILOG, usage="FOLDER [--verify] [--json]", yaml=False)
+    parser = RequestParser(
+        prog="holdfast inspect", description=DESCRIPTION, epilog=EPILOG, usage="FOLDER [--verify] [--json]", yaml=False
+    )
     parser.words("folder", "FOLDER", "a checkpoint, an adapter or a residual (or a hub id)")
     parser.switch("verify", "read all bytes: NaN, infinities, fingerprints")
     parser.switch("json", "everything as JSON on stdout")
@@ -91,8 +95,18 @@ def _contents(found: Inspection) -> list[tuple[str, str]]:
     rows = [
         ("parameters", f"{found.parameters:,} in {found.tensors} tensors{layers}"),
         ("by kind", kinds),
-        *_many("dtypes", [f"{s.dtype}: {s.parameters:,} parameters in {s.tensors} tensors, {size_text(s.bytes)}" for s in found.dtypes]),
-        ("files", f"{len(found.files)} ({size_text(sum(f.bytes for f in found.files))}): {_few([f.name for f in found.files])}"),
+        *_many(
+            "dtypes",
+            [
+                f"{s.dtype}: {s.parameters:,} parameters in {s.tensors} tensors, {size_text(s.bytes)}"
+                for s in found.dtypes
+            ],
+        ),
+        (
+            "files",
+            f"{len(found.files)} ({size_text(sum(f.bytes for f in found.files))}): "
+            f"{_few([f.name for f in found.files])}",
+        ),
     ]
     if found.vocabulary:
         names = {"rows": "rows", "config": "in config.json", "tokens": "tokens in the tokenizer"}
@@ -108,24 +122,38 @@ def _origin(found: Inspection) -> list[tuple[str, str]]:
     if record:
         rows.append(("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}"))
         rows += _many("from", [_parent(parent) for parent in record.get("parents") or []])
-        rows.append(("when", f"{record.get('created')}, {', '.join(f'{k} {v}' for k, v in (record.get('versions') or {}).items())}"))
+        rows.append(
+            (
+                "when",
+                f"{record.get('created')}, {', '.join(f'{k} {v}' for k, v in (record.get('versions') or {}).items())}",
+            )
+        )
         rows.append(("fingerprint", str(record.get("fingerprint"))))
         inexact = (record.get("audit") or {}).get("inexact")
         if inexact is not None:
             rows.append(
-                ("exactness", f"{inexact:,} values do not come back bit for bit on the base" if inexact else "gives the tuned model bit for bit")
+                (
+                    "exactness",
+                    f"{inexact:,} values do not come back bit for bit on the base"
+                    if inexact
+                    else "gives the tuned model bit for bit",
+                )
             )
     if run:
         methods = [method_text(m) for m in run.get("retention") or []] or ["plain fine-tuning"]
         rows.append(("run", f"{run.get('name')} ({run.get('status')}), seed {run.get('seed')}"))
         rows.append(("retention", ", ".join(methods)))
-        rows.append(("from", " on ".join(str(run[k]["name"]) for k in ("model", "data") if (run.get(k) or {}).get("name"))))
+        rows.append(
+            ("from", " on ".join(str(run[k]["name"]) for k in ("model", "data") if (run.get(k) or {}).get("name")))
+        )
         rows.append(("when", f"{run.get('created')}, finished {run.get('finished')}"))
     return [row for row in rows if row[1]]
 
 
 def _parent(parent: dict[str, Any]) -> str:
-    return f"{parent.get('role')}: {parent.get('name')}" + (f" ({parent['fingerprint']})" if parent.get("fingerprint") else "")
+    return f"{parent.get('role')}: {parent.get('name')}" + (
+        f" ({parent['fingerprint']})" if parent.get("fingerprint") else ""
+    )
 
 
 def _indented(check: Check) -> str:

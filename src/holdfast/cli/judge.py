@@ -1,4 +1,5 @@
-"""`holdfast judge`: how often a language model prefers one model's answers to another's, through any OpenAI-compatible endpoint."""
+"""`holdfast judge`: how often a language model prefers one model's answers to another's, through any OpenAI-compatible
+endpoint."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import DataError, HoldfastError, Interrupted
 
 if TYPE_CHECKING:
-    from holdfast.endpoint import Endpoint
-    from holdfast.evaluation.answers_store import AnswerSet, GenerationSettings
-    from holdfast.evaluation.judge import Judged, JudgeSettings, Pair
-    from holdfast.evaluation.win_rate import WinRate
+    from holdfast.evaluation.judge.answers_store import AnswerSet, GenerationSettings
+    from holdfast.evaluation.judge.judge import Judged, JudgeSettings, Pair
+    from holdfast.evaluation.judge.win_rate import WinRate
+    from holdfast.support.endpoint import Endpoint
 
 DESCRIPTION = """\
 Which model gives the better answers? Shows a judge, a language model behind any OpenAI-compatible endpoint, the answers
@@ -53,7 +54,7 @@ def run(argv: list[str]) -> int:
     asked = read_request(request)
     request.check()
 
-    from holdfast.evaluation.judge import judge_pairs
+    from holdfast.evaluation.judge.judge import judge_pairs
 
     if request.on("dry_run"):
         return preview(asked)
@@ -90,13 +91,15 @@ class Asked:
 def read_request(request: Request) -> Asked:
     """What is asked for; mistakes are added to the request's problems."""
     from holdfast.cli.endpoint_options import key_of
-    from holdfast.endpoint import Endpoint
-    from holdfast.evaluation.answers_store import GenerationSettings, read_prompts
-    from holdfast.evaluation.judge import TEMPLATE, JudgeSettings
+    from holdfast.evaluation.judge.answers_store import GenerationSettings, read_prompts
+    from holdfast.evaluation.judge.judge import TEMPLATE, JudgeSettings
+    from holdfast.support.endpoint import Endpoint
 
     names = request.texts("answers")
     if len(names) != 1:
-        request.problems.append(f"expected one file of answers or one model, got {len(names)}{': ' + ', '.join(names) if names else ''}")
+        request.problems.append(
+            f"expected one file of answers or one model, got {len(names)}{': ' + ', '.join(names) if names else ''}"
+        )
     reference = request.required("reference", "the answers or the model to compare with")
     given = [("the candidate", names[0] if len(names) == 1 else ""), ("--reference", reference)]
     if not request.unknown:
@@ -113,7 +116,9 @@ def read_request(request: Request) -> Asked:
         max_tokens=request.whole("max_tokens", 8),
         top_logprobs=request.whole("top_logprobs", 20),
     )
-    base_url = request.required("base_url", "the endpoint, such as http://localhost:8000/v1 or https://api.openai.com/v1")
+    base_url = request.required(
+        "base_url", "the endpoint, such as http://localhost:8000/v1 or https://api.openai.com/v1"
+    )
     variable, key = key_of(request, base_url, "api_key_env")
     endpoint = Endpoint(
         base_url=base_url,
@@ -172,22 +177,40 @@ def build_parser() -> RequestParser:
     parser = RequestParser(prog="holdfast judge", description=DESCRIPTION, epilog=EPILOG, usage=usage)
     parser.words("answers", "ANSWERS|MODEL", "the candidate: a file of answers, or a model folder")
     parser.one("reference", "ANSWERS|MODEL", "what it is compared with")
-    parser.one("prompts", "FILE", "what to answer: a column instruction, prompt, question, turns or text (those of the reference's answers)")
+    parser.one(
+        "prompts",
+        "FILE",
+        "what to answer: a column instruction, prompt, question, turns or text (those of the reference's answers)",
+    )
     parser.one("limit", "N", "the first N prompts only")
     parser.one("output_dir", "FOLDER", "answers, judgements and result; a later run continues there")
     parser.switch("dry_run", "say how many requests there would be, send and write nothing")
     group = parser.add_argument_group("the judge")
     parser.one("judge_model", "NAME", "its name, as the endpoint knows it", group=group)
     parser.one("base_url", "URL", "the endpoint, such as http://localhost:8000/v1", group=group)
-    parser.one("api_key_env", "VARIABLE", "environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)", group=group)
-    parser.one("template", "FILE", "what the judge is sent, with {instruction}, {first} and {second}; it must ask for m or M", group=group)
+    parser.one(
+        "api_key_env",
+        "VARIABLE",
+        "environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)",
+        group=group,
+    )
+    parser.one(
+        "template",
+        "FILE",
+        "what the judge is sent, with {instruction}, {first} and {second}; it must ask for m or M",
+        group=group,
+    )
     parser.one("max_tokens", "N", "of a reply (8); hundreds for a judge that reasons first", group=group)
     parser.one("top_logprobs", "N", "alternatives asked for a token, 5 to 20 (20)", group=group)
     parser.one("workers", "N", "requests at once (4)", group=group)
     parser.one("timeout", "SECONDS", "for one attempt (120)", group=group)
     parser.one("attempts", "N", "for one request, with growing pauses between (6)", group=group)
-    parser.one("longest_wait", "SECONDS", "of these pauses, and of what the server asks for by Retry-After (120)", group=group)
-    parser.one("most_failures", "SHARE", "of the requests that may fail for good before the command does (0.05)", group=group)
+    parser.one(
+        "longest_wait", "SECONDS", "of these pauses, and of what the server asks for by Retry-After (120)", group=group
+    )
+    parser.one(
+        "most_failures", "SHARE", "of the requests that may fail for good before the command does (0.05)", group=group
+    )
     parser.one("price_in", "PRICE", "a million tokens sent, to show the cost", group=group)
     parser.one("price_out", "PRICE", "a million tokens received", group=group)
     group = parser.add_argument_group("answers of a model")
@@ -205,9 +228,9 @@ def build_parser() -> RequestParser:
 
 def preview(asked: Asked) -> int:
     """`--dry_run`: what would be generated and asked, and roughly what it costs. Sends nothing, writes nothing."""
-    from holdfast.endpoint import cost
-    from holdfast.evaluation.answers_store import store_of, unanswered
-    from holdfast.evaluation.judge import kept_judgements, missing_questions, questions_of
+    from holdfast.evaluation.judge.answers_store import store_of, unanswered
+    from holdfast.evaluation.judge.judge import kept_judgements, missing_questions, questions_of
+    from holdfast.support.endpoint import cost
 
     out = stdout_console()
 
@@ -217,12 +240,17 @@ def preview(asked: Asked) -> int:
     say("Dry run: the request is sound; nothing was sent or written.")
     to_generate = {}
     for name in dict.fromkeys((asked.candidate, asked.reference)):
-        if _is_model(name) and (count := unanswered(store_of(asked.folder, name, asked.generation), asked.prompts or [])):
+        if _is_model(name) and (
+            count := unanswered(store_of(asked.folder, name, asked.generation), asked.prompts or [])
+        ):
             to_generate[name] = count
     for name, count in to_generate.items():
         say(f"{name}: {count} of {len(asked.prompts or [])} answers to generate")
     if to_generate:
-        say(f"requests: up to {2 * len(asked.prompts or [])}, two for each of {len(asked.prompts or [])} prompts; known once the answers are there")
+        say(
+            f"requests: up to {2 * len(asked.prompts or [])}, two for each of {len(asked.prompts or [])} prompts; "
+            f"known once the answers are there"
+        )
         return 0
     candidate, reference = (_answers(name, asked) for name in (asked.candidate, asked.reference))
     pairs = _pairs(candidate, reference, asked)
@@ -230,11 +258,17 @@ def preview(asked: Asked) -> int:
     missing = missing_questions(questions, kept_judgements(asked.folder))
     needed = len({one.key for both in questions for one in both or ()})
     equal = sum(both is None for both in questions)
-    say(f"requests: {len(missing)} to {asked.endpoint.shown} ({len(pairs)} prompts in both orders; {equal} pairs have equal answers, "
-        f"{needed - len(missing)} judgements are there already)")  # fmt: skip
+    say(
+        f"requests: {len(missing)} to {asked.endpoint.shown} ({len(pairs)} prompts in both orders; {equal} pairs have "
+        f"equal answers, "
+        f"{needed - len(missing)} judgements are there already)"
+    )
     sent = sum(len(one.message) for one in missing) // 4
     price = cost([(sent, asked.prices[0]), (len(missing) * asked.settings.max_tokens, asked.prices[1])])
-    say(f"tokens: about {sent:,} sent (4 characters a token)" + (f"; cost about {price:.2f}" if price is not None else ""))
+    say(
+        f"tokens: about {sent:,} sent (4 characters a token)"
+        + (f"; cost about {price:.2f}" if price is not None else "")
+    )
     return 0
 
 
@@ -242,17 +276,19 @@ def preview(asked: Asked) -> int:
 
 
 def _answers(name: str, asked: Asked) -> AnswerSet:
-    from holdfast.evaluation.answers_store import generated_answers, read_answers, store_of
+    from holdfast.evaluation.judge.answers_store import generated_answers, read_answers, store_of
 
     if not _is_model(name):
         return read_answers(name)
     with _bar(f"Answering: {Path(name).name}") as report:
-        return generated_answers(name, asked.prompts or [], store_of(asked.folder, name, asked.generation), asked.generation, progress=report)
+        return generated_answers(
+            name, asked.prompts or [], store_of(asked.folder, name, asked.generation), asked.generation, progress=report
+        )
 
 
 def _pairs(candidate: AnswerSet, reference: AnswerSet, asked: Asked) -> list[Pair]:
-    from holdfast.evaluation.answers_store import check_covered
-    from holdfast.evaluation.judge import Pair
+    from holdfast.evaluation.judge.answers_store import check_covered
+    from holdfast.evaluation.judge.judge import Pair
 
     prompts = asked.prompts if asked.prompts is not None else list(reference.answers)[: asked.limit]
     for answers in (candidate, reference):
@@ -266,16 +302,20 @@ def _finish(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Ju
     Raises:
         HoldfastError: more requests failed than the request allows.
     """
-    from holdfast.evaluation.win_rate import pair_rows, win_rate
-    from holdfast.results import write_json, write_jsonl
+    from holdfast.evaluation.judge.win_rate import pair_rows, win_rate
+    from holdfast.support.files import write_json, write_jsonl
 
-    failures = f"{judged.failed} of {judged.questions} requests failed for good (see {asked.folder / 'judgements.jsonl'})"
+    failures = (
+        f"{judged.failed} of {judged.questions} requests failed for good (see {asked.folder / 'judgements.jsonl'})"
+    )
     too_many = judged.questions > 0 and judged.failed > asked.most_failures * judged.questions
     try:
         found = win_rate(judged.pairs, confidence=asked.confidence, seed=asked.seed)
     except DataError:
         if too_many:
-            raise HoldfastError(f"{failures}; no pair was judged in both orders. The same command asks for them again.") from None
+            raise HoldfastError(
+                f"{failures}; no pair was judged in both orders. The same command asks for them again."
+            ) from None
         raise
     write_jsonl(asked.folder / SAMPLES, pair_rows(judged.pairs))
     written = write_json(asked.folder / RESULT, record(asked, candidate, reference, judged, found))
@@ -283,7 +323,9 @@ def _finish(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Ju
     out = stdout_console()
     out.print(f"\nWritten to {written}", soft_wrap=True, markup=False, highlight=False)
     if too_many:
-        raise HoldfastError(f"{failures}, more than {asked.most_failures:.0%} (--most_failures). The same command asks for them again.")
+        raise HoldfastError(
+            f"{failures}, more than {asked.most_failures:.0%} (--most_failures). The same command asks for them again."
+        )
     return 0
 
 
@@ -292,8 +334,8 @@ def record(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Jud
     import importlib.metadata
 
     from holdfast import __version__
-    from holdfast.endpoint import cost
-    from holdfast.evaluation.judge import TEMPLATE
+    from holdfast.evaluation.judge.judge import TEMPLATE
+    from holdfast.support.endpoint import cost
 
     versions = {name: importlib.metadata.version(name) for name in ("openai", "numpy", "scipy")}
     own = asked.settings.template == TEMPLATE
@@ -303,7 +345,10 @@ def record(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Jud
         "judge": {**asdict(asked.settings), "base_url": asked.endpoint.shown, "own_template": not own},
         **asdict(found),
         "notes": [*candidate.notes, *reference.notes, *judged.notes, *found.notes],
-        "judgements": {name: getattr(judged, name) for name in ("questions", "asked", "judged", "refused", "failed", "by_logprobs", "mean_mass")},
+        "judgements": {
+            name: getattr(judged, name)
+            for name in ("questions", "asked", "judged", "refused", "failed", "by_logprobs", "mean_mass")
+        },
         "prompt_tokens": judged.prompt_tokens,
         "completion_tokens": judged.completion_tokens,
         "cost": cost([(judged.prompt_tokens, asked.prices[0]), (judged.completion_tokens, asked.prices[1])]),
@@ -318,7 +363,7 @@ def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, ref
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.endpoint import cost
+    from holdfast.support.endpoint import cost
 
     out = stdout_console()
 
@@ -331,17 +376,35 @@ def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, ref
     for title in ("value", f"{found.confidence:.0%} interval", "standard error", "n"):
         table.add_column(title, justify="right", no_wrap=True)
     controlled = found.length_controlled
-    table.add_row("win rate", _percent(found.value), _interval(found.interval), _percent(found.standard_error), str(found.n), style="bold")
     table.add_row(
-        "  at equal lengths*", _percent(controlled.value), _interval(controlled.interval), _percent(controlled.standard_error), str(found.n)
+        "win rate",
+        _percent(found.value),
+        _interval(found.interval),
+        _percent(found.standard_error),
+        str(found.n),
+        style="bold",
+    )
+    table.add_row(
+        "  at equal lengths*",
+        _percent(controlled.value),
+        _interval(controlled.interval),
+        _percent(controlled.standard_error),
+        str(found.n),
     )
     out.print(table)
     share = "-" if found.order_changes is None else f"{found.order_changes:.1%}"
     lines = [
         ("wins, ties, losses", f"{found.wins}, {found.ties} ({found.identical} with equal answers), {found.losses}"),
         ("left out", f"{found.refused} pairs without a verdict, {found.failed} that failed"),
-        ("position", f"the output shown first wins {_percent(found.first_preferred)}; {share} of the pairs change winners with the order"),
-        ("length", f"{found.mean_length_candidate:,.0f} against {found.mean_length_reference:,.0f} characters on average"),
+        (
+            "position",
+            f"the output shown first wins {_percent(found.first_preferred)}; {share} of the pairs change winners with "
+            f"the order",
+        ),
+        (
+            "length",
+            f"{found.mean_length_candidate:,.0f} against {found.mean_length_reference:,.0f} characters on average",
+        ),
         ("verdicts", f"{judged.by_logprobs} of {judged.judged} by log-probability{_mass(judged.mean_mass)}"),
         ("requests", f"{judged.asked} now, {judged.questions - judged.asked} from before; {_tokens(judged)}"),
     ]
@@ -392,7 +455,10 @@ def _not_there(option: str, name: str) -> str | None:
     if path.exists():
         return None
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    return f"{option}: expected a file of answers or a model folder at {name}, found nothing.{did_you_mean(path.name, beside)}"
+    return (
+        f"{option}: expected a file of answers or a model folder at {name}, found "
+        f"nothing.{did_you_mean(path.name, beside)}"
+    )
 
 
 @contextlib.contextmanager
@@ -400,16 +466,31 @@ def _resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped. What was answered and judged is kept in {folder}; the same command goes on from there.") from None
+        raise Interrupted(
+            f"Stopped. What was answered and judged is kept in {folder}; the same command goes on from there."
+        ) from None
 
 
 @contextlib.contextmanager
 def _bar(description: str) -> Iterator[Callable[[int, int], None]]:
     """A bar with the remaining time on stderr, where somebody is watching."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = stderr_console()
-    columns: Sequence[Any] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns: Sequence[Any] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         row = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(row, completed=done, total=total)
@@ -431,4 +512,6 @@ def _mass(value: float | None) -> str:
 
 
 def _tokens(judged: Judged) -> str:
-    return f"{judged.prompt_tokens:,} tokens sent and {judged.completion_tokens:,} received, as the endpoint counts them"
+    return (
+        f"{judged.prompt_tokens:,} tokens sent and {judged.completion_tokens:,} received, as the endpoint counts them"
+    )

@@ -1,7 +1,8 @@
-"""The command `holdfast`: finds the subcommand, turns errors into messages and exit codes. Everything heavy is imported by the subcommand.
+"""The command `holdfast`: finds the subcommand, turns errors into messages and exit codes. Everything heavy is imported
+by the subcommand.
 
-Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a model); 3 a rule of `compare --fail_if` failed; 130 interrupted with
-Ctrl-C; 141 the reader of the output went away.
+Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a model); 3 a rule of `compare --fail_if`
+failed; 130 interrupted with Ctrl-C; 141 the reader of the output went away.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, did_you_mean
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "quickstart": ("holdfast.cli.quickstart", "see it work in about three minutes: no network, no GPU, no files of yours"),
+    "quickstart": (
+        "holdfast.cli.quickstart",
+        "see it work in about three minutes: no network, no GPU, no files of yours",
+    ),
     "train": ("holdfast.cli.train", "fine-tune a model, keep what it knew, measure both before and after"),
     "evaluate": ("holdfast.cli.evaluate", "measure models on suites of benchmarks, on text, on what they answer"),
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
@@ -27,16 +31,28 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce": ("holdfast.cli.reproduce", "a paper again: its studies, then its claims one by one"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
-    "update": ("holdfast.cli.update", "keep an instruct model current: continue its base on new text, add the instruction residual"),
-    "world": ("holdfast.cli.world", "a small world of facts with base and instruct models, to measure knowledge in minutes"),
+    "update": (
+        "holdfast.cli.update",
+        "keep an instruct model current: continue its base on new text, add the instruction residual",
+    ),
+    "world": (
+        "holdfast.cli.world",
+        "a small world of facts with base and instruct models, to measure knowledge in minutes",
+    ),
     "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
     "distance": ("holdfast.cli.distance", "how far the weights of one checkpoint are from another's"),
     "perturb": ("holdfast.cli.perturb", "Gaussian noise on the weights, reproducible"),
-    "fisher": ("holdfast.cli.fisher", "which weights the old data needs: the diagonal Fisher information, for EWC and merging"),
+    "fisher": (
+        "holdfast.cli.fisher",
+        "which weights the old data needs: the diagonal Fisher information, for EWC and merging",
+    ),
     "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
     "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
-    "theory": ("holdfast.cli.theory", "the papers' theories, computed and checked: label annealing in linear regression"),
+    "theory": (
+        "holdfast.cli.theory",
+        "the papers' theories, computed and checked: label annealing in linear regression",
+    ),
 }
 """Name: the module with its `run(argv) -> exit code`, and one line of help."""
 
@@ -128,13 +144,17 @@ def _dispatch(words: list[str]) -> int:
         return 0
     name, *rest = words
     if name not in COMMANDS:
-        raise ConfigError(f"unknown command '{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} See 'holdfast --help'.")
+        raise ConfigError(
+            f"unknown command '{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} See "
+            f"'holdfast --help'."
+        )
     code = importlib.import_module(COMMANDS[name][0]).run(rest)
     return int(code or 0)
 
 
 def _take_debug(words: list[str]) -> bool:
-    """Removes `--debug` from the words. TRL has an option of that name that takes a value; with one of its values the option is TRL's."""
+    """Removes `--debug` from the words. TRL has an option of that name that takes a value; with one of its values the
+    option is TRL's."""
     found = False
     for position in reversed(range(len(words))):
         following = words[position + 1] if position + 1 < len(words) else ""
@@ -152,7 +172,8 @@ def _explain(error: Exception, *, debug: bool) -> str:
         text += "\nThe disk is full. Free some space; the same command continues where it was."
     elif type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         text += (
-            "\nNot enough memory. Halve --per_device_train_batch_size and double --gradient_accumulation_steps (the training stays the same), "
+            "\nNot enough memory. Halve --per_device_train_batch_size and double --gradient_accumulation_steps (the "
+            "training stays the same), "
             "lower --max_length, or train an adapter with --use_peft."
         )
     return text if debug or isinstance(error, HoldfastError) else f"{text}\nAdd --debug for the full traceback."

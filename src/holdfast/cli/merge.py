@@ -89,7 +89,9 @@ def plan_merge(request: Request) -> Prepared:
     method = _method(request, weights, len(models))
     request.required("output_dir", "where to write, as in --output_dir merged")
     if not models:
-        request.problems.append("no models: expected the checkpoints to merge, as in 'holdfast merge A B --output_dir merged'")
+        request.problems.append(
+            "no models: expected the checkpoints to merge, as in 'holdfast merge A B --output_dir merged'"
+        )
     request.whole("workers", None, least=1)
     settings: dict[str, Any] = {
         "base": base,
@@ -101,15 +103,19 @@ def plan_merge(request: Request) -> Prepared:
         "policies": policies_of(request),
     }
     folders = [("model", m) for m in models] + [("--fisher", f) for f in fisher]
-    folders += [(option, name) for option, name in (("--base", base), ("--adapter_base", adapter_base)) if name is not None]
-    return plan_request(request, lambda: prepare_merge(method, models, **settings), folders if models else [("model", "")])
+    folders += [
+        (option, name) for option, name in (("--base", base), ("--adapter_base", adapter_base)) if name is not None
+    ]
+    return plan_request(
+        request, lambda: prepare_merge(method, models, **settings), folders if models else [("model", "")]
+    )
 
 
 def models_of(request: Request) -> tuple[list[str], Any]:
     """The models, and the weights as they were written (None: not given); mistakes are added to the request's problems.
 
-    Models on the command line take the place of the YAML's, and its weights leave with them. Where some models of a YAML have a weight, the
-    others have 1.
+    Models on the command line take the place of the YAML's, and its weights leave with them. Where some models of a
+    YAML have a weight, the others have 1.
     """
     problems = request.problems
     weights = request.raw("weights")
@@ -121,7 +127,10 @@ def models_of(request: Request) -> tuple[list[str], Any]:
     for i, entry in enumerate(entries, 1):
         if isinstance(entry, dict):
             unknown = [key for key in entry if key not in ("model", "weight")]
-            problems += [f"models, entry {i}: unknown key '{key}'.{did_you_mean(str(key), ('model', 'weight'))}" for key in unknown]
+            problems += [
+                f"models, entry {i}: unknown key '{key}'.{did_you_mean(str(key), ('model', 'weight'))}"
+                for key in unknown
+            ]
             if not isinstance(entry.get("model"), str):
                 problems.append(f"models, entry {i}: expected {{model: FOLDER, weight: 0.5}}, got {entry}")
                 continue
@@ -141,7 +150,8 @@ def models_of(request: Request) -> tuple[list[str], Any]:
 
 
 def _method(request: Request, weights: Any, models: int) -> Any:
-    """The method as asked for; its name where the name is unknown, its defaults where parameters have mistakes, which are noted."""
+    """The method as asked for; its name where the name is unknown, its defaults where parameters have mistakes, which
+    are noted."""
     from holdfast.checkpoints.methods.registry import METHODS, find_method, parameters_of, parse_merge_method
 
     name = request.text("method", "linear")
@@ -161,7 +171,8 @@ def _method(request: Request, weights: Any, models: int) -> Any:
             words = [str(v) for v in value if not _is_number(v)]
             if words:
                 request.problems.append(
-                    f"{request.named('weights')}: expected numbers, got {', '.join(words)}. Name the models first, or write --weights 0.5,0.5"
+                    f"{request.named('weights')}: expected numbers, got {', '.join(words)}. Name the models first, or "
+                    f"write --weights 0.5,0.5"
                 )
                 continue
             value = " ".join(str(v) for v in value)
@@ -195,9 +206,19 @@ def build_parser() -> RequestParser:
     parser.switch("list", "show the methods as a table")
     parser.one("base", "BASE", "what the models were tuned from, for methods that work on changes")
     parser.one("adapter_base", "MODEL", "the model that adapters belong to (--base, else the one each adapter names)")
-    parser.one("layout", "PARENT", "whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base, else 1)")
-    parser.one("tokenizer", "PARENT", "whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's)")
-    parser.one("dtype", "DTYPE", "of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by tensor)")
+    parser.one(
+        "layout",
+        "PARENT",
+        "whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base, else 1)",
+    )
+    parser.one(
+        "tokenizer",
+        "PARENT",
+        "whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's)",
+    )
+    parser.one(
+        "dtype", "DTYPE", "of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by tensor)"
+    )
     parser.many("fisher", "FOLDER", "Fisher diagonals, one checkpoint a model, for --method fisher")
     for cls in METHODS.values():
         for parameter in parameters_of(cls):
@@ -222,10 +243,17 @@ def methods_help() -> str:
     for name, cls in METHODS.items():
         others = ", ".join(alias for alias, target in ALIASES.items() if target == name)
         lines.append(f"  {name}: {cls.summary}{f' (also: {others})' if others else ''}")
-        lines += textwrap.wrap(f"takes {_takes(cls)}; from: {cls.source}", 116, initial_indent="      ", subsequent_indent="          ")
+        lines += textwrap.wrap(
+            f"takes {_takes(cls)}; from: {cls.source}", 116, initial_indent="      ", subsequent_indent="          "
+        )
         for parameter in parameters_of(cls):
             default = "" if parameter.default in (None, "") else f" ({_shown(parameter.default)})"
-            lines += textwrap.wrap(f"--{parameter.name}{default}: {parameter.help}", 116, initial_indent="      ", subsequent_indent="          ")
+            lines += textwrap.wrap(
+                f"--{parameter.name}{default}: {parameter.help}",
+                116,
+                initial_indent="      ",
+                subsequent_indent="          ",
+            )
     return "\n".join(lines) + "\n"
 
 

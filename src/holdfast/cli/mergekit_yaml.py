@@ -1,7 +1,8 @@
 """Takes a merge request written for mergekit (0.1.5) as one for `holdfast merge`.
 
-Methods that both have are translated with mergekit's own defaults and semantics (`semantics: mergekit`, where a method knows several). What is not
-here is one error that lists all of it, with what to do. mergekit's arithmetic is in `dtype`; here it is always float32, rounded once.
+Methods that both have are translated with mergekit's own defaults and semantics (`semantics: mergekit`, where a method
+knows several). What is not here is one error that lists all of it, with what to do. mergekit's arithmetic is in
+`dtype`; here it is always float32, rounded once.
 
 This reads the request alone; numbers that are drawn at random (DARE) are other ones.
 """
@@ -13,7 +14,16 @@ from typing import Any
 
 from holdfast.errors import did_you_mean
 
-MARKS = ("merge_method", "base_model", "slices", "modules", "tokenizer_source", "out_dtype", "parameters", "chat_template")
+MARKS = (
+    "merge_method",
+    "base_model",
+    "slices",
+    "modules",
+    "tokenizer_source",
+    "out_dtype",
+    "parameters",
+    "chat_template",
+)
 """Keys that only mergekit's requests have."""
 
 METHODS = {
@@ -49,7 +59,8 @@ _WITHOUT_EFFECT = {"task_arithmetic": ("int8_mask", "density", "rescale")}
 """mergekit takes them and they change no number; for methods not named: `int8_mask`."""
 _NOT_HERE = {
     "slices": "merging ranges of layers: name whole models under 'models', or use mergekit for this one",
-    "modules": "merging parts of a model each in its own way: name whole models under 'models', or use mergekit for this one",
+    "modules": "merging parts of a model each in its own way: name whole models under 'models', or use mergekit for "
+    "this one",
     "chat_template": "the template travels with the tokenizer; remove the key and choose its parent with --tokenizer",
 }
 
@@ -74,12 +85,20 @@ class _Translation:
         self.method = METHODS.get(name)
         if self.method is None:
             known = f"this takes {', '.join(METHODS)}.{did_you_mean(name, METHODS)}"
-            problems.append(f"merge_method: expected a method, {known}" if not name else f"merge_method: there is no '{name}' here; {known}")
+            problems.append(
+                f"merge_method: expected a method, {known}"
+                if not name
+                else f"merge_method: there is no '{name}' here; {known}"
+            )
         self.shared = self._parameters(mapping.get("parameters"), "parameters", _known(self.method))
 
     def result(self) -> dict[str, Any]:
         """The keys of `holdfast merge`."""
-        base = self._reference(self.mapping.get("base_model"), "base_model") if self.mapping.get("base_model") is not None else None
+        base = (
+            self._reference(self.mapping.get("base_model"), "base_model")
+            if self.mapping.get("base_model") is not None
+            else None
+        )
         self._unknown_keys()
         models = self._models()
         result: dict[str, Any] = {"notes": self.notes}
@@ -90,14 +109,25 @@ class _Translation:
         return result | ({"dtype": dtype} if dtype is not None else {})
 
     def _unknown_keys(self) -> None:
-        known = ("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype", "tokenizer_source", "tokenizer")
+        known = (
+            "merge_method",
+            "base_model",
+            "models",
+            "parameters",
+            "dtype",
+            "out_dtype",
+            "tokenizer_source",
+            "tokenizer",
+        )
         for key in self.mapping:
             if key in _NOT_HERE:
                 self.problems.append(f"{key}: {_NOT_HERE[key]}")
             elif key == "name":
                 self.notes.append("name: without effect, as in mergekit")
             elif key not in known:
-                self.problems.append(f"unknown key '{key}'.{did_you_mean(str(key), known) or ' Keys of mergekit: ' + ', '.join(known) + '.'}")
+                self.problems.append(
+                    f"unknown key '{key}'.{did_you_mean(str(key), known) or ' Keys of mergekit: ' + ', '.join(known) + '.'}"
+                )
 
     def _models(self) -> list[tuple[str, dict[str, Any]]]:
         value = self.mapping.get("models")
@@ -114,7 +144,9 @@ class _Translation:
                 continue
             for key in entry:
                 if key not in ("model", "parameters"):
-                    self.problems.append(f"{where}: unknown key '{key}'.{did_you_mean(str(key), ('model', 'parameters'))}")
+                    self.problems.append(
+                        f"{where}: unknown key '{key}'.{did_you_mean(str(key), ('model', 'parameters'))}"
+                    )
             name = self._reference(entry["model"], where)
             if name:
                 found.append((name, self._parameters(entry.get("parameters"), where, _EACH.get(self.method or "", ()))))
@@ -123,16 +155,29 @@ class _Translation:
     def _method(self, models: list[tuple[str, dict[str, Any]]], base: str | None) -> dict[str, Any]:
         if self.method == "linear":
             if base is not None and base not in [name for name, _ in models]:
-                self.problems.append("base_model: linear takes no base; list it under 'models' with a weight if it is to take part")
+                self.problems.append(
+                    "base_model: linear takes no base; list it under 'models' with a weight if it is to take part"
+                )
             weights = self._each("weight", models, None)
             chosen = {"layout": base} if base is not None else {}
-            return {"models": [n for n, _ in models], "weights": weights, "normalize": self._switch("normalize", True)} | chosen
+            return {
+                "models": [n for n, _ in models],
+                "weights": weights,
+                "normalize": self._switch("normalize", True),
+            } | chosen
         if base is None:
             self.problems.append(f"base_model is missing: {self.mapping.get('merge_method')} needs one")
         tuned = [(name, parameters) for name, parameters in models if name != base]
         if self.method == "slerp":
-            return {"models": [*([base] if base else []), *(name for name, _ in tuned)], "t": self._number(self.shared, "t", None, "parameters")}
-        result: dict[str, Any] = {"base": base, "models": [name for name, _ in tuned], "weights": self._each("weight", tuned, None)}
+            return {
+                "models": [*([base] if base else []), *(name for name, _ in tuned)],
+                "t": self._number(self.shared, "t", None, "parameters"),
+            }
+        result: dict[str, Any] = {
+            "base": base,
+            "models": [name for name, _ in tuned],
+            "weights": self._each("weight", tuned, None),
+        }
         return result | self._changes(tuned, result["weights"])
 
     def _changes(self, tuned: list[tuple[str, dict[str, Any]]], weights: list[float]) -> dict[str, Any]:
@@ -170,13 +215,16 @@ class _Translation:
                 return {}
             for key in tokenizer:
                 if key != "source":
-                    self.problems.append(f"tokenizer.{key}: not here; remove it (rows that not all have follow --vocabulary)")
+                    self.problems.append(
+                        f"tokenizer.{key}: not here; remove it (rows that not all have follow --vocabulary)"
+                    )
             source, where = tokenizer.get("source", "union"), "tokenizer.source"
         if source is None:
             return {}
         if source == "union":
             self.problems.append(
-                f"{where}: union is not here; name one parent, whose vocabulary the result takes (base or a model's folder), "
+                f"{where}: union is not here; name one parent, whose vocabulary the result takes (base or a model's "
+                f"folder), "
                 "and what to do with other rows (--vocabulary keep)"
             )
             return {}
@@ -194,7 +242,9 @@ class _Translation:
         if isinstance(value, dict) and set(value) <= {"model", "lora", "override_architecture"} and "model" in value:
             for key in ("lora", "override_architecture"):
                 if value.get(key) is not None:
-                    self.problems.append(f"{where}.{key}: {_LORA if key == 'lora' else 'not here; tensors are matched by name'}")
+                    self.problems.append(
+                        f"{where}.{key}: {_LORA if key == 'lora' else 'not here; tensors are matched by name'}"
+                    )
             value = value["model"]
         if isinstance(value, dict) and set(value) <= {"path", "revision"} and "path" in value:
             value = f"{value['path']}@{value['revision']}" if value.get("revision") else value["path"]
@@ -235,7 +285,9 @@ class _Translation:
         if isinstance(setting, list):
             if setting and all(s == setting[0] for s in setting):
                 return setting[0]
-            self.problems.append(f"{where}: gradients over the layers are not here; give one value, such as {_middle(setting)}")
+            self.problems.append(
+                f"{where}: gradients over the layers are not here; give one value, such as {_middle(setting)}"
+            )
             return REFUSED
         return setting
 
@@ -263,21 +315,33 @@ class _Translation:
         return value
 
     def _each(self, key: str, models: list[tuple[str, dict[str, Any]]], default: float | None) -> list[float]:
-        """A parameter of every model: its own, else the one for all, else the default; 1 where it cannot be had, with the problem noted."""
+        """A parameter of every model: its own, else the one for all, else the default; 1 where it cannot be had, with
+        the problem noted."""
         found = []
         for name, parameters in models:
             own = key in parameters
-            value = self._number(parameters if own else self.shared, key, default, f"models, {name}" if own or default is None else "parameters")
+            value = self._number(
+                parameters if own else self.shared,
+                key,
+                default,
+                f"models, {name}" if own or default is None else "parameters",
+            )
             found.append(1.0 if value is None else value)
         return found
 
     def _same(self, key: str, models: list[tuple[str, dict[str, Any]]], default: float) -> float:
         """A parameter that is one for all models here."""
-        known = [(name, parameters) for name, parameters in models if parameters.get(key, self.shared.get(key)) is not REFUSED]
+        known = [
+            (name, parameters)
+            for name, parameters in models
+            if parameters.get(key, self.shared.get(key)) is not REFUSED
+        ]
         values = self._each(key, known, default)
         if len(set(values)) > 1:
             listed = ", ".join(f"{v:g}" for v in values)
-            self.problems.append(f"{key}: {self.method} has one for all models here, this request has {listed}; choose one")
+            self.problems.append(
+                f"{key}: {self.method} has one for all models here, this request has {listed}; choose one"
+            )
         return values[0] if values else default
 
 

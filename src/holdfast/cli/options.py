@@ -1,4 +1,5 @@
-"""An argument parser whose mistakes are holdfast's: one `ConfigError` with the nearest option instead of argparse's own exit."""
+"""An argument parser whose mistakes are holdfast's: one `ConfigError` with the nearest option instead of argparse's own
+exit."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ class OptionParser(argparse.ArgumentParser):
     """`ArgumentParser` that raises `ConfigError`, allows no abbreviations, and takes hyphens and underscores alike."""
 
     def __init__(self, *, prog: str, description: str, epilog: str) -> None:
-        super().__init__(prog=prog, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Parses all words.
@@ -25,7 +32,12 @@ class OptionParser(argparse.ArgumentParser):
         if unknown:
             options = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
             known = ", ".join(sorted(options))
-            raise ConfigError([f"unknown option '{w}'.{did_you_mean(w.partition('=')[0], options) or f' Known: {known}.'}" for w in unknown])
+            raise ConfigError(
+                [
+                    f"unknown option '{w}'.{did_you_mean(w.partition('=')[0], options) or f' Known: {known}.'}"
+                    for w in unknown
+                ]
+            )
         return result
 
     def error(self, message: str) -> NoReturn:
@@ -34,7 +46,10 @@ class OptionParser(argparse.ArgumentParser):
 
 def with_underscores(argv: list[str]) -> list[str]:
     """The words with hyphens in option names turned into underscores; values stay as they are."""
-    return [f"--{w[2:].partition('=')[0].replace('-', '_')}{''.join(w.partition('=')[1:])}" if w.startswith("--") else w for w in argv]
+    return [
+        f"--{w[2:].partition('=')[0].replace('-', '_')}{''.join(w.partition('=')[1:])}" if w.startswith("--") else w
+        for w in argv
+    ]
 
 
 def console() -> Any:

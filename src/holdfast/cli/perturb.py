@@ -70,7 +70,11 @@ def plan_perturb(request: Request) -> Prepared:
     if request.problems and not all_here(name for _, name in folders):
         request.check()
     stds: Mapping[str, float] | str = {} if request.problems else stds_of(std, model, adapter_base)
-    found = plan_request(request, lambda: prepare_perturb(model, scale=scale, seed=seed, stds=stds, dtype=dtype, adapter_base=adapter_base), folders)
+    found = plan_request(
+        request,
+        lambda: prepare_perturb(model, scale=scale, seed=seed, stds=stds, dtype=dtype, adapter_base=adapter_base),
+        folders,
+    )
     spread = [value for value in getattr(found.recipe, "stds", {}).values() if value > 0]
     still = len(found.plan.jobs) - len(spread)
     widths = f" (std {min(spread):.3g} to {max(spread):.3g})" if spread else ""
@@ -94,17 +98,26 @@ def stds_of(std: str, model: str, adapter_base: str | None) -> Mapping[str, floa
         from holdfast.training.fresh_init import init_stds
 
         folders = folders_of(open_source(model, base=adapter_base))
-        return init_stds(next((f for f in reversed(folders) if (f / "config.json").is_file()), folders[-1]), stored=True)
+        return init_stds(
+            next((f for f in reversed(folders) if (f / "config.json").is_file()), folders[-1]), stored=True
+        )
     number = _number(std)
     if number is None:
         return own_stds(open_source(std))
-    return {name: number for name, entry in open_source(model, base=adapter_base).entries.items() if entry.dtype.kind == "float"}
+    return {
+        name: number
+        for name, entry in open_source(model, base=adapter_base).entries.items()
+        if entry.dtype.kind == "float"
+    }
 
 
 def build_parser() -> RequestParser:
     """The options."""
     parser = RequestParser(
-        prog="holdfast perturb", description=DESCRIPTION, epilog=EPILOG, usage="MODEL --scale X --seed N --output_dir FOLDER [options]"
+        prog="holdfast perturb",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        usage="MODEL --scale X --seed N --output_dir FOLDER [options]",
     )
     parser.words("model", "MODEL", "folder, adapter or hub id")
     parser.one("scale", "X", "size of the noise, a multiple of the standard deviations (gamma); 0 copies")
@@ -122,7 +135,8 @@ def _check_std(std: str, request: Request) -> None:
     from holdfast.errors import did_you_mean
 
     request.problems.append(
-        f"{request.named('std')}: expected init, tensor, a number or the folder of a checkpoint, got '{std}'.{did_you_mean(std, ('init', 'tensor'))}"
+        f"{request.named('std')}: expected init, tensor, a number or the folder of a checkpoint, got "
+        f"'{std}'.{did_you_mean(std, ('init', 'tensor'))}"
     )
 
 

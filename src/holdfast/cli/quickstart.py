@@ -27,20 +27,43 @@ def run(argv: list[str]) -> int:
 
     from holdfast.studies.quickstart import quickstart
 
-    quickstart(output_dir=options.output_dir, seed=options.seed, workers=options.workers, quick=options.quick, only=options.only, console=console())
+    quickstart(
+        output_dir=options.output_dir,
+        seed=options.seed,
+        workers=options.workers,
+        quick=options.quick,
+        only=options.only,
+        console=console(),
+    )
     return 0
 
 
 def _parser() -> OptionParser:
     parser = OptionParser(prog="holdfast quickstart", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
-        "--output_dir", type=Path, default=Path("holdfast-quickstart"), metavar="FOLDER", help="where to write (./holdfast-quickstart)"
+        "--output_dir",
+        type=Path,
+        default=Path("holdfast-quickstart"),
+        metavar="FOLDER",
+        help="where to write (./holdfast-quickstart)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (0)")
     workers = default_workers()
-    parser.add_argument("--workers", type=_at_least_one, default=workers, metavar="N", help=f"fine-tuning runs at the same time ({workers} here)")
+    parser.add_argument(
+        "--workers",
+        type=_at_least_one,
+        default=workers,
+        metavar="N",
+        help=f"fine-tuning runs at the same time ({workers} here)",
+    )
     parser.add_argument("--quick", action="store_true", help="a check of half a minute; its figures mean little")
-    parser.add_argument("--only", action="append", default=[], metavar="ARM", help="one way of fine-tuning, such as direct or sfa; repeatable (all)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ARM",
+        help="one way of fine-tuning, such as direct or sfa; repeatable (all)",
+    )
     return parser
 
 

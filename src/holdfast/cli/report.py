@@ -6,9 +6,12 @@ from pathlib import Path
 
 from holdfast.cli.options import OptionParser, console, nearest
 from holdfast.errors import RunFolderError
-from holdfast.results import RunFolder
+from holdfast.records.run import RunFolder
 
-DESCRIPTION = "Prints the summary of a run, an evaluation or a study (finished or not) and writes its report.html again from what the folder holds."
+DESCRIPTION = (
+    "Prints the summary of a run, an evaluation or a study (finished or not) and writes its report.html "
+    "again from what the folder holds."
+)
 EPILOG = """\
 examples
   holdfast report runs/Qwen3-0.6B-label_annealing
@@ -20,7 +23,9 @@ examples
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
     parser = OptionParser(prog="holdfast report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="the output folder of 'holdfast train', 'evaluate' or 'sweep'")
+    parser.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="the output folder of 'holdfast train', 'evaluate' or 'sweep'"
+    )
     given = parser.parse(argv).folder
     if (given.expanduser() / "evaluate.json").is_file():
         return report_evaluation(given.expanduser())
@@ -43,18 +48,25 @@ def report_evaluation(out: Path) -> int:
     from holdfast.cli.evaluate import comparer, print_results, write_report
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.session import read_record
-    from holdfast.results import EvaluationFolder
+    from holdfast.records.evaluation import EvaluationFolder
 
     record = read_record(out)
     plan = EvaluationPlan(confidence=record.plan.get("confidence", 0.95), seed=record.plan.get("seed", 0))
     folders = {m["label"]: folder for m in record.models if (folder := EvaluationFolder(out / m["label"])).files()}
     if not folders:
-        raise RunFolderError(f"{out} holds no finished evaluation yet (status {record.status}). The same 'holdfast evaluate' command continues.")
+        raise RunFolderError(
+            f"{out} holds no finished evaluation yet (status {record.status}). The same 'holdfast evaluate' command "
+            f"continues."
+        )
     first, *others = folders
     compare = comparer(out, plan)
     report = write_report(out, record, compare)
     target = console()
-    print_results({label: folder.all() for label, folder in folders.items()}, {label: compare(first, label) for label in others}, target)
+    print_results(
+        {label: folder.all() for label, folder in folders.items()},
+        {label: compare(first, label) for label in others},
+        target,
+    )
     target.print(f"Report    {report}", soft_wrap=True, markup=False, highlight=False)
     return 0
 
@@ -78,5 +90,7 @@ def find_run(path: Path) -> RunFolder:
     inside = sorted(str(p.parent) for p in path.glob("*/run.json")) if path.is_dir() else []
     if inside:
         listed = "\n".join(f"  holdfast report {p}" for p in inside[:10])
-        raise RunFolderError(f"expected a run in {path}, found {len(inside)} run folders inside it. Choose one:\n{listed}")
+        raise RunFolderError(
+            f"expected a run in {path}, found {len(inside)} run folders inside it. Choose one:\n{listed}"
+        )
     raise RunFolderError(f"expected the output folder of a run in {path}, but it has no run.json.")

@@ -9,7 +9,8 @@ from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import did_you_mean
 
 SUBJECTS = {
-    "label-annealing": "Memory Retaining Finetuning via Distillation: mathematics, code, alignment tax, niche knowledge",
+    "label-annealing": "Memory Retaining Finetuning via Distillation: mathematics, code, alignment tax, niche "
+    "knowledge",
     "residual": "Balancing Continuous Pre-Training and Instruction Fine-Tuning: budgets, sibling residuals",
 }
 RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
@@ -38,18 +39,29 @@ def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast reproduce --help`."""
     listed = "\n".join(f"  {name}   {text}" for name, text in SUBJECTS.items())
     if not argv:
-        print(f"usage: holdfast reproduce PAPER [options]\n\npapers\n{listed}\n\nexample\n  holdfast reproduce label-annealing", file=sys.stderr)
+        print(
+            f"usage: holdfast reproduce PAPER [options]\n\npapers\n{listed}\n\nexample\n  holdfast reproduce "
+            f"label-annealing",
+            file=sys.stderr,
+        )
         return 2
     request = Request(build_parser(), argv)
     subject = request.texts("paper")
     if len(subject) != 1:
-        request.problems.append(f"expected one paper ({', '.join(SUBJECTS)}), got {len(subject)}{': ' + ', '.join(subject) if subject else ''}")
+        request.problems.append(
+            f"expected one paper ({', '.join(SUBJECTS)}), got "
+            f"{len(subject)}{': ' + ', '.join(subject) if subject else ''}"
+        )
     elif subject[0].replace("_", "-") not in SUBJECTS:
-        request.problems.append(f"unknown paper '{subject[0]}'.{did_you_mean(subject[0], SUBJECTS) or ' Known: ' + ', '.join(SUBJECTS) + '.'}")
+        request.problems.append(
+            f"unknown paper '{subject[0]}'.{did_you_mean(subject[0], SUBJECTS) or ' Known: ' + ', '.join(SUBJECTS) + '.'}"
+        )
     recipes = request.texts("recipes") or list(RECIPES)
     for name in recipes:
         if name not in RECIPES:
-            request.problems.append(f"--recipes: expected some of {', '.join(RECIPES)}, got '{name}'.{did_you_mean(name, RECIPES)}")
+            request.problems.append(
+                f"--recipes: expected some of {', '.join(RECIPES)}, got '{name}'.{did_you_mean(name, RECIPES)}"
+            )
     full, quick = request.on("full"), request.on("quick")
     paper = subject[0].replace("_", "-") if len(subject) == 1 else ""
     if paper == "residual":
@@ -57,7 +69,8 @@ def run(argv: list[str]) -> int:
             request.problems.append("--recipes: belongs to label-annealing; residual is one study")
         if full:
             request.problems.append(
-                "--full: the paper's own sizes are study files, as in 'holdfast residual study --config configs/residual/llama3-budgets.yaml'"
+                "--full: the paper's own sizes are study files, as in 'holdfast residual study --config "
+                "configs/residual/llama3-budgets.yaml'"
             )
     if full and quick:
         request.problems.append("--quick and --full: choose one; --quick only shows that everything works")
@@ -81,7 +94,9 @@ def build_parser() -> RequestParser:
     parser = RequestParser(prog="holdfast reproduce", description=DESCRIPTION, epilog=EPILOG, usage=USAGE, yaml=False)
     parser.words("paper", "PAPER", f"what is reproduced: {', '.join(SUBJECTS)}")
     parser.many("recipes", "RECIPE", f"label-annealing: some of {', '.join(RECIPES)} (all)")
-    parser.switch("full", "the paper's own size; its model and data have to be there, and what is missing is said first")
+    parser.switch(
+        "full", "the paper's own size; its model and data have to be there, and what is missing is said first"
+    )
     parser.switch("quick", "a check of a few minutes; its verdicts mean nothing")
     parser.one("workers", "N", "fine-tuning runs at the same time (2 on two and more cores, one a GPU)")
     parser.one("output_dir", "FOLDER", "where to write (./reproduce-PAPER)")

@@ -20,7 +20,8 @@ _NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|-inf$")
 
 
 class RequestParser(OptionParser):
-    """Options of a command that may also come from a YAML file. Values are kept as text; `Request` turns them into numbers.
+    """Options of a command that may also come from a YAML file. Values are kept as text; `Request` turns them into
+    numbers.
 
     Args:
         prog, description, epilog: as of `OptionParser`.
@@ -36,7 +37,9 @@ class RequestParser(OptionParser):
         """Option: "one", "many" or "switch"."""
         self.yaml = yaml
         if yaml:
-            self.one("config", "FILE.yaml", "options from a file, keys as below without the dashes; the command line wins")
+            self.one(
+                "config", "FILE.yaml", "options from a file, keys as below without the dashes; the command line wins"
+            )
 
     def one(self, name: str, metavar: str, text: str, *, group: Any = None) -> None:
         """An option with one value."""
@@ -46,13 +49,17 @@ class RequestParser(OptionParser):
     def many(self, name: str, metavar: str, text: str, *, group: Any = None) -> None:
         """An option with one or more values, which may be given several times."""
         self.values[name] = "many"
-        (group or self).add_argument(f"--{name}", metavar=metavar, nargs="+", action="extend", default=argparse.SUPPRESS, help=text)
+        (group or self).add_argument(
+            f"--{name}", metavar=metavar, nargs="+", action="extend", default=argparse.SUPPRESS, help=text
+        )
 
     def switch(self, name: str, text: str, *, group: Any = None) -> None:
         """An option that is on or off: `--name`, `--name false`, `--no_name`."""
         self.values[name] = "switch"
         for option, value, said in ((name, "true", text), (f"no_{name}", "false", argparse.SUPPRESS)):
-            (group or self).add_argument(f"--{option}", dest=name, action="store_const", const=value, default=argparse.SUPPRESS, help=said)
+            (group or self).add_argument(
+                f"--{option}", dest=name, action="store_const", const=value, default=argparse.SUPPRESS, help=said
+            )
 
     def words(self, name: str, metavar: str, text: str) -> None:
         """What stands without a dash, any number of words."""
@@ -62,15 +69,24 @@ class RequestParser(OptionParser):
     def given(self, argv: list[str]) -> tuple[dict[str, Any], list[str]]:
         """What the words say by option, and a sentence for each unknown option."""
         found, rest = self.parse_known_intermixed_args(list(self._switches(with_underscores(argv))))
-        shown = [o for a in self._actions for o in a.option_strings if o.startswith("--") and a.help != argparse.SUPPRESS]
+        shown = [
+            o for a in self._actions for o in a.option_strings if o.startswith("--") and a.help != argparse.SUPPRESS
+        ]
         all_options = [*shown, *(f"--{name}" for name in self.values if f"--{name}" not in shown)]
         known = f" Known: {', '.join(sorted(shown))}."
-        problems = [f"unknown option '{w}'.{did_you_mean(w.partition('=')[0], all_options) or known}" for w in rest if w.startswith("-")]
-        problems = problems or [f"unexpected '{w}': expected options, as in 'holdfast {self.prog.split()[-1]} --help'" for w in rest]
+        problems = [
+            f"unknown option '{w}'.{did_you_mean(w.partition('=')[0], all_options) or known}"
+            for w in rest
+            if w.startswith("-")
+        ]
+        problems = problems or [
+            f"unexpected '{w}': expected options, as in 'holdfast {self.prog.split()[-1]} --help'" for w in rest
+        ]
         return vars(found), problems
 
     def _switches(self, words: list[str]) -> Iterator[str]:
-        """The words with `--name true`, `--name false` and `--name=false` of switches in the form that needs no value."""
+        """The words with `--name true`, `--name false` and `--name=false` of switches in the form that needs no
+        value."""
         rest = iter(range(len(words)))
         for i in rest:
             name, _, value = words[i].partition("=")
@@ -99,7 +115,11 @@ class Request:
     """
 
     def __init__(
-        self, parser: RequestParser, argv: list[str], *, translate: Callable[[dict[str, Any], list[str]], dict[str, Any] | None] | None = None
+        self,
+        parser: RequestParser,
+        argv: list[str],
+        *,
+        translate: Callable[[dict[str, Any], list[str]], dict[str, Any] | None] | None = None,
     ) -> None:
         self.parser = parser
         self.given, self.problems = parser.given(argv)
@@ -110,7 +130,9 @@ class Request:
         if "config" in self.given:
             self._read_yaml(Path(self.given.pop("config")), translate)
 
-    def _read_yaml(self, path: Path, translate: Callable[[dict[str, Any], list[str]], dict[str, Any] | None] | None) -> None:
+    def _read_yaml(
+        self, path: Path, translate: Callable[[dict[str, Any], list[str]], dict[str, Any] | None] | None
+    ) -> None:
         found: list[str] = []
         mapping = read_yaml(path)
         translated = translate(mapping, found) if translate is not None else None
@@ -122,7 +144,9 @@ class Request:
             for key, value in mapping.items():
                 name = str(key).replace("-", "_")
                 if name not in known:
-                    found.append(f"unknown key '{key}'.{did_you_mean(name, known) or ' Known: ' + ', '.join(known) + '.'}")
+                    found.append(
+                        f"unknown key '{key}'.{did_you_mean(name, known) or ' Known: ' + ', '.join(known) + '.'}"
+                    )
                 elif value is not None:
                     self.from_yaml[name] = value
         self.problems += [f"{path}: {p}" for p in found]
@@ -191,7 +215,9 @@ class Request:
         """An option that is one of a few words."""
         value = self.text(name, default)
         if value not in known:
-            self.problems.append(f"{self.named(name)}: expected one of {', '.join(known)}, got '{value}'.{did_you_mean(value, known)}")
+            self.problems.append(
+                f"{self.named(name)}: expected one of {', '.join(known)}, got '{value}'.{did_you_mean(value, known)}"
+            )
             return default
         return value
 
@@ -233,7 +259,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         near = [str(path.parent / n) for n in nearest(path.name, beside)]
-        raise ConfigError(f"--config: no such file: {path}.{' Did you mean ' + ' or '.join(near) + '?' if near else ''}") from None
+        raise ConfigError(
+            f"--config: no such file: {path}.{' Did you mean ' + ' or '.join(near) + '?' if near else ''}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config: {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:

@@ -94,7 +94,10 @@ def run(argv: list[str]) -> int:
 
         return residual_study.run(rest) if step == "study" else residual_study.run_worker(rest)
     if step not in STEPS:
-        raise ConfigError(f"expected 'holdfast residual extract', 'apply' or 'study', got '{step}'.{did_you_mean(step, [*STEPS, 'study'])}")
+        raise ConfigError(
+            f"expected 'holdfast residual extract', 'apply' or 'study', got "
+            f"'{step}'.{did_you_mean(step, [*STEPS, 'study'])}"
+        )
     parser, plan = STEPS[step]
     request = Request(parser(), rest)
     with stoppable():
@@ -114,25 +117,37 @@ def plan_extract(request: Request) -> Prepared:
     request.required("output_dir", "where to write the residual")
     request.whole("workers", None, least=1)
     adapter_base = request.text("adapter_base", None)
-    settings: dict[str, Any] = {"dtype": dtype_of(request, "float32"), "policies": policies_of(request), "adapter_base": adapter_base}
-    return plan_request(request, lambda: prepare_extract(instruct, base, **settings), _named(instruct=instruct, base=base, adapter_base=adapter_base))
+    settings: dict[str, Any] = {
+        "dtype": dtype_of(request, "float32"),
+        "policies": policies_of(request),
+        "adapter_base": adapter_base,
+    }
+    return plan_request(
+        request,
+        lambda: prepare_extract(instruct, base, **settings),
+        _named(instruct=instruct, base=base, adapter_base=adapter_base),
+    )
 
 
 def plan_apply(request: Request) -> Prepared:
     """Checks and plans `apply`, from a residual or in one pass.
 
     Raises:
-        HoldfastError: one `ConfigError` with all mistakes in the options; else see `prepare_apply` and `prepare_transfer`.
+        HoldfastError: one `ConfigError` with all mistakes in the options; else see `prepare_apply` and
+            `prepare_transfer`.
     """
     from holdfast.checkpoints.residual import prepare_apply, prepare_transfer
 
     residual, instruct, old_base = (request.text(name, None) for name in ("residual", "instruct", "old_base"))
     if residual is not None and (instruct is not None or old_base is not None):
-        request.problems.append("--residual and --instruct with --old_base are two ways to name the same thing; give one of them")
+        request.problems.append(
+            "--residual and --instruct with --old_base are two ways to name the same thing; give one of them"
+        )
     elif residual is None and (instruct is None or old_base is None):
         lacking = " and ".join(f"--{n}" for n, v in (("instruct", instruct), ("old_base", old_base)) if v is None)
         request.problems.append(
-            f"{lacking} missing: expected --residual FOLDER, or --instruct and --old_base, between which the residual is taken in one pass"
+            f"{lacking} missing: expected --residual FOLDER, or --instruct and --old_base, between which the residual "
+            f"is taken in one pass"
         )
     base = request.required("base", "the model to put the residual on")
     request.required("output_dir", "where to write the result")
@@ -150,7 +165,11 @@ def plan_apply(request: Request) -> Prepared:
     folders = _named(residual=residual, instruct=instruct, old_base=old_base, base=base, adapter_base=adapter_base)
     if residual is not None:
         return plan_request(request, lambda: prepare_apply(residual, base, **settings), folders)
-    return plan_request(request, lambda: prepare_transfer(instruct or "", old_base or "", base, adapter_base=adapter_base, **settings), folders)
+    return plan_request(
+        request,
+        lambda: prepare_transfer(instruct or "", old_base or "", base, adapter_base=adapter_base, **settings),
+        folders,
+    )
 
 
 def extract_parser() -> RequestParser:
@@ -185,7 +204,11 @@ def apply_parser() -> RequestParser:
     parser.one("scale", "X", "factor on the residual (1, as in the paper)")
     parser.one("adapter_base", "MODEL", "the model that an adapter belongs to (for --instruct the old base)")
     parser.one("dtype", "DTYPE", "of floating-point tensors (the base's, tensor by tensor)")
-    parser.one("tokenizer", "WHOSE", "vocabulary, tokenizer, chat template and generation settings: residual (or instruct), base (residual's)")
+    parser.one(
+        "tokenizer",
+        "WHOSE",
+        "vocabulary, tokenizer, chat template and generation settings: residual (or instruct), base (residual's)",
+    )
     add_policies(parser)
     add_output(parser)
     return parser

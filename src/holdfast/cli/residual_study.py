@@ -1,4 +1,5 @@
-"""`holdfast residual study`: budgets, siblings, derived models and scales of the instruction residual, made and measured once."""
+"""`holdfast residual study`: budgets, siblings, derived models and scales of the instruction residual, made and
+measured once."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def run(argv: list[str]) -> int:
     request = Request(build_parser(), argv)
     path = request.text("study", None)
     if path is None:
-        request.problems.append("--config is missing: expected a study, as in 'holdfast residual study --config study.yaml'")
+        request.problems.append(
+            "--config is missing: expected a study, as in 'holdfast residual study --config study.yaml'"
+        )
     workers = request.whole("workers", None, least=0)
     changed = {name: request.text(name, None) for name in ("output_dir", "storage", "name") if request.has(name)}
     dry_run = request.on("dry_run")
@@ -52,7 +55,9 @@ def run(argv: list[str]) -> int:
     from holdfast.studies.residual.plan import study_config
 
     given = read_yaml(Path(str(path)))
-    config = study_config({"name": Path(str(path)).stem, **given, **changed}, source=str(path), base_dir=Path(str(path)).parent)
+    config = study_config(
+        {"name": Path(str(path)).stem, **given, **changed}, source=str(path), base_dir=Path(str(path)).parent
+    )
     if dry_run:
         for number, model in enumerate(config.models(), 1):
             print(f"{number:>3}. {model.label}")
@@ -70,7 +75,11 @@ def run(argv: list[str]) -> int:
 def run_worker(argv: list[str]) -> int:
     """A worker of a study that another command began."""
     parser = RequestParser(
-        prog="holdfast residual worker", description="Makes models of a study until none is left.", epilog="", usage="--output_dir FOLDER", yaml=False
+        prog="holdfast residual worker",
+        description="Makes models of a study until none is left.",
+        epilog="",
+        usage="--output_dir FOLDER",
+        yaml=False,
     )
     parser.one("output_dir", "FOLDER", "of the study")
     request = Request(parser, argv)
@@ -87,7 +96,13 @@ def run_worker(argv: list[str]) -> int:
 
 def build_parser() -> RequestParser:
     """The options."""
-    parser = RequestParser(prog="holdfast residual study", description=DESCRIPTION, epilog=EPILOG, usage="--config study.yaml [options]", yaml=False)
+    parser = RequestParser(
+        prog="holdfast residual study",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        usage="--config study.yaml [options]",
+        yaml=False,
+    )
     parser.values["study"] = "one"
     parser.add_argument("--config", dest="study", metavar="study.yaml", default=_suppressed(), help="the study")
     parser.one("workers", "N", "models at a time here (one a GPU; two on two cores; 0: only workers elsewhere)")

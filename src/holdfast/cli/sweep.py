@@ -66,7 +66,11 @@ def run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         subject, *rest = argv
         if subject not in SUBJECTS:
-            hint = f" For a study file write '--config {subject}'." if subject.endswith((".yaml", ".yml")) else did_you_mean(subject, SUBJECTS)
+            hint = (
+                f" For a study file write '--config {subject}'."
+                if subject.endswith((".yaml", ".yml"))
+                else did_you_mean(subject, SUBJECTS)
+            )
             raise ConfigError(f"unknown 'holdfast sweep {subject}'.{hint or ' Known: ' + ', '.join(SUBJECTS) + '.'}")
         return {"worker": _worker, "status": _status, "report": _report}[subject](rest)
     return _sweep(argv)
@@ -79,7 +83,12 @@ def sweep_parser() -> OptionParser:
     parser.add_argument("--output_dir", metavar="FOLDER", help="folder of the study (runs/NAME)")
     parser.add_argument("--name", metavar="NAME", help="of the study in its storage (the file's name)")
     _add_storage(parser)
-    parser.add_argument("--workers", type=int, metavar="N", help="trials at a time here (one a GPU; two on two cores; 0: only workers elsewhere)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="trials at a time here (one a GPU; two on two cores; 0: only workers elsewhere)",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="repetitions of every trial")
     parser.add_argument("--dry_run", action="store_true", help="checks the request and lists the trials")
     return parser
@@ -88,7 +97,9 @@ def sweep_parser() -> OptionParser:
 def _sweep(argv: list[str]) -> int:
     options = sweep_parser().parse(argv)
     if options.config is None:
-        raise ConfigError("--config is missing: expected a study, as in 'holdfast sweep --config study.yaml'. 'holdfast sweep --help' shows one.")
+        raise ConfigError(
+            "--config is missing: expected a study, as in 'holdfast sweep --config study.yaml'. 'holdfast sweep --help' shows one."
+        )
 
     from holdfast.studies.tradeoff.study import load_study
 
@@ -120,7 +131,12 @@ A worker that dies loses nothing: another one continues its trial, from its last
 """,
     )
     parser.add_argument("--study", metavar="NAME", help="of the study (needed where the storage holds several)")
-    parser.add_argument("--output_dir", type=Path, metavar="FOLDER", help="where this worker writes its runs (the study's own, seen from here)")
+    parser.add_argument(
+        "--output_dir",
+        type=Path,
+        metavar="FOLDER",
+        help="where this worker writes its runs (the study's own, seen from here)",
+    )
     _add_storage(parser)
     return parser
 
@@ -129,11 +145,13 @@ def _worker(argv: list[str]) -> int:
     options = worker_parser().parse(argv)
     url = _storage(options)
     if url is None and options.output_dir is None:
-        raise ConfigError("--storage is missing: expected the address of the study's database, such as postgresql://user@host/database.")
+        raise ConfigError(
+            "--storage is missing: expected the address of the study's database, such as postgresql://user@host/database."
+        )
 
-    from holdfast.environment import say, terminated_is_interrupted
     from holdfast.studies.tradeoff.session import open_existing
     from holdfast.studies.tradeoff.worker import prepared, work
+    from holdfast.support.environment import say, terminated_is_interrupted
 
     storage, study, config = open_existing(options.output_dir or Path("."), storage=url, name=options.study)
     storage.grace = options.grace
@@ -171,7 +189,7 @@ def _status(argv: list[str]) -> int:
     if options.json:
         import json
 
-        from holdfast.results import to_jsonable
+        from holdfast.support.files import to_jsonable
 
         print(json.dumps(to_jsonable(now()), indent=2))
         return 0
@@ -210,8 +228,12 @@ examples
     )
     _add_study(parser)
     parser.add_argument("--rule", metavar="RULE", help="paper, target_within or knee (the study's)")
-    parser.add_argument("--points", metavar="LOSS", help="with target_within: what the source may lose, in the metric's unit or as 1pt")
-    parser.add_argument("--strict", action="store_true", help="whole intervals have to be on the right side, not only the figures")
+    parser.add_argument(
+        "--points", metavar="LOSS", help="with target_within: what the source may lose, in the metric's unit or as 1pt"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="whole intervals have to be on the right side, not only the figures"
+    )
     return parser
 
 
@@ -222,7 +244,7 @@ def _report(argv: list[str]) -> int:
     if options.rule or options.points or options.strict:
         import dataclasses
 
-        from holdfast.selection import rule_from_config
+        from holdfast.statistics.selection import rule_from_config
 
         rule = {"rule": options.rule or "target_within" if options.points else options.rule or "paper"}
         rule |= {k: v for k, v in (("points", options.points), ("strict", options.strict)) if v}
@@ -241,12 +263,19 @@ def plan(config: StudyConfig) -> str:
     trials = config.trials()
     seeds = ", ".join(map(str, config.seeds))
     rows = [
-        ("study", f"{config.name} ({config.search.sampler}, {len(trials)} trials and direct fine-tuning, seeds {seeds})"),
+        (
+            "study",
+            f"{config.name} ({config.search.sampler}, {len(trials)} trials and direct fine-tuning, seeds {seeds})",
+        ),
         ("target", config.target.label),
         ("source", config.source.label),
         ("output", str(config.output_dir)),
     ]
-    rows += [("small", f"{config.small}: base and data are made when the study runs, and the trials are checked then")] if config.small else []
+    rows += (
+        [("small", f"{config.small}: base and data are made when the study runs, and the trials are checked then")]
+        if config.small
+        else []
+    )
     rows += [("note", n) for n in config.notes]
     lines = ["Dry run: the request is sound; nothing was trained.", "", *(f"  {k:<8} {v}" for k, v in rows), ""]
     shown = [config.space.label(p) for p in trials if p][:60]
@@ -259,8 +288,18 @@ def plan(config: StudyConfig) -> str:
 
 
 def _add_storage(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--storage", metavar="URL", help="database of the study: sqlite:///FILE, postgresql://user@host/database ($HOLDFAST_STORAGE)")
-    parser.add_argument("--grace", type=_seconds, default=60.0, metavar="SECONDS", help="without a sign of life, until a worker counts as dead (60)")
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="database of the study: sqlite:///FILE, postgresql://user@host/database ($HOLDFAST_STORAGE)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="without a sign of life, until a worker counts as dead (60)",
+    )
 
 
 def _add_study(parser: argparse.ArgumentParser) -> None:
@@ -279,7 +318,9 @@ def _open(options: argparse.Namespace) -> Any:
     from holdfast.studies.tradeoff.session import open_existing
 
     if options.folder is None and _storage(options) is None:
-        raise ConfigError("expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study.")
+        raise ConfigError(
+            "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study."
+        )
     storage, study, config = open_existing(options.folder or Path("."), storage=options.storage, name=options.study)
     if options.folder is None:
         import dataclasses
@@ -300,11 +341,16 @@ def _seconds(text: str) -> float:
 
 def _print(record: Any, out: Path, target: Any) -> None:
     from holdfast.reports.study_text import print_study
-    from holdfast.selection import select_all
+    from holdfast.statistics.selection import select_all
     from holdfast.studies.tradeoff.session import CHOSEN, PAGE
 
     selections = select_all(record)
     print_study(record, selections, target)
     if selections[0].chosen is not None:
-        target.print(f"\nTrain it again, or on more data:  holdfast train --config {out / CHOSEN}", soft_wrap=True, markup=False, highlight=False)
+        target.print(
+            f"\nTrain it again, or on more data:  holdfast train --config {out / CHOSEN}",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
     target.print(f"Report    {out / PAGE}", soft_wrap=True, markup=False, highlight=False)

@@ -1,4 +1,5 @@
-"""`holdfast theory SUBJECT`: the papers' theories, computed: closed forms, the iterations that reach them, and what they say about forgetting."""
+"""`holdfast theory SUBJECT`: the papers' theories, computed: closed forms, the iterations that reach them, and what
+they say about forgetting."""
 
 from __future__ import annotations
 
@@ -38,26 +39,31 @@ def run(argv: list[str]) -> int:
     subject, *rest = argv
     if subject not in SUBJECTS:
         raise ConfigError(
-            f"unknown subject '{subject}'.{did_you_mean(subject, SUBJECTS)} Known: {', '.join(SUBJECTS)}. See 'holdfast theory --help'."
+            f"unknown subject '{subject}'.{did_you_mean(subject, SUBJECTS)} Known: {', '.join(SUBJECTS)}. See "
+            f"'holdfast theory --help'."
         )
     return SUBJECTS[subject][0](rest)
 
 
 def run_regression(argv: list[str]) -> int:
-    """`holdfast theory regression`: the table or JSON on stdout, OUT/regression.json and OUT/regression.html; 1 where a statement fails."""
+    """`holdfast theory regression`: the table or JSON on stdout, OUT/regression.json and OUT/regression.html; 1 where a
+    statement fails."""
     request = Request(regression_parser(), argv)
     setting, folder = read_regression(request)
     request.check()
 
-    from holdfast.progress import progress
     from holdfast.reports.theory_report import write_regression_report
-    from holdfast.results import to_jsonable, write_json
+    from holdfast.support.files import to_jsonable, write_json
+    from holdfast.support.progress import progress
     from holdfast.theory.regression_study import run_study, work_of
 
     with stoppable(), progress("Random problems", total=work_of(setting)) as advance:
         study = run_study(setting, advance=advance)
     record = {**to_jsonable(study), **_circumstances()}
-    written = [write_json(folder / "regression.json", record), write_regression_report(folder / "regression.html", study)]
+    written = [
+        write_json(folder / "regression.json", record),
+        write_regression_report(folder / "regression.html", study),
+    ]
     as_json = request.on("json")
     if as_json:
         print_json(record)
@@ -106,13 +112,24 @@ def show_regression(study: RegressionStudy) -> None:
     target = stdout_console()
     target.print(lead(study), highlight=False, markup=False)
     table = Table(
-        box=None, pad_edge=False, padding=(0, 2), header_style="bold", title="\nStatements, largest relative deviation", title_justify="left"
+        box=None,
+        pad_edge=False,
+        padding=(0, 2),
+        header_style="bold",
+        title="\nStatements, largest relative deviation",
+        title_justify="left",
     )
     for title, side in (("statement", "left"), ("deviation", "right"), ("allowed", "right"), ("holds", "left")):
         table.add_column(title, justify="right" if side == "right" else "left")
     for check in study.checks:
         said = ("yes" if check.passed else "NO") + (f" ({check.note})" if check.note else "")
-        table.add_row(escape(check.name), scientific(check.value), scientific(check.allowed), escape(said), style=None if check.passed else "red")
+        table.add_row(
+            escape(check.name),
+            scientific(check.value),
+            scientific(check.allowed),
+            escape(said),
+            style=None if check.passed else "red",
+        )
     target.print(table)
     title = "\nPre-training error where the same share of the start's fine-tuning error is left"
     equal = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", title=title, title_justify="left")
@@ -129,21 +146,47 @@ def show_regression(study: RegressionStudy) -> None:
 
 def regression_parser() -> RequestParser:
     """The options of `holdfast theory regression`."""
-    parser = RequestParser(prog="holdfast theory regression", description=REGRESSION, epilog=REGRESSION_EPILOG, usage="[options]")
+    parser = RequestParser(
+        prog="holdfast theory regression", description=REGRESSION, epilog=REGRESSION_EPILOG, usage="[options]"
+    )
     group = parser.add_argument_group("the random problems")
     parser.one("dimension", "N", "parameters (200)", group=group)
     parser.one("pretrain_rows", "N", "rows of the old data, fewer than parameters (120)", group=group)
     parser.one("finetune_rows", "N", "rows of the new data, fewer than parameters (40)", group=group)
-    parser.one("overlap", "SHARE", "of the new inputs' squared length that lies in the span of the old rows, 0 to 1 (0.5)", group=group)
-    parser.one("decay", "X", "the j-th feature has variance in proportion to j^-X, in both tasks; 0: all alike (0)", group=group)
-    parser.one("shift", "X", "how far the tasks' true parameters are apart, over the size of the old ones (1)", group=group)
+    parser.one(
+        "overlap",
+        "SHARE",
+        "of the new inputs' squared length that lies in the span of the old rows, 0 to 1 (0.5)",
+        group=group,
+    )
+    parser.one(
+        "decay",
+        "X",
+        "the j-th feature has variance in proportion to j^-X, in both tasks; 0: all alike (0)",
+        group=group,
+    )
+    parser.one(
+        "shift", "X", "how far the tasks' true parameters are apart, over the size of the old ones (1)", group=group
+    )
     parser.one("noise", "X", "standard deviation in the targets, where that of the old signal is 1 (0.1)", group=group)
     parser.one("seeds", "N", "problems drawn; intervals are over them (20)", group=group)
     parser.one("seed", "N", "of the first problem (0)", group=group)
     group = parser.add_argument_group("what is computed")
-    parser.many("lambdas", "X", "weights of the penalty, above 0; L2's are times the mean squared singular value (0.01 to 100)", group=group)
-    parser.one("tolerance", "X", "how near gradient descent must come to the closed form, relative (1e-10)", group=group)
-    parser.one("most_steps", "N", "where gradient descent stops at the latest; its path so far is checked then (50000)", group=group)
+    parser.many(
+        "lambdas",
+        "X",
+        "weights of the penalty, above 0; L2's are times the mean squared singular value (0.01 to 100)",
+        group=group,
+    )
+    parser.one(
+        "tolerance", "X", "how near gradient descent must come to the closed form, relative (1e-10)", group=group
+    )
+    parser.one(
+        "most_steps",
+        "N",
+        "where gradient descent stops at the latest; its path so far is checked then (50000)",
+        group=group,
+    )
     group = parser.add_argument_group("output")
     parser.one("output_dir", "FOLDER", "for regression.json and regression.html, written anew (theory)", group=group)
     parser.switch("json", "the record as JSON on stdout in place of the tables", group=group)
@@ -165,19 +208,31 @@ def _numbers(request: Request, name: str) -> list[float] | None:
 
 
 def _circumstances() -> dict[str, Any]:
-    """What can change a figure: versions and the machine's kind. Not the accelerators, which nothing here uses and which take seconds to ask."""
+    """What can change a figure: versions and the machine's kind. Not the accelerators, which nothing here uses and
+    which take seconds to ask."""
     import importlib.metadata
     import os
     import platform
     from datetime import UTC, datetime
 
-    versions = {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in ("holdfast", "numpy", "scipy")}}
+    versions = {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in ("holdfast", "numpy", "scipy")},
+    }
     hardware = {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
-    return {"command": "theory regression", "created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "hardware": hardware}
+    return {
+        "command": "theory regression",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions,
+        "hardware": hardware,
+    }
 
 
 SUBJECTS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "regression": (run_regression, "label annealing, L2 and direct fine-tuning in linear regression (paper 000, section 4)"),
+    "regression": (
+        run_regression,
+        "label annealing, L2 and direct fine-tuning in linear regression (paper 000, section 4)",
+    ),
 }
 """Name: what runs it, and one line of help."""
 

@@ -1,4 +1,5 @@
-"""`holdfast train`: checks the request, starts more processes where asked for, and hands over to `holdfast.training.run`."""
+"""`holdfast train`: checks the request, starts more processes where asked for, and hands over to
+`holdfast.runs.run`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.training.config import TrainConfig
+    from holdfast.runs.config import TrainConfig
 
 HELP = """\
 usage: holdfast train [--config run.yaml] [--key value ...]
@@ -89,27 +90,32 @@ def run(argv: list[str]) -> int:
         return 0
     if not words:
         raise ConfigError(
-            "nothing to train: expected at least a model and data, as in\n  holdfast train --model_name_or_path MODEL --dataset_name train.jsonl\n"
+            "nothing to train: expected at least a model and data, as in\n  holdfast train --model_name_or_path MODEL "
+            "--dataset_name train.jsonl\n"
             "or --config run.yaml. 'holdfast train --help' explains the rest."
         )
 
-    from holdfast.training import launch
-    from holdfast.training.config import has_accelerator, load_train_config
+    from holdfast.runs import launch
+    from holdfast.runs.config import has_accelerator, load_train_config
 
     launch.check_world()
     config = load_train_config(words)
     accelerator = has_accelerator()
     relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
     if "__dry_run" in flags:
-        print(plan(config, command=launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None))
+        print(
+            plan(
+                config, command=launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
+            )
+        )
         check_folder(config)
         return 0
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
     from holdfast.cli.options import console
-    from holdfast.environment import EVALUATION_CACHE
-    from holdfast.training.run import train
+    from holdfast.runs.run import train
+    from holdfast.support.environment import EVALUATION_CACHE
 
     train(config, console=console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
     return 0
@@ -122,7 +128,10 @@ def plan(config: TrainConfig, *, command: list[str] | None = None) -> str:
     """What would be done, as text. Loads no model and no data."""
     args, model = config.training, config.model
     rows_each, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
-    batch = f"{rows_each * accumulated * config.processes} sequences a step = {rows_each} x {accumulated} accumulated x {_count(config.processes)}"
+    batch = (
+        f"{rows_each * accumulated * config.processes} sequences a step = {rows_each} x {accumulated} "
+        f"accumulated x {_count(config.processes)}"
+    )
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "no autocast"
     adapter = "OSF" if config.adapter.peft_method == "osf" else f"LoRA r={model.lora_r} alpha={model.lora_alpha}"
     how = adapter if model.use_peft else "all weights"
@@ -130,16 +139,28 @@ def plan(config: TrainConfig, *, command: list[str] | None = None) -> str:
     rows = [
         ("model", f"{model.model_name_or_path} ({how}, weights in {model.dtype}, {precision})"),
         ("data", _data(config)),
-        ("training", f"{length}, learning rate {args.learning_rate:g} ({_value(args.lr_scheduler_type)}), seed {args.seed}"),
+        (
+            "training",
+            f"{length}, learning rate {args.learning_rate:g} ({_value(args.lr_scheduler_type)}), seed {args.seed}",
+        ),
         ("batch", batch),
-        *_many("retention", [m.label() + (" (off)" if m.off else "") for m in config.retention] or ["none: plain fine-tuning"]),
+        *_many(
+            "retention",
+            [m.label() + (" (off)" if m.off else "") for m in config.retention] or ["none: plain fine-tuning"],
+        ),
     ]
     entries = config.evaluation.entries
     for suite in config.evaluation.suites:
         rows += _many(suite, [f"{e.name} ({e.kind})" for e in entries if e.suite == suite])
     if not entries:
         rows.append(("evaluation", "nothing: add --source and --target to see what is kept and what is learnt"))
-    rows.append(("output", f"{args.output_dir} (run.json, metrics.jsonl, evaluations/, checkpoints, model.safetensors, README.md, report.html)"))
+    rows.append(
+        (
+            "output",
+            f"{args.output_dir} (run.json, metrics.jsonl, evaluations/, checkpoints, model.safetensors, README.md, "
+            f"report.html)",
+        )
+    )
     rows += _many("note", config.notes)
     if command:
         rows.append(("starts", " ".join(command)))
@@ -152,12 +173,15 @@ def check_folder(config: TrainConfig) -> None:
     Raises:
         RunFolderError: it holds another run, with the settings that differ, or files that are no run.
     """
-    from holdfast.results import RunFolder
-    from holdfast.training.run_folder import run_to_continue
+    from holdfast.records.run import RunFolder
+    from holdfast.runs.run_folder import run_to_continue
 
     record = run_to_continue(RunFolder(config.training.output_dir), config)
     if record is not None:
-        print(f"  {'continues':<11} the run in {config.training.output_dir} (status {record.status}, stage '{record.stage}')")
+        print(
+            f"  {'continues':<11} the run in {config.training.output_dir} (status {record.status}, stage "
+            f"'{record.stage}')"
+        )
 
 
 def _data(config: TrainConfig) -> str:
@@ -193,13 +217,15 @@ def _methods() -> str:
         lines.append(f"      from: {cls.source}")
         for parameter, default, text in parameters_of(cls):
             shown = "" if default in (None, "") else f" ({_text(default)})"
-            lines += textwrap.wrap(f"{parameter}{shown}: {text}", 116, initial_indent="      ", subsequent_indent="          ")
+            lines += textwrap.wrap(
+                f"{parameter}{shown}: {text}", 116, initial_indent="      ", subsequent_indent="          "
+            )
     return "\n".join(lines) + "\n"
 
 
 def _all_keys() -> str:
     """Every key with its type, default and help, by group. Imports TRL."""
-    from holdfast.training.settings import OWN_KEYS, known_settings
+    from holdfast.runs.settings import OWN_KEYS, known_settings
 
     titles = {
         "script": "data (trl ScriptArguments)",
@@ -216,7 +242,9 @@ def _all_keys() -> str:
             if setting.group == group:
                 default = "" if setting.default is None or group == "launch" else f", default {_text(setting.default)}"
                 lines.append(f"  --{setting.name}  [{setting.expected}{default}]")
-                lines += textwrap.wrap(" ".join(setting.help.split()), 112, initial_indent="      ", subsequent_indent="      ")
+                lines += textwrap.wrap(
+                    " ".join(setting.help.split()), 112, initial_indent="      ", subsequent_indent="      "
+                )
     return "\n".join(lines)
 
 

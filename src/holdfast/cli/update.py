@@ -1,4 +1,5 @@
-"""`holdfast update`: keep an instruct model current: continue its base on new text, add the instruction residual, measure, report."""
+"""`holdfast update`: keep an instruct model current: continue its base on new text, add the instruction residual,
+measure, report."""
 
 from __future__ import annotations
 
@@ -73,7 +74,10 @@ def build_parser() -> RequestParser:
     from holdfast.studies.residual.plan import CORPUS_KEYS, KEEP, UPDATE_KEYS
 
     parser = RequestParser(
-        prog="holdfast update", description=DESCRIPTION, epilog=EPILOG, usage="--base MODEL --instruct MODEL --corpus PATH... [options]"
+        prog="holdfast update",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        usage="--base MODEL --instruct MODEL --corpus PATH... [options]",
     )
     many = {"corpus": "PATH", "scales": "X", "choose_by": "ENTRY", "train": "KEY=VALUE", "evaluation": "SUITE"}
     switches = {"continued_instruct", "titles"}
@@ -107,7 +111,9 @@ def read_config(request: Request) -> ResidualConfig:
     values: dict[str, Any] = {name: request.raw(name) for name in UPDATE_KEYS if request.has(name)}
     for name in ("near_duplicates", "minimum_characters"):
         if isinstance(values.get(name), str):
-            values[name] = request.number(name, None) if name == "near_duplicates" else request.whole(name, None, least=0)
+            values[name] = (
+                request.number(name, None) if name == "near_duplicates" else request.whole(name, None, least=0)
+            )
     if isinstance(values.get("train"), list):
         values["train"] = _assignments(values["train"], request)
     if isinstance(values.get("evaluation"), list) and "evaluation" in request.given:
@@ -150,27 +156,37 @@ def _number(value: Any) -> Any:
 def _dry_run(config: ResidualConfig) -> int:
     from holdfast.studies.residual.plan import TRAIN_DEFAULTS, is_continued
     from holdfast.studies.residual.session import check_measuring, check_models, whole_plan
-    from holdfast.token_counts import shown_tokens
+    from holdfast.support.token_counts import shown_tokens
 
     notes, _ = check_models(config)
     check_measuring(config)
     budget = config.budgets[0]
-    lines = [f"New text: {', '.join(config.corpus)} ({'all of it' if budget is None else shown_tokens(budget) + ' tokens'})"]
-    lines += [f"{number}. {model.label}" + ("" if is_continued(model) else "  (as it is)") for number, model in enumerate(config.models(), 1)]
+    lines = [
+        f"New text: {', '.join(config.corpus)} ({'all of it' if budget is None else shown_tokens(budget) + ' tokens'})"
+    ]
+    lines += [
+        f"{number}. {model.label}" + ("" if is_continued(model) else "  (as it is)")
+        for number, model in enumerate(config.models(), 1)
+    ]
     if config.evaluation:
         entries = ", ".join(f"{e.suite}/{e.name}" for e in whole_plan(config, None).entries)
         lines.append(f"Measured of each: the held-out new text, {entries}")
     else:
         lines.append(
-            "Measured of each: the held-out new text alone. Add evaluation: to see what was kept, such as --evaluation instruction_residual."
+            "Measured of each: the held-out new text alone. Add evaluation: to see what was kept, such as "
+            "--evaluation instruction_residual."
         )
     lines += [f"Note: {note}" for note in notes]
     if budget is not None:
         keys = " ".join(
-            f"--{k} {shlex.quote(str(v))}" for k, v in config.train.items() if TRAIN_DEFAULTS.get(k) != v and isinstance(v, (str, int, float))
+            f"--{k} {shlex.quote(str(v))}"
+            for k, v in config.train.items()
+            if TRAIN_DEFAULTS.get(k) != v and isinstance(v, (str, int, float))
         )
         amounts = f"--tokens {shown_tokens(budget)} --epochs {config.epochs:g} --window {config.window} --packing true"
-        lines.append(f"What it takes: holdfast cost --model {shlex.quote(config.families[0].base)} {amounts} {keys}".rstrip())
+        lines.append(
+            f"What it takes: holdfast cost --model {shlex.quote(config.families[0].base)} {amounts} {keys}".rstrip()
+        )
     lines.append(f"Folder: {config.output_dir}")
     print("\n".join(lines))
     return 0

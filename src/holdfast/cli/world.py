@@ -1,4 +1,5 @@
-"""`holdfast world`: the embedded world, made: base and instruct model, new facts, questions, and a suite that asks them."""
+"""`holdfast world`: the embedded world, made: base and instruct model, new facts, questions, and a suite that asks
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.studies.world import WorldRecipe
+    from holdfast.worlds.world import WorldRecipe
 
 DESCRIPTION = """\
 Makes a small world of people who do not exist, and two models of it: a base that knows them, and an instruct model that
@@ -89,8 +90,14 @@ _FRACTIONS = (
     "tuning_replay",
 )
 _SWITCHES = {
-    "the sibling": ("sibling", "makes a second base and instruct model: pre-trained longer, tuned on other conversations"),
-    "the derived model": ("derived", "makes another child of the base: tuned to answer, without a word about how a reply has to look"),
+    "the sibling": (
+        "sibling",
+        "makes a second base and instruct model: pre-trained longer, tuned on other conversations",
+    ),
+    "the derived model": (
+        "derived",
+        "makes another child of the base: tuned to answer, without a word about how a reply has to look",
+    ),
 }
 """Fields of `WorldRecipe` that are switches, by heading, with what they do."""
 NOT_OPTIONS = ("continuing_steps", "continuing_learning_rate")
@@ -108,7 +115,7 @@ def run(argv: list[str]) -> int:
     as_json = request.on("json")
     request.check()
 
-    from holdfast.studies.world import FILES, build_world
+    from holdfast.worlds.world import FILES, build_world
 
     target = stderr_console() if as_json else stdout_console()
     paths = build_world(recipe, folder, workers=workers, console=target)
@@ -127,13 +134,15 @@ def run(argv: list[str]) -> int:
 
 def _worker(argv: list[str]) -> int:
     """Trains models of a world that another command makes."""
-    parser = RequestParser(prog="holdfast world worker", description=_worker.__doc__ or "", epilog="", usage="--folder FOLDER", yaml=False)
+    parser = RequestParser(
+        prog="holdfast world worker", description=_worker.__doc__ or "", epilog="", usage="--folder FOLDER", yaml=False
+    )
     parser.one("folder", "FOLDER", "with the request")
     request = Request(parser, argv)
     folder = Path(request.required("folder", "folder with the request"))
     request.check()
 
-    from holdfast.studies.world_models import REQUEST, run_worker
+    from holdfast.worlds.world_models import REQUEST, run_worker
 
     if not (folder / REQUEST).is_file():
         raise ConfigError(f"--folder: expected one with {REQUEST}, got {folder}")
@@ -143,7 +152,7 @@ def _worker(argv: list[str]) -> int:
 
 def read_recipe(request: Request) -> WorldRecipe:
     """The recipe of a request; mistakes are added to its problems."""
-    from holdfast.studies.world import WorldRecipe, quick_recipe
+    from holdfast.worlds.world import WorldRecipe, quick_recipe
 
     plain = quick_recipe() if request.on("quick") else WorldRecipe()
     values: dict[str, Any] = {name: request.on(name) for name, _ in _SWITCHES.values()}
@@ -159,7 +168,9 @@ def read_recipe(request: Request) -> WorldRecipe:
 
 def build_parser() -> RequestParser:
     """The options."""
-    parser = RequestParser(prog="holdfast world", description=DESCRIPTION, epilog=EPILOG, usage="--output_dir FOLDER [options]")
+    parser = RequestParser(
+        prog="holdfast world", description=DESCRIPTION, epilog=EPILOG, usage="--output_dir FOLDER [options]"
+    )
     parser.one("output_dir", "FOLDER", "for the files (./world)")
     parser.switch("quick", "sizes of seconds, which only show that everything works")
     defaults = _defaults()
@@ -175,6 +186,6 @@ def build_parser() -> RequestParser:
 
 
 def _defaults() -> dict[str, float]:
-    from holdfast.studies.world import WorldRecipe
+    from holdfast.worlds.world import WorldRecipe
 
     return {f.name: f.default for f in dataclasses.fields(WorldRecipe) if isinstance(f.default, (int, float))}

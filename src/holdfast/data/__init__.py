@@ -8,7 +8,8 @@
 | mixing | replay rows among tokenised train rows |
 | prepare | files of public data sets, as published -> rows to train on |
 | synthesise, synthesis_prompts | articles written by a language model, kept reply by reply, within a budget |
-| word_problems, reference_chat, fictional_manual | made by rule, for studies of minutes: mathematics, conversations, a railway that does not exist |
+| word_problems, reference_chat, fictional_manual | made by rule, for studies of minutes: mathematics, conversations, a
+railway that does not exist |
 | embedded | the corpus inside every CPython, and a tokenizer for it |
 | progress | a bar that only slow work shows |
 """

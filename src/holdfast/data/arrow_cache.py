@@ -1,8 +1,10 @@
-"""A stream of Arrow tables as a memory-mapped Dataset, kept in the datasets cache under the hash of what it was made from.
+"""A stream of Arrow tables as a memory-mapped Dataset, kept in the datasets cache under the hash of what it was made
+from.
 
-Tables come with the columns their own rows show. They are written as they come; only if their columns differ in the end (a key that appears
-late, an integer column that turns out to hold fractions) are they written once more under one common schema. Columns whose types have nothing
-in common become `datasets.Json`, in which every value keeps its own type. Memory use does not grow with the file.
+Tables come with the columns their own rows show. They are written as they come; only if their columns differ in the end
+(a key that appears late, an integer column that turns out to hold fractions) are they written once more under one
+common schema. Columns whose types have nothing in common become `datasets.Json`, in which every value keeps its own
+type. Memory use does not grow with the file.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def cached_dataset(key: str, tables: Iterable[pa.Table]) -> datasets.Dataset:
     """The dataset stored under `key`, made from `tables` where there is none yet.
 
     Args:
-        key: hexadecimal; equal keys promise equal rows. It also becomes the dataset's fingerprint, so later `map` calls are cached as well.
+        key: hexadecimal; equal keys promise equal rows. It also becomes the dataset's fingerprint, so later `map` calls
+            are cached as well.
         tables: consumed only when nothing is stored; its exceptions pass through and leave nothing behind.
 
     Raises:
@@ -51,7 +54,9 @@ def cached_dataset(key: str, tables: Iterable[pa.Table]) -> datasets.Dataset:
     try:
         table = MemoryMappedTable.from_file(str(path))
     except (OSError, pa.ArrowInvalid) as error:
-        raise StorageError(f"The cached rows {path} cannot be read ({error}). Delete this file and run again.") from error
+        raise StorageError(
+            f"The cached rows {path} cannot be read ({error}). Delete this file and run again."
+        ) from error
     # cache_files of the dataset name this file, so `map` keeps its results in the folder beside it
     info = datasets.DatasetInfo(features=datasets.Features.from_arrow_schema(table.schema))
     return datasets.Dataset(table, info=info, fingerprint=key[:32])
@@ -63,7 +68,9 @@ def _scratch(folder: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
     except OSError as error:
-        raise StorageError(f"Cannot write the datasets cache {folder} ({error.strerror}). Set HF_DATASETS_CACHE to another folder.") from error
+        raise StorageError(
+            f"Cannot write the datasets cache {folder} ({error.strerror}). Set HF_DATASETS_CACHE to another folder."
+        ) from error
     try:
         yield scratch
     finally:
@@ -71,7 +78,8 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _write(tables: Iterable[pa.Table], scratch: Path) -> Path:
-    """Writes runs of equal schema to part files, then joins them if there is more than one; returns the finished file."""
+    """Writes runs of equal schema to part files, then joins them if there is more than one; returns the finished
+    file."""
     parts: list[Path] = []
     schemas: list[pa.Schema] = []
     with contextlib.ExitStack() as stack:
@@ -116,11 +124,14 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"Could not write the datasets cache {path.parent} ({error}). Free some space or set HF_DATASETS_CACHE.") from error
+        raise StorageError(
+            f"Could not write the datasets cache {path.parent} ({error}). Free some space or set HF_DATASETS_CACHE."
+        ) from error
 
 
 def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """One schema that all fit into: the union of the columns, wider numbers, and `datasets.Json` where types do not meet."""
+    """One schema that all fit into: the union of the columns, wider numbers, and `datasets.Json` where types do not
+    meet."""
     import pyarrow as pa
 
     fields: dict[str, pa.DataType] = {}

@@ -1,17 +1,19 @@
 """Articles of newspapers by the library `fundus` (Dallabetta et al. 2024), kept one by one (`holdfast data crawl`).
 
-fundus knows the publishers, finds their articles by feeds and site maps, minds robots.txt, and takes text, title and date out of a page. What is
-added here: which publishers are meant, the range of dates and the languages, the pauses that robots.txt asks for, articles that are kept the moment
-they are there, and addresses that are not fetched again.
+fundus knows the publishers, finds their articles by feeds and site maps, minds robots.txt, and takes text, title and
+date out of a page. What is added here: which publishers are meant, the range of dates and the languages, the pauses
+that robots.txt asks for, articles that are kept the moment they are there, and addresses that are not fetched again.
 
 Two files grow, one line an article:
 
-- `OUTPUT`: the articles, `{"url", "title", "text", "date", "publisher", "language", "authors", "topics", "free_access", "fetched"}`, which
-  `holdfast data prepare corpus` reads without options.
-- `OUTPUT.addresses`: the addresses that gave no article to keep, and why. One that gave no answer is asked for by one more session.
+- `OUTPUT`: the articles, `{"url", "title", "text", "date", "publisher", "language", "authors", "topics", "free_access",
+  "fetched"}`, which `holdfast data prepare corpus` reads without options.
+- `OUTPUT.addresses`: the addresses that gave no article to keep, and why. One that gave no answer is asked for by one
+  more session.
 
-fundus's crawler knows no dates: an article's date is known once it is fetched, so that what lies outside the range is fetched once, and counted.
-Publishers whose robots.txt forbids training on their articles are left out. Needs `pip install 'holdfast[crawl]'`.
+fundus's crawler knows no dates: an article's date is known once it is fetched, so that what lies outside the range is
+fetched once, and counted. Publishers whose robots.txt forbids training on their articles are left out. Needs `pip
+install 'holdfast[crawl]'`.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.prepare import dates
-from holdfast.environment import now
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.ledger import Ledger
+from holdfast.support.environment import now
+from holdfast.support.ledger import Ledger
 
 MISSING = "crawling needs the package fundus, which is not installed. Install it with: pip install 'holdfast[crawl]'"
-UNSOUND = "the package fundus does not load with what is installed beside it; pip install 'holdfast[crawl]' installs what fits"
+UNSOUND = (
+    "the package fundus does not load with what is installed beside it; pip install 'holdfast[crawl]' installs "
+    "what fits"
+)
 
 OUTSIDE = "outside the dates"
 UNDATED = "without a date"
@@ -59,7 +64,8 @@ class Crawl:
     """What is to be gathered."""
 
     publishers: tuple[str, ...]
-    """Countries ("us"), publishers ("us.TheNewYorker", "TheNewYorker") and patterns ("us.The*", "*"); capitals do not matter."""
+    """Countries ("us"), publishers ("us.TheNewYorker", "TheNewYorker") and patterns ("us.The*", "*"); capitals do not
+    matter."""
     output: Path
     """Ends with .jsonl; grows with every session."""
     after: Any = None
@@ -88,7 +94,9 @@ class Crawl:
         """
         found = []
         if not self.publishers:
-            found.append("publishers: expected at least one, such as us.TheNewYorker or de; --list_publishers names them")
+            found.append(
+                "publishers: expected at least one, such as us.TheNewYorker or de; --list_publishers names them"
+            )
         if collection is None and importlib.util.find_spec("fundus") is None:
             found.append(MISSING)
         elif self.publishers:
@@ -101,7 +109,11 @@ class Crawl:
         elif self.output.is_dir():
             found.append(f"output: expected a file, {self.output} is a folder")
         found += dates.range_problems(self.after, self.before)
-        for name, value, zero in (("limit", self.limit, False), ("timeout", self.timeout, False), ("delay", self.delay, True)):
+        for name, value, zero in (
+            ("limit", self.limit, False),
+            ("timeout", self.timeout, False),
+            ("delay", self.delay, True),
+        ):
             if value is not None and not (value > 0 or (zero and value == 0)):
                 found.append(f"{name}: expected {'0 or more' if zero else 'more than 0'}, got {value:g}")
         wrong = [language for language in self.languages if not _LANGUAGE.fullmatch(language)]
@@ -160,7 +172,16 @@ def publishers(collection: Any = None) -> list[Listed]:
     found = []
     for country, group in collection.get_subgroup_mapping().items():
         for name, one in group.mapping.items():
-            languages = tuple(sorted({language for sources in one.source_mapping.values() for source in sources for language in source.languages}))
+            languages = tuple(
+                sorted(
+                    {
+                        language
+                        for sources in one.source_mapping.values()
+                        for source in sources
+                        for language in source.languages
+                    }
+                )
+            )
             note = (
                 "not kept up by fundus"
                 if one.deprecated
@@ -168,7 +189,16 @@ def publishers(collection: Any = None) -> list[Listed]:
                 if getattr(one, "_disallows_training", False)
                 else ""
             )
-            found.append(Listed(key=f"{country}.{name}", name=one.name, domain=one.domain, languages=languages, note=note, publisher=one))
+            found.append(
+                Listed(
+                    key=f"{country}.{name}",
+                    name=one.name,
+                    domain=one.domain,
+                    languages=languages,
+                    note=note,
+                    publisher=one,
+                )
+            )
     return found
 
 
@@ -185,30 +215,46 @@ def chosen(names: Sequence[str], collection: Any = None) -> tuple[list[Listed], 
         lower = name.lower()
         whole = lower in countries or any(sign in name for sign in "*?[")
         pattern = f"{lower}.*" if lower in countries else lower
-        mine = [one for one in known if any(fnmatch.fnmatchcase(own, pattern) for own in (one.key.lower(), one.key.partition(".")[2].lower()))]
+        mine = [
+            one
+            for one in known
+            if any(fnmatch.fnmatchcase(own, pattern) for own in (one.key.lower(), one.key.partition(".")[2].lower()))
+        ]
         usable = [one for one in mine if not one.note]
         if not mine:
-            words = {word.lower(): word for one in known for word in (one.key, one.key.partition(".")[2], one.name)} | {c: c for c in countries}
+            words = {word.lower(): word for one in known for word in (one.key, one.key.partition(".")[2], one.name)} | {
+                c: c for c in countries
+            }
             near = did_you_mean(lower, words)
             for word in words:
                 near = near.replace(f"'{word}'", f"'{words[word]}'")
-            problems.append(f"publishers: '{name}' is none that fundus knows.{near or ' --list_publishers names them.'}")
+            problems.append(
+                f"publishers: '{name}' is none that fundus knows.{near or ' --list_publishers names them.'}"
+            )
         elif not usable:
             reasons = ", ".join(sorted({f"{one.key} ({one.note})" for one in mine}))
             problems.append(
-                f"publishers: '{name}' cannot be crawled: {reasons}" if not whole else f"publishers: none of '{name}' can be crawled: {reasons}"
+                f"publishers: '{name}' cannot be crawled: {reasons}"
+                if not whole
+                else f"publishers: none of '{name}' can be crawled: {reasons}"
             )
         found |= {one.key: one for one in usable}
     return list(found.values()), problems
 
 
-def crawl(request: Crawl, *, collection: Any = None, report: Callable[[int, Mapping[str, int]], None] = lambda total, kept: None) -> Crawled:
+def crawl(
+    request: Crawl,
+    *,
+    collection: Any = None,
+    report: Callable[[int, Mapping[str, int]], None] = lambda total, kept: None,
+) -> Crawled:
     """Gathers articles until the sources are exhausted, the limit is reached, or none came for `timeout` seconds.
 
     Args:
         request: what is wanted.
         collection: the publishers; None: fundus's own.
-        report: is told of every article that is kept: how many there are, and how many of each publisher this session kept.
+        report: is told of every article that is kept: how many there are, and how many of each publisher this session
+            kept.
 
     Raises:
         ConfigError: mistakes in the request, all of them; fundus is not installed.
@@ -235,7 +281,9 @@ class _Session:
 
     def __init__(self, request: Crawl, listed: Sequence[Listed], articles: Ledger, addresses: Ledger) -> None:
         self.request, self.listed, self.articles, self.addresses = request, listed, articles, addresses
-        self.after, self.before = (dates.cut_off(day) if day is not None else None for day in (request.after, request.before))
+        self.after, self.before = (
+            dates.cut_off(day) if day is not None else None for day in (request.after, request.before)
+        )
         self.known = {url for row_url, row in articles.rows.items() for url in (row_url, row["asked"]) if url}
         self.known |= {url for url, row in addresses.rows.items() if self._settled(row)}
         self.asked: dict[int, list[str]] = defaultdict(list)
@@ -252,14 +300,18 @@ class _Session:
 
         for one in self.listed:
             _mind_pauses(one.publisher.robots, self.request.delay)
-        # a thread a publisher, as fundus has it; one publisher needs none, and then nothing is on its way when the crawl is stopped
-        crawler = Crawler(*(one.publisher for one in self.listed), delay=float(self.request.delay), threading=len(self.listed) > 1)
+        # a thread a publisher, as fundus has it; one publisher needs none, and then nothing is on its way when the
+        # crawl is stopped
+        crawler = Crawler(
+            *(one.publisher for one in self.listed), delay=float(self.request.delay), threading=len(self.listed) > 1
+        )
         timeout = max(1, round(self.request.timeout)) if self.request.timeout is not None else None
         with self.heard, _Stops(timeout) as stops:
             found: Any = crawler.crawl(
                 timeout=timeout,
                 error_handling="catch",
-                only_complete=False,  # every page is seen here, so that none is fetched again for want of a date or text
+                # every page is seen here, so that none is fetched again for want of a date or text
+                only_complete=False,
                 only_unique=False,
                 url_filter=self._known_address,
                 skip_publishers_disallowing_training=True,
@@ -275,7 +327,8 @@ class _Session:
         if stops.silent:
             self.end = "timeout"
         if self.end == "exhausted" and not stops.stopped:
-            self._settle()  # of what was cut off, some may have come and not have been read, and some not have been fetched
+            # of what was cut off, some may have come and not have been read, and some not have been fetched
+            self._settle()
         if stops.stopped:  # fundus ends as if all were well
             raise KeyboardInterrupt
 
@@ -291,7 +344,8 @@ class _Session:
     # ------------------------------------------------------------------------------------------------------- addresses
 
     def _known_address(self, url: str) -> bool:
-        """fundus's filter of addresses, asked before a page is fetched and again with where it led; true: leave it out."""
+        """fundus's filter of addresses, asked before a page is fetched and again with where it led; true: leave it
+        out."""
         plain = plain_address(url)
         if plain in self.known:
             return True
@@ -299,7 +353,8 @@ class _Session:
         return False
 
     def _settled(self, row: Mapping[str, Any]) -> bool:
-        """Whether an address without an article need not be asked for again, under the dates and languages of this request."""
+        """Whether an address without an article need not be asked for again, under the dates and languages of this
+        request."""
         if row["outcome"] == OUTSIDE:
             return not self._in_range(date.fromisoformat(row["date"]))
         if row["outcome"] == UNDATED:
@@ -412,7 +467,8 @@ def plain_address(url: str) -> str:
 def _mind_pauses(robots: Any, least: float) -> None:
     """Lets a publisher's robots.txt ask for pauses.
 
-    fundus asks it for them, but the parser that fundus uses (robotspy) reads no Crawl-delay: Python's own reads the same lines.
+    fundus asks it for them, but the parser that fundus uses (robotspy) reads no Crawl-delay: Python's own reads the
+    same lines.
     """
     parser, known = robots.robots_file_parser, urllib.robotparser.RobotFileParser()
     if robots.ready or "parse" in vars(parser):
@@ -451,7 +507,8 @@ def _texts(value: Any) -> list[str]:
 
 
 class _Stops:
-    """Tells Ctrl-C from fundus's own time-out. Both are a KeyboardInterrupt in the main thread, and fundus swallows both.
+    """Tells Ctrl-C from fundus's own time-out. Both are a KeyboardInterrupt in the main thread, and fundus swallows
+    both.
 
     Args:
         timeout: seconds without an article after which fundus stops.
@@ -513,4 +570,6 @@ class _Heard(logging.Handler):
     def notes(self, most: int = 10) -> list[str]:
         """What was said, each once; the first of them where there is much."""
         said = list(self._said)
-        return [f"fundus: {line}" for line in said[:most]] + ([f"fundus: and {len(said) - most} more warnings"] if len(said) > most else [])
+        return [f"fundus: {line}" for line in said[:most]] + (
+            [f"fundus: and {len(said) - most} more warnings"] if len(said) > most else []
+        )

@@ -1,24 +1,25 @@
 """From whatever layout the user's rows have to the columns TRL's `SFTTrainer` takes, with every row checked.
 
-`SFTTrainer` decides the format, and whether only completions are learnt, from the FIRST row, and fails far inside tokenisation on a row that
-does not match. So the decision is made here, once, in the open (`layouts` has the table), and all rows are looked at before training starts: a
-row without a usable prompt, completion, text or conversation is an error that names the rows, never skipped.
+`SFTTrainer` decides the format, and whether only completions are learnt, from the FIRST row, and fails far inside
+tokenisation on a row that does not match. So the decision is made here, once, in the open (`layouts` has the table),
+and all rows are looked at before training starts: a row without a usable prompt, completion, text or conversation is an
+error that names the rows, never skipped.
 
-Columns that are not needed are dropped. Plain text columns are only renamed (no copy is made); the rest is rewritten through `Dataset.map`
-into the datasets cache.
+Columns that are not needed are dropped. Plain text columns are only renamed (no copy is made); the rest is rewritten
+through `Dataset.map` into the datasets cache.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import MESSAGE_EXTRAS, BadRow, Convert, Layout, Row, Templates, converter, recognise
 from holdfast.data.progress import quiet_datasets
 from holdfast.errors import DataError, did_you_mean
-from holdfast.progress import progress
+from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     import datasets
@@ -55,20 +56,21 @@ def standardise(
     """Checks every row and gives the data set the columns that `SFTTrainer` takes.
 
     Args:
-        dataset: rows in any known layout, or in any layout at all when `templates` are given. A streamed one (`IterableDataset`) is converted
-            and checked while it is read.
+        dataset: rows in any known layout, or in any layout at all when `templates` are given. A streamed one
+            (`IterableDataset`) is converted and checked while it is read.
         tokenizer: only asked whether it has a chat template.
         templates: how to make text out of columns; goes before any recognised layout.
-        files: the local files the rows came from (`sources.data_files`), so that messages can name file and line. Only right when `dataset`
-            is all of their rows.
+        files: the local files the rows came from (`sources.data_files`), so that messages can name file and line. Only
+            right when `dataset` is all of their rows.
 
     Returns:
-        (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text or both lists of
-        messages); or `input_ids` and, where given, `labels`. Row i comes from row i. Templates give "text" or "prompt_completion".
+        (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text
+        or both lists of messages); or `input_ids` and, where given, `labels`. Row i comes from row i. Templates give
+        "text" or "prompt_completion".
 
     Raises:
-        DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five and their number), or
-            conversations with a tokenizer that has no chat template.
+        DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five
+            and their number), or conversations with a tokenizer that has no chat template.
     """
     import datasets
 
@@ -91,11 +93,14 @@ def standardise(
     if layout is not None and _only_renames(dataset, layout):
         _check_texts(dataset, layout, convert, files)
         return _renamed(dataset, layout), name
-    return _convert(dataset, convert, name=name, layout=layout, templates=templates, has_template=has_template, files=files), name
+    return _convert(
+        dataset, convert, name=name, layout=layout, templates=templates, has_template=has_template, files=files
+    ), name
 
 
 _NO_CHAT_TEMPLATE = (
-    "The data holds conversations (lists of messages), but the tokenizer has no chat template, so there is no way to write them as text. "
+    "The data holds conversations (lists of messages), but the tokenizer has no chat template, so there is no way to "
+    "write them as text. "
     "Expected a tokenizer with a chat template: choose the instruct version of the model, or name a template with\n"
     "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a local .jinja file\n"
     "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain text needs no template."
@@ -122,20 +127,22 @@ def _recognised(columns: Sequence[str], first_row: Row | None) -> Layout:
     hints = [f"'{c}':{did_you_mean(c, known)}" for c in columns if c not in known and did_you_mean(c, known)]
     examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
     raise DataError(
-        f"The columns {', '.join(columns) or '(none)'} make no layout that can be trained on.{' ' + ' '.join(hints) if hints else ''} "
+        f"The columns {', '.join(columns) or '(none)'} make no layout that can be trained "
+        f"on.{' ' + ' '.join(hints) if hints else ''} "
         f"Expected one of:{_LAYOUTS_THAT_WORK % tuple(examples)}"
     )
 
 
 def _holds_messages(dataset: Any, layout: Layout) -> bool:
-    """Whether rows are conversations: always in "chat", in "prompt_completion" if the first prompt that is there is a list."""
+    """Whether rows are conversations: always in "chat", in "prompt_completion" if the first prompt that is there is a
+    list."""
     if layout.name != "prompt_completion":
         return layout.name == "chat"
     prompt = layout.columns["prompt"]
     return isinstance(next((row[prompt] for row in dataset if row[prompt] is not None), None), list)
 
 
-# --------------------------------------------------------------------------------------------------- text: rename, no copy
+# ------------------------------------------------------------------------------------------------ text: rename, no copy
 
 
 def _only_renames(dataset: datasets.Dataset, layout: Layout) -> bool:
@@ -195,7 +202,7 @@ def _check_texts(dataset: datasets.Dataset, layout: Layout, convert: Convert, fi
         raise _bad_rows(reasons, len(bad), len(dataset), layout.name, files)
 
 
-# ----------------------------------------------------------------------------------------------------- the rest: convert
+# ---------------------------------------------------------------------------------------------------- the rest: convert
 
 
 def _convert(
@@ -260,8 +267,11 @@ def _kept_columns(name: str, columns: Sequence[str]) -> list[str]:
     return [c for c in columns if name == "chat" and c in ("tools", "chat_template_kwargs")]
 
 
-def _features(dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], has_template: bool) -> Any:
-    """Columns of the result. Messages with more than role and content vary from one to the next, which only `datasets.Json` can hold."""
+def _features(
+    dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], has_template: bool
+) -> Any:
+    """Columns of the result. Messages with more than role and content vary from one to the next, which only
+    `datasets.Json` can hold."""
     import datasets
 
     text = datasets.Value("string")
@@ -288,7 +298,9 @@ def _varies(feature: Any) -> bool:
 
     if isinstance(feature, datasets.List):
         return _varies(feature.feature)
-    return isinstance(feature, datasets.Json) or (isinstance(feature, dict) and any(key in feature for key in MESSAGE_EXTRAS))
+    return isinstance(feature, datasets.Json) or (
+        isinstance(feature, dict) and any(key in feature for key in MESSAGE_EXTRAS)
+    )
 
 
 def _reason(convert: Convert, row: Row) -> str | None:
@@ -299,7 +311,9 @@ def _reason(convert: Convert, row: Row) -> str | None:
     return None
 
 
-def _bad_rows(bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None) -> DataError:
+def _bad_rows(
+    bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None
+) -> DataError:
     """The error for rows that cannot be used; `bad` holds the first of `count` with their reasons."""
     if files:
         from holdfast.data.sources import locate_rows
@@ -311,4 +325,17 @@ def _bad_rows(bad: Sequence[tuple[int, str]], count: int, total: int, name: str,
     if count > len(bad):
         lines.append(f"  and {count - len(bad)} more")
     counted = "" if files else " (rows counted from 1; of a JSON Lines file, its non-blank lines)"
-    return DataError(f"{count} of {total} rows cannot be used as {name}{counted}:\n" + "\n".join(lines) + "\nCorrect or remove them.")
+    return DataError(
+        f"{count} of {total} rows cannot be used as {name}{counted}:\n" + "\n".join(lines) + "\nCorrect or remove them."
+    )
+
+
+def rows_by_name(tokenizer: Any) -> Callable[[str], tuple[datasets.Dataset, str]]:
+    """A loader for data that methods name (replay): any source, standard columns, no templates of the training data."""
+
+    def load(name: str) -> tuple[datasets.Dataset, str]:
+        from holdfast.data.sources import data_files, is_path, load_rows
+
+        return standardise(load_rows(name), tokenizer, files=data_files(name) if is_path(name) else None)
+
+    return load

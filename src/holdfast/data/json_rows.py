@@ -1,17 +1,20 @@
 """JSON Lines and JSON arrays as Arrow tables: fast where the file is sound, exact about where it is not.
 
-Every chunk of lines goes through pyarrow's parser first (the fast path). What that parser lets through although it should not, or changes
-without a word, is caught and sent to the reference reader, which is `json.loads` line by line:
+Every chunk of lines goes through pyarrow's parser first (the fast path). What that parser lets through although it
+should not, or changes without a word, is caught and sent to the reference reader, which is `json.loads` line by line:
 
-- several objects on a line, or one object over several lines (it accepts both; the row number would no longer be the line number)
+- several objects on a line, or one object over several lines (it accepts both; the row number would no longer be the
+  line number)
 - invalid UTF-8 (it keeps the bytes; reading the string fails much later)
 - strings that look like dates (it makes them timestamps; "2020-01-01" would come back as something else)
 - integers beyond 64 bits (it rounds them to floats)
-- nulls at the start of a list (pyarrow 26 loses one and shifts the values after it; the list then ends past its values, which `validate` sees)
+- nulls at the start of a list (pyarrow 26 loses one and shifts the values after it; the list then ends past its values,
+  which `validate` sees)
 
-The reference reader raises `DataError` with the line for anything that is not one object a line, and keeps a column whose values have several
-types (a number here, a string there) as `datasets.Json`: every value comes back as it was written, nothing is converted. (A whole number
-beyond 64 bits comes back as its digits, since `datasets.Json` knows no number for it.)
+The reference reader raises `DataError` with the line for anything that is not one object a line, and keeps a column
+whose values have several types (a number here, a string there) as `datasets.Json`: every value comes back as it was
+written, nothing is converted. (A whole number beyond 64 bits comes back as its digits, since `datasets.Json` knows no
+number for it.)
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ CHUNK_BYTES = 8 << 20
 ROWS_PER_TABLE = 10_000
 
 BRACKETS = 1000
-"""A line with more of them than this is looked at for its depth before pyarrow is: its parser crashes the process on deep nesting."""
+"""A line with more of them than this is looked at for its depth before pyarrow is: its parser crashes the process on
+deep nesting."""
 MAX_DEPTH = 500
 """Objects and arrays within each other that a row may have at most."""
 MAX_COLUMN_DEPTH = 30
@@ -93,7 +97,7 @@ def _line_chunks(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield first_line, last
 
 
-# ------------------------------------------------------------------------------------------------- fast path and reference
+# ---------------------------------------------------------------------------------------------- fast path and reference
 
 
 def _fast_table(chunk: bytes, lines: Sequence[bytes]) -> pa.Table | None:
@@ -101,8 +105,8 @@ def _fast_table(chunk: bytes, lines: Sequence[bytes]) -> pa.Table | None:
     import pyarrow as pa
     import pyarrow.json as pj
 
-    # One object a line, exactly: a line that starts with { and ends with } can only share an object with its neighbour if a comma stood at
-    # their border, so these two checks and the row count below leave no other reading.
+    # One object a line, exactly: a line that starts with { and ends with } can only share an object with its neighbour
+    # if a comma stood at their border, so these two checks and the row count below leave no other reading.
     for line in lines:
         bare = line.strip()
         if not (bare.startswith(b"{") and bare.endswith(b"}")) or (len(bare) < 16 and not bare[1:-1].strip()):
@@ -115,7 +119,9 @@ def _fast_table(chunk: bytes, lines: Sequence[bytes]) -> pa.Table | None:
         table = pj.read_json(io.BytesIO(chunk), read_options=options)
         schema = pa.schema([pa.field(f.name, _times_as_text(f.type)) for f in table.schema])
         if schema != table.schema:
-            table = pj.read_json(io.BytesIO(chunk), read_options=options, parse_options=pj.ParseOptions(explicit_schema=schema))
+            table = pj.read_json(
+                io.BytesIO(chunk), read_options=options, parse_options=pj.ParseOptions(explicit_schema=schema)
+            )
         table.validate()
     except (UnicodeDecodeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
@@ -129,7 +135,8 @@ def _fast_table(chunk: bytes, lines: Sequence[bytes]) -> pa.Table | None:
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The reference: plain rows as a table; a missing key is null, a column of several types becomes `datasets.Json`."""
+    """The reference: plain rows as a table; a missing key is null, a column of several types becomes
+    `datasets.Json`."""
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -150,7 +157,9 @@ def json_array(values: Sequence[Any]) -> pa.Array:
     """Values of any JSON type as the array behind a `datasets.Json` column."""
     import pyarrow as pa
 
-    texts = pa.array([None if v is None else json.dumps(v, ensure_ascii=False, default=str) for v in values], pa.string())
+    texts = pa.array(
+        [None if v is None else json.dumps(v, ensure_ascii=False, default=str) for v in values], pa.string()
+    )
     return pa.ExtensionArray.from_storage(pa.json_(), texts)
 
 
@@ -198,7 +207,8 @@ def json_row(line: bytes, number: int, name: str) -> dict[str, Any]:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where}expected UTF-8, got byte 0x{line[error.start]:02x} at position {error.start + 1} of the line{_utf16(line)}."
+            f"{where}expected UTF-8, got byte 0x{line[error.start]:02x} at position {error.start + 1} of the "
+            f"line{_utf16(line)}."
         ) from None
     if _depth(text) > MAX_DEPTH:
         raise DataError(f"{where}nested too deeply to be read (more than {MAX_DEPTH} levels): {beginning(text)}.")
@@ -218,7 +228,8 @@ def json_row(line: bytes, number: int, name: str) -> dict[str, Any]:
 
 
 def _array_tables(content: bytes, name: str) -> Iterator[pa.Table]:
-    """A file that starts with `[`: one array of objects; or JSON Lines whose first line is an array, which is an error."""
+    """A file that starts with `[`: one array of objects; or JSON Lines whose first line is an array, which is an
+    error."""
     try:
         text = content.decode("utf-8")
         if _depth(text) > MAX_DEPTH:
@@ -231,14 +242,30 @@ def _array_tables(content: bytes, name: str) -> Iterator[pa.Table]:
         raise DataError(f"{name}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}.") from None
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":  # a complete array, then more: one array a line
-            json_row(content.lstrip().split(b"\n", 1)[0], content[: len(content) - len(content.lstrip())].count(b"\n") + 1, name)
+            json_row(
+                content.lstrip().split(b"\n", 1)[0],
+                content[: len(content) - len(content.lstrip())].count(b"\n") + 1,
+                name,
+            )
         lines = text.split("\n")
-        got = beginning(lines[error.lineno - 1]) if error.lineno <= len(lines) and lines[error.lineno - 1].strip() else "the end of the file"
-        raise DataError(f"{name}, line {error.lineno}: expected an array of JSON objects, got {got} ({_reason(error)}).") from None
+        got = (
+            beginning(lines[error.lineno - 1])
+            if error.lineno <= len(lines) and lines[error.lineno - 1].strip()
+            else "the end of the file"
+        )
+        raise DataError(
+            f"{name}, line {error.lineno}: expected an array of JSON objects, got {got} ({_reason(error)})."
+        ) from None
     for index, value in enumerate(values, 1):
         if not isinstance(value, dict) or not value:
-            got = "an object without any key" if value == {} else f"{_kind(value)}: {beginning(json.dumps(value, ensure_ascii=False))}"
-            raise DataError(f'{name}, element {index} of the array: expected a JSON object, such as {{"text": "..."}}, got {got}.')
+            got = (
+                "an object without any key"
+                if value == {}
+                else f"{_kind(value)}: {beginning(json.dumps(value, ensure_ascii=False))}"
+            )
+            raise DataError(
+                f'{name}, element {index} of the array: expected a JSON object, such as {{"text": "..."}}, got {got}.'
+            )
         _refuse_surrogates(value, f"{name}, element {index} of the array: ")
     for start in range(0, len(values), ROWS_PER_TABLE):
         yield rows_table(values[start : start + ROWS_PER_TABLE])
@@ -259,11 +286,15 @@ def _refuse_single_document(chunk: bytes, name: str) -> None:
     lists = [key for key, v in value.items() if isinstance(v, list)]
     hint = f" The rows may be the list under '{lists[0]}': save that list by itself." if lists else ""
     keys = ", ".join(f"'{k}'" for k in list(value)[:8])
-    raise DataError(f"{name}: expected one JSON object a line or an array of objects, got one object over several lines (keys: {keys}).{hint}")
+    raise DataError(
+        f"{name}: expected one JSON object a line or an array of objects, got one object over several lines (keys: "
+        f"{keys}).{hint}"
+    )
 
 
 def _depth(text: str) -> int:
-    """How many arrays and objects are open at once at most; 0 where there are too few brackets to matter. Text in quotes does not count."""
+    """How many arrays and objects are open at once at most; 0 where there are too few brackets to matter. Text in
+    quotes does not count."""
     if text.count("[") + text.count("{") <= BRACKETS:
         return 0
     bare = re.sub(r'"(?:[^"\\]|\\.)*"?', "", text)
@@ -288,7 +319,10 @@ def _refuse_surrogates(value: Any, where: str) -> None:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         code = f"\\u{ord(error.object[error.start]):04x}"
-        raise DataError(f"{where}the escape {code} is half of a surrogate pair and stands for no character. Write the character itself.") from None
+        raise DataError(
+            f"{where}the escape {code} is half of a surrogate pair and stands for no character. Write the character "
+            f"itself."
+        ) from None
 
 
 def beginning(text: str, length: int = 60) -> str:

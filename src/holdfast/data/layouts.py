@@ -1,16 +1,20 @@
-"""The shapes training data comes in, and how one row of each becomes what TRL's `SFTTrainer` takes. Pure Python, a row at a time.
+"""The shapes training data comes in, and how one row of each becomes what TRL's `SFTTrainer` takes. Pure Python, a row
+at a time.
 
 | layout | columns | becomes |
 |---|---|---|
 | tokenised | input_ids [, labels] | the same |
 | chat | messages, or ShareGPT's conversations (from / value) | messages: role, content |
 | prompt_completion | prompt + completion / response / answer / output | prompt, completion |
-| instruction | instruction [, input / context] + output / response | prompt, completion: messages, or Alpaca's text without a chat template |
-| question_answer | question + answer | prompt, completion: messages, or "Question: ...\\nAnswer:" without a chat template |
+| instruction | instruction [, input / context] + output / response | prompt, completion: messages, or Alpaca's text
+without a chat template |
+| question_answer | question + answer | prompt, completion: messages, or "Question: ...\\nAnswer:" without a chat
+template |
 | text | text / content / body / document | text |
 
-The first layout of the table whose columns are all there is taken: a data set with `instruction`, `output` and the joined `text` is instruction
-data. Capitals in column names do not matter. A converter raises `BadRow` with the reason when a row cannot be used; nothing is repaired silently.
+The first layout of the table whose columns are all there is taken: a data set with `instruction`, `output` and the
+joined `text` is instruction data. Capitals in column names do not matter. A converter raises `BadRow` with the reason
+when a row cannot be used; nothing is repaired silently.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ ALPACA = {
         "### Instruction:\n{instruction}\n\n### Response:\n"
     ),
 }
-"""The prompts of Stanford's Alpaca, with and without an input. A line break ends the prompt so that no token spans its border."""
+"""The prompts of Stanford's Alpaca, with and without an input. A line break ends the prompt so that no token spans its
+border."""
 
 ROLES = {
     "system": "system",
@@ -57,7 +62,8 @@ ROLES = {
 """Names found in data sets -> the roles that chat templates know."""
 
 MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-"""Further keys of a message that chat templates read; kept where they are not null. Anything else in a message is dropped."""
+"""Further keys of a message that chat templates read; kept where they are not null. Anything else in a message is
+dropped."""
 
 Row = Mapping[str, Any]
 Convert = Callable[[Row], dict[str, Any]]
@@ -69,10 +75,12 @@ class BadRow(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Templates:
-    """How to make training text out of columns of any name: `str.format` strings, such as `prompt="Question: {question}\\nAnswer:"`.
+    """How to make training text out of columns of any name: `str.format` strings, such as `prompt="Question:
+    {question}\\nAnswer:"`.
 
-    Give `text` alone, or `prompt` and `completion` together. Only plain column names go in braces; `{{` and `}}` are braces themselves.
-    Nothing is added between prompt and completion: begin the completion with a space where one belongs.
+    Give `text` alone, or `prompt` and `completion` together. Only plain column names go in braces; `{{` and `}}` are
+    braces themselves. Nothing is added between prompt and completion: begin the completion with a space where one
+    belongs.
 
     Raises:
         ConfigError: neither or both ways are used, or a template is not a format string over columns.
@@ -98,9 +106,14 @@ class Templates:
             try:
                 fields = _fields(value)
             except ValueError as error:
-                problems.append(f"templates: {name} is not a format string ({error}): {value!r}. Write braces of the text itself as {{{{ and }}}}.")
+                problems.append(
+                    f"templates: {name} is not a format string ({error}): {value!r}. Write braces of the text itself "
+                    f"as {{{{ and }}}}."
+                )
                 continue
-            odd = [f for f in fields if not f.isidentifier() and not f.replace(" ", "_").replace("-", "_").isidentifier()]
+            odd = [
+                f for f in fields if not f.isidentifier() and not f.replace(" ", "_").replace("-", "_").isidentifier()
+            ]
             if odd:
                 problems.append(f"templates: {name} takes plain column names in braces, got {{{odd[0]}}}.")
             if not fields:
@@ -124,11 +137,17 @@ class Templates:
             for field in _fields(value):
                 if field not in columns:
                     found = ", ".join(columns)
-                    raise DataError(f"templates: {name} uses the column '{field}', but the data has {found}.{did_you_mean(field, columns)}")
+                    raise DataError(
+                        f"templates: {name} uses the column '{field}', but the data has "
+                        f"{found}.{did_you_mean(field, columns)}"
+                    )
         fields = {name: _fields(value) for name, value in parts.items()}
 
         def convert(row: Row) -> dict[str, Any]:
-            return {name: _filled(parts[name].format_map({f: as_text(row, f) for f in fields[name]}), name) for name in parts}
+            return {
+                name: _filled(parts[name].format_map({f: as_text(row, f) for f in fields[name]}), name)
+                for name in parts
+            }
 
         return convert
 
@@ -137,12 +156,13 @@ def _fields(template: str) -> list[str]:
     return list(dict.fromkeys(field for _, field, _, _ in string.Formatter().parse(template) if field is not None))
 
 
-# ----------------------------------------------------------------------------------------------------------- recognising
+# ---------------------------------------------------------------------------------------------------------- recognising
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A recognised layout: its name and the user's column for each part ("prompt" -> "Prompt", "output" -> "response", ...)."""
+    """A recognised layout: its name and the user's column for each part ("prompt" -> "Prompt", "output" -> "response",
+    ...)."""
 
     name: str
     columns: dict[str, str]
@@ -153,7 +173,8 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | 
 
     Args:
         columns: the data set's column names.
-        first_row: tells apart columns of the same name: `text` holding a list, `conversations` that are no lists of messages.
+        first_row: tells apart columns of the same name: `text` holding a list, `conversations` that are no lists of
+            messages.
     """
     folded: dict[str, str] = {}
     for column in columns:
@@ -164,7 +185,9 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | 
         return next((folded[name] for name in names if name in folded), None)
 
     def first_is(column: str | None, kind: type | tuple[type, ...]) -> bool:
-        return column is not None and (first_row is None or first_row.get(column) is None or isinstance(first_row[column], kind))
+        return column is not None and (
+            first_row is None or first_row.get(column) is None or isinstance(first_row[column], kind)
+        )
 
     if (ids := find("input_ids")) is not None:
         labels = find("labels")
@@ -175,7 +198,10 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | 
         return Layout(name="prompt_completion", columns={"prompt": prompt, "completion": completion})
     if (instruction := find("instruction")) and (output := find(*OUTPUT_NAMES)):
         extra = find(*INPUT_NAMES)
-        return Layout(name="instruction", columns={"instruction": instruction, "output": output} | ({"input": extra} if extra else {}))
+        return Layout(
+            name="instruction",
+            columns={"instruction": instruction, "output": output} | ({"input": extra} if extra else {}),
+        )
     # beside choices, an answer is an index into them: multiple choice needs templates of the user's
     if (question := find("question")) and (answer := find("answer")) and not find("choices", "options"):
         return Layout(name="question_answer", columns={"question": question, "answer": answer})
@@ -184,7 +210,7 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | 
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------ converting
+# ----------------------------------------------------------------------------------------------------------- converting
 
 
 def converter(layout: Layout, *, chat_template: bool, messages: bool = False) -> Convert:
@@ -192,8 +218,10 @@ def converter(layout: Layout, *, chat_template: bool, messages: bool = False) ->
 
     Args:
         layout: what `recognise` found.
-        chat_template: whether the tokenizer has one; decides between messages and plain text for instructions and questions.
-        messages: whether the prompts of a "prompt_completion" data set are lists of messages rather than text; all rows must agree.
+        chat_template: whether the tokenizer has one; decides between messages and plain text for instructions and
+            questions.
+        messages: whether the prompts of a "prompt_completion" data set are lists of messages rather than text; all rows
+            must agree.
     """
     c = layout.columns
     if layout.name == "text":
@@ -299,7 +327,9 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     known = ROLES.get(role.lower()) if isinstance(role, str) else None
     if known is None:
         hint = did_you_mean(role, ROLES) if isinstance(role, str) else ""
-        raise BadRow(f"{where} has the unknown role {role!r}; known: {', '.join(ROLES)}{hint and ';' + hint.rstrip('.').lower()}")
+        raise BadRow(
+            f"{where} has the unknown role {role!r}; known: {', '.join(ROLES)}{hint and ';' + hint.rstrip('.').lower()}"
+        )
     extras = {key: message[key] for key in MESSAGE_EXTRAS if message.get(key) is not None}
     if content is None and extras.get("tool_calls"):
         content = ""  # a call of a tool says nothing besides

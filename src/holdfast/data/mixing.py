@@ -1,15 +1,18 @@
 """Replay: old data among the new, so that a set share of what the model sees is old.
 
-All of the new data is kept, in its own order. Replay rows are drawn without replacement until they make up the fraction f of the mixture,
+All of the new data is kept, in its own order. Replay rows are drawn without replacement until they make up the fraction
+f of the mixture,
 
     replay / (train + replay) = f    <=>    replay = train * f / (1 - f),
 
-counted in tokens or in examples, and are put at places drawn uniformly among the train rows, so that every stretch of training sees about the
-same share. The rehearsal line of the sequential-averaging paper (paper 002) is f = 0.1. Should the replay data not suffice, it is gone through again
-in a new order, and `MixInfo.repeated` says how many rows that made.
+counted in tokens or in examples, and are put at places drawn uniformly among the train rows, so that every stretch of
+training sees about the same share. The rehearsal line of the sequential-averaging paper (paper 002) is f = 0.1. Should
+the replay data not suffice, it is gone through again in a new order, and `MixInfo.repeated` says how many rows that
+made.
 
-Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever the two data sets looked like, and only there
-are tokens known. Nothing is copied: the mixture is a view with an index array. It carries no column that tells the sources apart.
+Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever the two data sets
+looked like, and only there are tokens known. Nothing is copied: the mixture is a view with an index array. It carries
+no column that tells the sources apart.
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ def mix_replay(
     Args:
         train: the new data; columns `input_ids` and `labels` (lists of int, one length a row).
         replay: the old data; the same columns. Others are dropped, from both.
-        fraction: replay's share of the mixture, 0 <= fraction < 1, met within half a row; a positive one takes at least one row.
+        fraction: replay's share of the mixture, 0 <= fraction < 1, met within half a row; a positive one takes at least
+            one row.
         seed: decides the rows drawn and their places; equal seeds give equal mixtures.
         unit: whether the share counts tokens or examples.
 
@@ -84,14 +88,20 @@ def mix_replay(
     import numpy as np
 
     if not 0.0 <= fraction < 1.0:
-        raise ConfigError(f"replay fraction: expected 0 <= fraction < 1 (0.1 is ten percent of the mixture), got {fraction!r}.")
+        raise ConfigError(
+            f"replay fraction: expected 0 <= fraction < 1 (0.1 is ten percent of the mixture), got {fraction!r}."
+        )
     if unit not in get_args(Unit):
-        raise ConfigError(f"replay unit: expected 'tokens' or 'examples', got {unit!r}.{did_you_mean(str(unit), get_args(Unit))}")
+        raise ConfigError(
+            f"replay unit: expected 'tokens' or 'examples', got {unit!r}.{did_you_mean(str(unit), get_args(Unit))}"
+        )
     _check(train, "train")
     train_lengths = token_lengths(train)
     train_tokens = int(train_lengths.sum())
     if fraction == 0.0:
-        return train, MixInfo(train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0)
+        return train, MixInfo(
+            train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0
+        )
     _check(replay, "replay")
     replay_lengths = token_lengths(replay)
 
@@ -111,16 +121,20 @@ def mix_replay(
     return _view([train, replay], order), info
 
 
-def mix_tasks(train: datasets.Dataset, other: datasets.Dataset, *, share: float, seed: int) -> tuple[datasets.Dataset, MixInfo]:
+def mix_tasks(
+    train: datasets.Dataset, other: datasets.Dataset, *, share: float, seed: int
+) -> tuple[datasets.Dataset, MixInfo]:
     """All of the train rows and a share of another task's among them, in one sequence: multitask training.
 
     Args:
         train, other: as in `mix_replay`.
-        share: of the other rows that are used, 0 <= share <= 1; a positive one takes at least one row. They are drawn without replacement.
+        share: of the other rows that are used, 0 <= share <= 1; a positive one takes at least one row. They are drawn
+            without replacement.
         seed: decides the rows drawn and their places.
 
     Returns:
-        (the mixture, what it is made of; the other task's rows count as replay's). With share 0 the mixture is `train`, the very same object.
+        (the mixture, what it is made of; the other task's rows count as replay's). With share 0 the mixture is `train`,
+        the very same object.
 
     Raises:
         ConfigError: `share` outside [0, 1].
@@ -129,17 +143,27 @@ def mix_tasks(train: datasets.Dataset, other: datasets.Dataset, *, share: float,
     import numpy as np
 
     if not 0.0 <= share <= 1.0:
-        raise ConfigError(f"multitask share: expected 0 <= share <= 1 (1 takes all of the other task's data), got {share!r}.")
+        raise ConfigError(
+            f"multitask share: expected 0 <= share <= 1 (1 takes all of the other task's data), got {share!r}."
+        )
     _check(train, "train")
     train_tokens = int(token_lengths(train).sum())
     if share == 0.0:
-        return train, MixInfo(train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0)
+        return train, MixInfo(
+            train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0
+        )
     _check(other, "multitask")
     rng = np.random.default_rng(seed)
     drawn = rng.permutation(len(other))[: max(1, round(share * len(other)))]
     order = interleave([np.arange(len(train)), drawn + len(train)], rng)
     tokens = int(token_lengths(other)[drawn].sum())
-    info = MixInfo(train_examples=len(train), replay_examples=len(drawn), train_tokens=train_tokens, replay_tokens=tokens, repeated=0)
+    info = MixInfo(
+        train_examples=len(train),
+        replay_examples=len(drawn),
+        train_tokens=train_tokens,
+        replay_tokens=tokens,
+        repeated=0,
+    )
     return _view([train, other], order), info
 
 
@@ -149,7 +173,9 @@ def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
     import pyarrow.compute as pc
 
     rows = dataset.select_columns(["input_ids"]).with_format("arrow")
-    parts = [pc.fill_null(pc.list_value_length(table.column(0)), 0).to_numpy() for table in rows.iter(batch_size=100_000)]
+    parts = [
+        pc.fill_null(pc.list_value_length(table.column(0)), 0).to_numpy() for table in rows.iter(batch_size=100_000)
+    ]
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
 
 
@@ -214,12 +240,14 @@ def _check(dataset: datasets.Dataset, name: str) -> None:
     missing = [column for column in COLUMNS if column not in dataset.column_names]
     if missing:
         raise DataError(
-            f"The {name} data should be tokenised, with the columns input_ids and labels; it has {', '.join(dataset.column_names)}. "
+            f"The {name} data should be tokenised, with the columns input_ids and labels; it has "
+            f"{', '.join(dataset.column_names)}. "
             "Tokenise both data sets the same way before mixing."
         )
     if "seq_lengths" in dataset.column_names:
         raise DataError(
-            f"The {name} data is packed already (it has seq_lengths), and mixing would lose where its documents end. Mix first, then pack."
+            f"The {name} data is packed already (it has seq_lengths), and mixing would lose where its documents end. "
+            f"Mix first, then pack."
         )
     if not len(dataset):
         raise DataError(f"The {name} data holds no rows; expected at least one.")

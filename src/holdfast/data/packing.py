@@ -1,11 +1,13 @@
 """Packing: whole documents into windows of one length, so that next to nothing of a window is left empty.
 
-Best-fit decreasing: documents from long to short, each into the window that it fills best. Documents longer than a window are cut into full windows
-and a rest. The classical rule looks at one document after the other; here all documents of one length are placed at once, because only the space
-left in a window decides: L different lengths take some L steps over arrays, not one step a document (a million documents: below a second).
+Best-fit decreasing: documents from long to short, each into the window that it fills best. Documents longer than a
+window are cut into full windows and a rest. The classical rule looks at one document after the other; here all
+documents of one length are placed at once, because only the space left in a window decides: L different lengths take
+some L steps over arrays, not one step a document (a million documents: below a second).
 
-It sees all documents, where TRL's looks at a thousand at a time. Windows come out in the order of an own shuffle, as their documents are sorted by
-size. Source: the residual paper (004, section 3.1.1): windows of 4096 tokens, documents of 156 to 6981 tokens, 650 on average.
+It sees all documents, where TRL's looks at a thousand at a time. Windows come out in the order of an own shuffle, as
+their documents are sorted by size. Source: the residual paper (004, section 3.1.1): windows of 4096 tokens, documents
+of 156 to 6981 tokens, 650 on average.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def pack(lengths: np.ndarray, window: int, *, split: bool = True, seed: int | No
     Args:
         lengths: `[documents]` integers, tokens of each.
         window: tokens that a window holds, at least 2.
-        split: whether documents longer than a window are cut into several pieces; else what lies beyond the window is left out.
+        split: whether documents longer than a window are cut into several pieces; else what lies beyond the window is
+            left out.
         seed: of the windows' order; None: from the fullest documents on.
 
     Raises:
@@ -121,7 +124,8 @@ def pack(lengths: np.ndarray, window: int, *, split: bool = True, seed: int | No
 
 
 def _best_fit(lengths: np.ndarray, window: int) -> np.ndarray:
-    """The window of each piece, shape `[pieces]`. Pieces of one length are placed together: they are alike to the rule."""
+    """The window of each piece, shape `[pieces]`. Pieces of one length are placed together: they are alike to the
+    rule."""
     import numpy as np
 
     home = np.empty(len(lengths), np.int64)
@@ -165,7 +169,9 @@ def _put(free: dict[int, list[np.ndarray]], spaces: np.ndarray, space: int, wind
         spaces[space] += len(windows)
 
 
-def pack_dataset(tokenised: datasets.Dataset, window: int, *, split: bool = True, seed: int | None = None) -> tuple[datasets.Dataset, PackInfo]:
+def pack_dataset(
+    tokenised: datasets.Dataset, window: int, *, split: bool = True, seed: int | None = None
+) -> tuple[datasets.Dataset, PackInfo]:
     """The windows of a tokenised data set, kept in the datasets cache.
 
     Args:

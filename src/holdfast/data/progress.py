@@ -1,4 +1,5 @@
-"""The bars of `datasets`, which always show, are silenced where holdfast draws its own (`holdfast.progress`)."""
+"""The bars of `datasets`, which always show, are silenced where holdfast draws its own
+(`holdfast.support.progress`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet_datasets() -> Iterator[None]:
-    """Silences the bars of `datasets` inside the block, unless HF_DATASETS_DISABLE_PROGRESS_BARS has decided about them."""
+    """Silences the bars of `datasets` inside the block, unless HF_DATASETS_DISABLE_PROGRESS_BARS has decided about
+    them."""
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from datasets.utils.tqdm import HF_DATASETS_DISABLE_PROGRESS_BARS
 

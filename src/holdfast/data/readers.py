@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Documents = Literal["file", "paragraph", "line"]
-"""How a text file becomes rows: "file" is one document a file, "paragraph" splits at blank lines, "line" takes each non-blank line."""
+"""How a text file becomes rows: "file" is one document a file, "paragraph" splits at blank lines, "line" takes each
+non-blank line."""
 
 KINDS = {
     ".jsonl": "json",
@@ -55,7 +56,9 @@ def kind_of(path: Path) -> str | None:
     return None if compressed and kind == "parquet" else kind
 
 
-def file_tables(path: Path, *, documents: Documents = "file", advance: Callable[[float], None] = lambda amount: None) -> Iterator[pa.Table]:
+def file_tables(
+    path: Path, *, documents: Documents = "file", advance: Callable[[float], None] = lambda amount: None
+) -> Iterator[pa.Table]:
     """Yields the rows of one file as tables of at most some ten thousand rows or some megabytes.
 
     Args:
@@ -64,7 +67,8 @@ def file_tables(path: Path, *, documents: Documents = "file", advance: Callable[
         advance: is called with the number of bytes of the file consumed since the last call.
 
     Raises:
-        DataError: the file is empty, holds no rows, is truncated, malformed or not UTF-8; names the file and, where there is one, the line.
+        DataError: the file is empty, holds no rows, is truncated, malformed or not UTF-8; names the file and, where
+            there is one, the line.
     """
     import pyarrow as pa
 
@@ -83,15 +87,23 @@ def file_tables(path: Path, *, documents: Documents = "file", advance: Callable[
     except (OSError, EOFError, pa.ArrowInvalid) as error:
         # The file opened well, so this is about its content: a truncated or damaged compressed stream, above all.
         packed = path.suffix.lower() in COMPRESSIONS
-        hint = "The file is cut short or damaged; fetch or compress it again." if packed else "The file could not be read."
+        hint = (
+            "The file is cut short or damaged; fetch or compress it again." if packed else "The file could not be read."
+        )
         raise DataError(f"{path}: {hint} ({_first_line(error)})") from error
     if rows == 0:
-        held = {"json": "blank lines or an empty array", "csv": "a header line", "parquet": "a schema", "text": "white space"}[kind or "text"]
+        held = {
+            "json": "blank lines or an empty array",
+            "csv": "a header line",
+            "parquet": "a schema",
+            "text": "white space",
+        }[kind or "text"]
         raise DataError(f"{path} holds no rows (only {held}).")
 
 
 def row_lines(path: Path) -> list[int] | None:
-    """The line number (from 1) of every row of a JSON Lines file; None for other files, whose rows have no line of their own."""
+    """The line number (from 1) of every row of a JSON Lines file; None for other files, whose rows have no line of
+    their own."""
     if kind_of(path) != "json":
         return None
     with open_bytes(path, lambda amount: None) as stream:
@@ -101,7 +113,7 @@ def row_lines(path: Path) -> list[int] | None:
         return list(nonblank_lines(stream))
 
 
-# --------------------------------------------------------------------------------------------------------------- streams
+# -------------------------------------------------------------------------------------------------------------- streams
 
 
 class _Counted(io.RawIOBase):
@@ -134,7 +146,9 @@ def open_bytes(path: Path, advance: Callable[[float], None]) -> Iterator[BinaryI
         yield io.BufferedReader(_Counted(stream, raw, advance), buffer_size=1 << 20)
 
 
-def _stream_tables(path: Path, kind: str | None, documents: Documents, advance: Callable[[float], None]) -> Iterator[pa.Table]:
+def _stream_tables(
+    path: Path, kind: str | None, documents: Documents, advance: Callable[[float], None]
+) -> Iterator[pa.Table]:
     with open_bytes(path, advance) as stream:
         if kind == "json":
             yield from json_tables(stream, str(path))
@@ -148,7 +162,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).strip().split("\n")[0]
 
 
-# ----------------------------------------------------------------------------------------------------------------- kinds
+# ---------------------------------------------------------------------------------------------------------------- kinds
 
 
 def _parquet_tables(path: Path, advance: Callable[[float], None]) -> Iterator[pa.Table]:
@@ -162,7 +176,9 @@ def _parquet_tables(path: Path, advance: Callable[[float], None]) -> Iterator[pa
                 advance(size * batch.num_rows / total)
                 yield pa.Table.from_batches([batch])
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"{path} is not a readable parquet file: cut short, damaged, or another format ({_first_line(error)}).") from error
+        raise DataError(
+            f"{path} is not a readable parquet file: cut short, damaged, or another format ({_first_line(error)})."
+        ) from error
 
 
 def _text_tables(stream: BinaryIO, path: Path, documents: Documents) -> Iterator[pa.Table]:
@@ -173,7 +189,9 @@ def _text_tables(stream: BinaryIO, path: Path, documents: Documents) -> Iterator
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}. Save the file as UTF-8.") from None
+        raise DataError(
+            f"{path}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}. Save the file as UTF-8."
+        ) from None
     text = text.replace("\r\n", "\n")
     if documents == "file":
         rows = [text]
@@ -204,7 +222,9 @@ def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as error:
         _explain_csv(path, delimiter, names)
-        raise DataError(f"{path}: expected a CSV file with the columns {', '.join(names)} ({_first_line(error)}).") from error
+        raise DataError(
+            f"{path}: expected a CSV file with the columns {', '.join(names)} ({_first_line(error)})."
+        ) from error
 
 
 def _csv_header(path: Path, delimiter: str) -> list[str]:
@@ -214,7 +234,9 @@ def _csv_header(path: Path, delimiter: str) -> list[str]:
         raise DataError(f"{path}, line 1: expected a header line with the column names, got a blank line.")
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
-        raise DataError(f"{path}, line 1: the column '{repeated[0]}' appears twice in the header. Give each column its own name.")
+        raise DataError(
+            f"{path}, line 1: the column '{repeated[0]}' appears twice in the header. Give each column its own name."
+        )
     return names
 
 
@@ -232,7 +254,8 @@ def _csv_lines(path: Path, delimiter: str) -> Iterator[tuple[Any, Callable[[], i
                     yield line.decode("utf-8-sig" if count == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise DataError(
-                        f"{path}, line {count}: expected UTF-8, got byte 0x{line[error.start]:02x} at position {error.start + 1} of the line."
+                        f"{path}, line {count}: expected UTF-8, got byte 0x{line[error.start]:02x} at position "
+                        f"{error.start + 1} of the line."
                     ) from None
 
         yield csv.reader(lines(), delimiter=delimiter, strict=True), lambda: count

@@ -1,11 +1,12 @@
 """Where rows come from: a file, several files, a folder, or a data set of the hub.
 
-A name is a path when it exists, when it starts with `.`, `/` or `~`, when it has a data file's suffix, or when it has more than one slash. Only
-what is left can be a hub id, and only then is the network used: a mistyped path never turns into a download.
+A name is a path when it exists, when it starts with `.`, `/` or `~`, when it has a data file's suffix, or when it has
+more than one slash. Only what is left can be a hub id, and only then is the network used: a mistyped path never turns
+into a download.
 
-Local rows are read once, validated completely (see `readers` and `json_rows`), and kept memory-mapped in the datasets cache under the hash of
-their content, so the same files anywhere are the same dataset. Row i is the i-th row of the file: for JSON Lines, its i-th non-blank line.
-What a row must contain is not decided here but in `formats`.
+Local rows are read once, validated completely (see `readers` and `json_rows`), and kept memory-mapped in the datasets
+cache under the hash of their content, so the same files anywhere are the same dataset. Row i is the i-th row of the
+file: for JSON Lines, its i-th non-blank line. What a row must contain is not decided here but in `formats`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from holdfast.data.arrow_cache import FORMAT_VERSION, cached_dataset
 from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, kind_of, row_lines
 from holdfast.errors import DataError, did_you_mean
-from holdfast.progress import progress
+from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     import datasets
@@ -28,7 +29,14 @@ if TYPE_CHECKING:
 
 Source = str | os.PathLike[str]
 
-_SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "valid": "validation", "validation": "validation", "val": "validation"}
+_SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "valid": "validation",
+    "validation": "validation",
+    "val": "validation",
+}
 _SPLIT_WORDS |= {"dev": "validation"}
 _LEGAL_STEMS = ("readme", "license", "licence", "notice", "copyright", "changelog", "dataset_card")
 
@@ -45,30 +53,39 @@ def load_rows(
     """Rows of a file, of several files one after the other, of a folder, or of a hub data set.
 
     Args:
-        name: a file of a supported kind (see `readers`), a list of files, a folder of such files (read in the order of their relative paths;
-            hidden files are left out), a folder that `Dataset.save_to_disk` wrote, or a hub id such as "openai/gsm8k".
-        split: "train", or a part of it such as "train[:1000]" or "train[10%:]". A file given by name is the split "train", or the one it is
-            named after; in a folder, files named after a split (train.jsonl, test-00.parquet) belong to that split only.
+        name: a file of a supported kind (see `readers`), a list of files, a folder of such files (read in the order of
+            their relative paths; hidden files are left out), a folder that `Dataset.save_to_disk` wrote, or a hub id
+            such as "openai/gsm8k".
+        split: "train", or a part of it such as "train[:1000]" or "train[10%:]". A file given by name is the split
+            "train", or the one it is named after; in a folder, files named after a split (train.jsonl, test-00.parquet)
+            belong to that split only.
         config: the hub data set's configuration; meaningless for local files and refused there.
-        streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors in the data then appear on the way.
+        streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors in the data then
+            appear on the way.
         documents: how text files (.txt, .md) become rows: "file", "paragraph" or "line".
-        required: columns that must exist and hold no null. Checked here only when rows come from local files and are not streamed.
+        required: columns that must exist and hold no null. Checked here only when rows come from local files and are
+            not streamed.
 
     Returns:
         The rows in file order; every row of a local file was parsed and validated.
 
     Raises:
-        DataError: nothing by that name, no rows, or malformed content; the message names the file and, where there is one, the line.
+        DataError: nothing by that name, no rows, or malformed content; the message names the file and, where there is
+            one, the line.
         StorageError: the datasets cache cannot be written.
     """
     if documents not in get_args(Documents):
         raise DataError(
-            f"documents: expected one of {', '.join(get_args(Documents))}, got {documents!r}.{did_you_mean(documents, get_args(Documents))}"
+            f"documents: expected one of {', '.join(get_args(Documents))}, got "
+            f"{documents!r}.{did_you_mean(documents, get_args(Documents))}"
         )
     if isinstance(name, (str, os.PathLike)) and not is_path(name):
         return _load_hub(os.fspath(name), split=split, config=config, streaming=streaming)
     if config is not None:
-        raise DataError(f"A configuration ({config!r}) only makes sense for a data set of the hub; {_label(name)} is local. Leave it out.")
+        raise DataError(
+            f"A configuration ({config!r}) only makes sense for a data set of the hub; {_label(name)} is local. Leave "
+            f"it out."
+        )
     if isinstance(name, (str, os.PathLike)) and _is_saved_dataset(Path(name).expanduser()):
         return _load_saved(Path(name).expanduser(), split)
     files = data_files(name, split=split)
@@ -95,7 +112,8 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
     """The local files that `load_rows` reads for `name`, in reading order.
 
     Raises:
-        DataError: a file or folder is missing (near names are listed), is of no supported kind, or a folder mixes kinds.
+        DataError: a file or folder is missing (near names are listed), is of no supported kind, or a folder mixes
+            kinds.
     """
     if not isinstance(name, (str, os.PathLike)):
         if not name:
@@ -110,13 +128,15 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
         raise DataError(f"{path}: this kind of file cannot be read. Supported: {SUPPORTED}; or a folder of such files.")
     if _base(split) not in ("train", _split_of(path)):  # training rows must not pass for a test split
         raise DataError(
-            f"{path}: a file is the split 'train'; there is no '{_base(split)}' in it. Name the file that holds it, with the split 'train'."
+            f"{path}: a file is the split 'train'; there is no '{_base(split)}' in it. Name the file that holds it, "
+            f"with the split 'train'."
         )
     return [path]
 
 
 def content_hash(paths: Source | Sequence[Source]) -> str:
-    """SHA-256 (64 hexadecimal digits) over contents: of one file as `sha256sum` prints it, of a folder over relative names and contents.
+    """SHA-256 (64 hexadecimal digits) over contents: of one file as `sha256sum` prints it, of a folder over relative
+    names and contents.
 
     Several paths are hashed over their hashes in order. Hidden files and folders are left out.
 
@@ -161,16 +181,22 @@ def locate_rows(files: Sequence[Path], rows: Sequence[int]) -> list[str]:
     return places
 
 
-# ------------------------------------------------------------------------------------------------------------- local files
+# ---------------------------------------------------------------------------------------------------------- local files
 
 
-def _tables(files: Iterable[Path], documents: Documents, advance: Callable[[float], None] = lambda amount: None) -> Iterator[pa.Table]:
+def _tables(
+    files: Iterable[Path], documents: Documents, advance: Callable[[float], None] = lambda amount: None
+) -> Iterator[pa.Table]:
     for file in files:
         yield from file_tables(file, documents=documents, advance=advance)
 
 
 def _walk(folder: Path) -> list[Path]:
-    files = (p for p in folder.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    files = (
+        p
+        for p in folder.rglob("*")
+        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
+    )
     return sorted(files, key=lambda p: p.relative_to(folder).as_posix())
 
 
@@ -186,17 +212,21 @@ def _folder_files(folder: Path, split: str) -> list[Path]:
         found = sorted({s for s in named.values() if s})
         if wanted not in found:
             raise DataError(
-                f"{folder}: no file of the split '{wanted}'; its files are named after {', '.join(found)}. Choose one of these, or name a file."
+                f"{folder}: no file of the split '{wanted}'; its files are named after {', '.join(found)}. Choose one "
+                f"of these, or name a file."
             )
         files = [file for file in files if named[file] == wanted]
     elif _base(split) != "train":
         raise DataError(
-            f"{folder}: its files are not named after splits, so all are 'train'; there is no '{_base(split)}'. Name a file or folder that holds it."
+            f"{folder}: its files are not named after splits, so all are 'train'; there is no '{_base(split)}'. Name "
+            f"a file or folder that holds it."
         )
     kinds = {str(kind_of(file)): file for file in reversed(files)}
     if len(kinds) > 1:
         examples = ", ".join(f"{file.relative_to(folder)} ({kind})" for kind, file in sorted(kinds.items()))
-        raise DataError(f"{folder} mixes kinds of data files: {examples}. Keep one kind in the folder, or list the files to read.")
+        raise DataError(
+            f"{folder} mixes kinds of data files: {examples}. Keep one kind in the folder, or list the files to read."
+        )
     return files
 
 
@@ -237,7 +267,8 @@ def _stream(files: list[Path], split: str, documents: Documents) -> Any:
 
     if "[" in split or "+" in split:
         raise DataError(
-            f"split: a part of a split ({split!r}) needs the number of rows, which streaming does not know. Leave out the part or streaming."
+            f"split: a part of a split ({split!r}) needs the number of rows, which streaming does not know. Leave out "
+            f"the part or streaming."
         )
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -257,7 +288,9 @@ def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
     try:
         parts = ReadInstruction.from_spec(split).to_absolute({base: len(rows)})
     except (ValueError, AssertionError, AttributeError) as error:
-        raise DataError(f"split: expected a name or a part such as 'train[:1000]' or 'train[10%:]', got {split!r} ({error}).") from error
+        raise DataError(
+            f"split: expected a name or a part such as 'train[:1000]' or 'train[10%:]', got {split!r} ({error})."
+        ) from error
     indices = [i for part in parts for i in range(part.from_ or 0, len(rows) if part.to is None else part.to)]
     if not indices:
         raise DataError(f"split: {split!r} selects none of the {len(rows)} rows.")
@@ -268,7 +301,9 @@ def _check_required(rows: datasets.Dataset, required: Sequence[str], files: Sequ
     absent = [name for name in required if name not in rows.column_names]
     if absent:
         hints = did_you_mean(absent[0], rows.column_names)
-        raise DataError(f"{_label(files)}: expected the column '{absent[0]}', got {', '.join(rows.column_names)}.{hints}")
+        raise DataError(
+            f"{_label(files)}: expected the column '{absent[0]}', got {', '.join(rows.column_names)}.{hints}"
+        )
     for name in required:
         column = rows.data.column(name)
         if column.null_count:
@@ -277,14 +312,19 @@ def _check_required(rows: datasets.Dataset, required: Sequence[str], files: Sequ
             nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
             places = "; ".join(locate_rows(files, [int(i) for i in nulls[:5]]))
             more = f" and {len(nulls) - 5} more" if len(nulls) > 5 else ""
-            raise DataError(f"The column '{name}' is missing or null in {len(nulls)} of {len(rows)} rows: {places}{more}. Fill or remove these rows.")
+            raise DataError(
+                f"The column '{name}' is missing or null in {len(nulls)} of {len(rows)} rows: {places}{more}. Fill or "
+                f"remove these rows."
+            )
 
 
-# ------------------------------------------------------------------------------------------------- saved and hub data sets
+# ---------------------------------------------------------------------------------------------- saved and hub data sets
 
 
 def _is_saved_dataset(path: Path) -> bool:
-    return (path / "dataset_dict.json").is_file() or ((path / "dataset_info.json").is_file() and (path / "state.json").is_file())
+    return (path / "dataset_dict.json").is_file() or (
+        (path / "dataset_info.json").is_file() and (path / "state.json").is_file()
+    )
 
 
 def _load_saved(path: Path, split: str) -> datasets.Dataset:
@@ -293,7 +333,9 @@ def _load_saved(path: Path, split: str) -> datasets.Dataset:
     try:
         loaded = datasets.load_from_disk(str(path))
     except Exception as error:
-        raise DataError(f"{path} looks like a saved dataset but cannot be read ({error}). Save it again with Dataset.save_to_disk.") from error
+        raise DataError(
+            f"{path} looks like a saved dataset but cannot be read ({error}). Save it again with Dataset.save_to_disk."
+        ) from error
     if isinstance(loaded, datasets.DatasetDict):
         base = _base(split)
         if base not in loaded:
@@ -313,14 +355,18 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
     except ValueError as error:  # an unknown split or configuration, named by datasets itself
         raise DataError(f"{name} (hub): {error}") from error
     except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
-        raise DataError(f"{name}: no such data set on the hub, or no access to it ({_first_line(error)}). {local}") from error
+        raise DataError(
+            f"{name}: no such data set on the hub, or no access to it ({_first_line(error)}). {local}"
+        ) from error
     except (ConnectionError, TimeoutError, OSError, datasets.exceptions.DatasetGenerationError) as error:
         raise DataError(
-            f"{name}: the hub data set could not be loaded ({_first_line(error)}). {local} Check the network, or download the data and give its path."
+            f"{name}: the hub data set could not be loaded ({_first_line(error)}). {local} Check the network, or "
+            f"download the data and give its path."
         ) from error
     except RuntimeError as error:
         raise DataError(
-            f"{name} (hub): {_first_line(error)} Data sets that need their own loading code are not supported; give a file instead."
+            f"{name} (hub): {_first_line(error)} Data sets that need their own loading code are not supported; give a "
+            f"file instead."
         ) from error
     return cast("datasets.Dataset", rows)
 

@@ -1,12 +1,13 @@
 """What a language model is asked when questions, or documents, are turned into articles to train on.
 
-Paper 000 (section 3.2) has GPT-4o-mini turn pairs of a question and an answer into a "textbook-like article"; the prompts of its appendix A.2 are not
-in the text that this was written from, so these are our own in their spirit. `article` is for the niche recipe, whose corpus the paper takes from
-Yang et al. 2024 (EntiGraph, arXiv 2409.07431): there a model first lists a document's entities and then writes about how pairs of them relate. Here
-the names that a document repeats are found by counting, which asks no model, and the variations go through them in pairs.
+Paper 000 (section 3.2) has GPT-4o-mini turn pairs of a question and an answer into a "textbook-like article"; the
+prompts of its appendix A.2 are not in the text that this was written from, so these are our own in their spirit.
+`article` is for the niche recipe, whose corpus the paper takes from Yang et al. 2024 (EntiGraph, arXiv 2409.07431):
+there a model first lists a document's entities and then writes about how pairs of them relate. Here the names that a
+document repeats are found by counting, which asks no model, and the variations go through them in pairs.
 
-A template holds `{material}`, which the rows take the place of, and may hold `{focus}`, in which one variation differs from the next. Other braces
-are text.
+A template holds `{material}`, which the rows take the place of, and may hold `{focus}`, in which one variation differs
+from the next. Other braces are text.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ TEXTBOOK_FOCI = (
     "Put the general method first, state when it applies, and then show it at work in each example.",
     "Dwell on the mistakes that learners make here, how to notice them, and how to check a result.",
     "Show at least two ways to each result, and compare them.",
-    "Begin each part with the problem that makes the idea necessary, and close with exercises that vary the examples, with full solutions.",
+    "Begin each part with the problem that makes the idea necessary, and close with exercises that vary the examples, "
+    "with full solutions.",
     "Be rigorous: state definitions and claims with their conditions, and prove them before they are used.",
     "Connect the examples with each other: what they have in common, where they differ, and which idea decides.",
     "Write it as a dialogue between a teacher and a student who asks back until each step is clear.",
 )
-"""What `{focus}` becomes, by variation, in a textbook and in a template of the user's own; they come round again after the last."""
+"""What `{focus}` becomes, by variation, in a textbook and in a template of the user's own; they come round again after
+the last."""
 
 ARTICLE_FOCI = (
     "Tell in order what happens, or how the argument goes, from beginning to end.",
@@ -67,7 +70,10 @@ ARTICLE_FOCI = (
     "Write questions that a careful reader would ask, each with a full answer and the reason for it.",
 )
 """The same for articles; the pairs of names follow."""
-_PAIR = "Examine how {} and {} are related: everything that connects them or sets them apart, and what each means for the other."
+_PAIR = (
+    "Examine how {} and {} are related: everything that connects them or sets them apart, and what each means "
+    "for the other."
+)
 _NAME = re.compile(r"\b[A-Z][a-z]+(?:[ -][A-Z][a-z]+)*\b")
 _WORD = re.compile(r"\b[a-z]+\b")
 _NAMES = 40

@@ -1,17 +1,22 @@
-"""Articles to train on, written by a language model out of questions with answers, or out of documents (paper 000, section 3.2).
+"""Articles to train on, written by a language model out of questions with answers, or out of documents (paper 000,
+section 3.2).
 
-Every prompt holds a few rows of the input; `variations` asks for several articles about the same rows, each with another focus. All prompts of one
-variation come before those of the next, so that a budget that ends early has covered all rows once before it covered any twice.
+Every prompt holds a few rows of the input; `variations` asks for several articles about the same rows, each with
+another focus. All prompts of one variation come before those of the next, so that a budget that ends early has covered
+all rows once before it covered any twice.
 
-Asking costs money, so nothing that was answered is asked again: every reply goes to `<output>.ledger.jsonl` the moment it is there, keyed by all that
-decides it (the whole prompt, the model, its settings, the variation; not the address). `<output>` is made of that file, in the order of the prompts.
+Asking costs money, so nothing that was answered is asked again: every reply goes to `<output>.ledger.jsonl` the moment
+it is there, keyed by all that decides it (the whole prompt, the model, its settings, the variation; not the address).
+`<output>` is made of that file, in the order of the prompts.
 
-**The budget** holds over all sessions, however they end. Before a request is sent, the most that it can cost is written down (its bytes halved as
-tokens, and `max_tokens` of reply); the reply's own cost, by the endpoint's count of tokens, takes its place. What was sent and never answered,
-because the process was killed or the connection broke, stays on the account at that most: it may have been charged.
+**The budget** holds over all sessions, however they end. Before a request is sent, the most that it can cost is written
+down (its bytes halved as tokens, and `max_tokens` of reply); the reply's own cost, by the endpoint's count of tokens,
+takes its place. What was sent and never answered, because the process was killed or the connection broke, stays on the
+account at that most: it may have been charged.
 
-**What is not kept** is counted, and stays in the ledger with its text: replies that were cut (`finish_reason` is "length"), refusals, and replies
-that are too short. They are not asked again; requests that failed for good are, by the next session.
+**What is not kept** is counted, and stays in the ledger with its text: replies that were cut (`finish_reason` is
+"length"), refusals, and replies that are too short. They are not asked again; requests that failed for good are, by the
+next session.
 """
 
 from __future__ import annotations
@@ -34,12 +39,13 @@ from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.readers import kind_of
 from holdfast.data.sources import content_hash
 from holdfast.data.synthesis_prompts import TEXTBOOK_FOCI, filled, focus_of, joined
-from holdfast.endpoint import Answer, Client, Endpoint, cost, missing_package, run, work_through
-from holdfast.environment import now, versions
 from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError, did_you_mean
-from holdfast.ledger import Ledger, ledger_places, read_ledger
-from holdfast.progress import progress as shown_progress
-from holdfast.results import SCHEMA, fingerprint, read_json, write_json
+from holdfast.records.evaluation import SCHEMA
+from holdfast.support.endpoint import Answer, Client, Endpoint, cost, missing_package, run, work_through
+from holdfast.support.environment import now, versions
+from holdfast.support.files import fingerprint, read_json, write_json
+from holdfast.support.ledger import Ledger, ledger_places, read_ledger
+from holdfast.support.progress import progress as shown_progress
 
 KEPT, CUT, REFUSED, SHORT, FAILED, SENT = "kept", "cut", "refused", "short", "failed", "sent"
 REJECTED = (CUT, REFUSED, SHORT)
@@ -48,7 +54,8 @@ _RULES = 1
 ENOUGH_FAILURES = 20
 """So many failures for good, one after the other, and it is not the prompts: the endpoint is gone."""
 _REFUSALS = re.compile(
-    r"(i'?m |i am )?(very |really )?(sorry|afraid)\b|i (can'?t|cannot|can not|won'?t|am unable|am not able)\b|i'?m (unable|not able)\b|as an ai\b",
+    r"(i'?m |i am )?(very |really )?(sorry|afraid)\b|i (can'?t|cannot|can not|won'?t|am unable|am not able)\b|i'?m "
+    r"(unable|not able)\b|as an ai\b",
     re.I,
 )
 _REFUSAL_LENGTH = 600
@@ -81,7 +88,9 @@ class Settings:
         """One sentence a mistake; empty when all is well."""
         found = [] if self.model else ["model: expected the name of a model, got nothing"]
         if "{material}" not in self.template:
-            found.append(f"prompt: expected {{material}} in the template {self.prompt}, where the rows go; it is not there")
+            found.append(
+                f"prompt: expected {{material}} in the template {self.prompt}, where the rows go; it is not there"
+            )
         for name, least in (("per_article", 1), ("variations", 1), ("max_tokens", 1), ("least_characters", 0)):
             if getattr(self, name) < least:
                 found.append(f"{name}: expected at least {least}, got {getattr(self, name)}")
@@ -90,7 +99,8 @@ class Settings:
         different = 10**9 if self.prompt == "article" else len(TEXTBOOK_FOCI) if "{focus}" in self.template else 1
         if self.temperature == 0 and self.variations > different:
             found.append(
-                f"variations: at temperature 0 the same prompt gives the same article; the template makes {different} different prompts of a row, "
+                f"variations: at temperature 0 the same prompt gives the same article; the template makes {different} "
+                f"different prompts of a row, "
                 f"got {self.variations}. Raise the temperature, or ask for fewer"
             )
         return found
@@ -125,7 +135,15 @@ class Synthesis:
     def identity(self) -> str:
         """What all sessions that write one output share."""
         s = self.settings
-        return fingerprint({"model": s.model, "template": s.template, "per": s.per_article, "max": s.max_tokens, "temperature": s.temperature})
+        return fingerprint(
+            {
+                "model": s.model,
+                "template": s.template,
+                "per": s.per_article,
+                "max": s.max_tokens,
+                "temperature": s.temperature,
+            }
+        )
 
     def problems(self) -> list[str]:
         """One sentence a mistake; empty when all is well."""
@@ -136,7 +154,8 @@ class Synthesis:
             if not path.is_file():
                 beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
                 found.append(
-                    f"input: expected a file at {path}, found {'a folder' if path.is_dir() else 'nothing'}.{did_you_mean(path.name, beside)}"
+                    f"input: expected a file at {path}, found "
+                    f"{'a folder' if path.is_dir() else 'nothing'}.{did_you_mean(path.name, beside)}"
                 )
             elif kind_of(path) not in ("json", "parquet"):
                 found.append(f"input: expected a .jsonl, .json or .parquet file, got {path}")
@@ -235,11 +254,15 @@ def materials(request: Synthesis, reading: Reading) -> Iterator[str]:
                 layout = recognise(list(record), record)
                 if layout is None or layout.name == "tokenised":
                     raise DataError(
-                        f"{file}: the columns {', '.join(record)} make no layout that can be written about. Expected text; question + answer; "
-                        "prompt + completion; instruction + output; or messages. 'holdfast data prepare' makes such rows."
+                        f"{file}: the columns {', '.join(record)} make no layout that can be written about. Expected "
+                        f"text; question + answer; "
+                        "prompt + completion; instruction + output; or messages. 'holdfast data prepare' makes such "
+                        "rows."
                     )
                 columns = list(layout.columns.values())
-                convert = converter(layout, chat_template=True, messages=isinstance(record.get(layout.columns.get("prompt", "")), list))
+                convert = converter(
+                    layout, chat_template=True, messages=isinstance(record.get(layout.columns.get("prompt", "")), list)
+                )
             try:
                 yield _material(convert({**dict.fromkeys(columns), **record}))
             except BadRow as error:
@@ -249,7 +272,11 @@ def materials(request: Synthesis, reading: Reading) -> Iterator[str]:
 def _material(row: Mapping[str, Any]) -> str:
     if "text" in row:
         return str(row["text"]).strip()
-    turns = row["messages"] if "messages" in row else [*_turns(row["prompt"], "user"), *_turns(row["completion"], "assistant")]
+    turns = (
+        row["messages"]
+        if "messages" in row
+        else [*_turns(row["prompt"], "user"), *_turns(row["completion"], "assistant")]
+    )
     names = {"user": "Question", "assistant": "Answer", "system": "Setting", "tool": "Tool"}
     return "\n\n".join(f"{names[turn['role']]}: {turn['content'].strip()}" for turn in turns if turn["content"].strip())
 
@@ -289,11 +316,16 @@ def _count_rows(request: Synthesis) -> int:
         DataError: rows that cannot be used (the first ten), or none at all.
     """
     reading = _reading(request)
-    with shown_progress("Reading the input", total=sum(f.stat().st_size for f in request.inputs), unit="bytes") as advance:
+    with shown_progress(
+        "Reading the input", total=sum(f.stat().st_size for f in request.inputs), unit="bytes"
+    ) as advance:
         reading.advance = advance
         count = sum(1 for _ in materials(request, reading))
     if reading.malformed:
-        raise reading.error(f"{reading.malformed} of {reading.records} rows of the input cannot be used. Correct or remove them. The first")
+        raise reading.error(
+            f"{reading.malformed} of {reading.records} rows of the input cannot be used. Correct or remove them. The "
+            f"first"
+        )
     if not count:
         raise DataError("Expected at least one row in the input, got none.")
     return count
@@ -304,7 +336,7 @@ def _prompt_count(request: Synthesis, rows: int) -> int:
     return count if request.limit is None else min(count, request.limit)
 
 
-# -------------------------------------------------------------------------------------------------------------- the money
+# ------------------------------------------------------------------------------------------------------------ the money
 
 
 @dataclass(kw_only=True)
@@ -352,11 +384,14 @@ class Account:
 
 def most_cost(message: str, settings: Settings, prices: tuple[float, float]) -> float:
     """USD that one request can cost: no tokenizer makes more tokens of ordinary text than half its bytes."""
-    return cost([(len(message.encode("utf-8", "replace")) // 2 + 16, prices[0]), (settings.max_tokens, prices[1])]) or 0.0
+    return (
+        cost([(len(message.encode("utf-8", "replace")) // 2 + 16, prices[0]), (settings.max_tokens, prices[1])]) or 0.0
+    )
 
 
 def outcome_of(row: Mapping[str, Any], settings: Settings) -> str:
-    """ "kept", "cut", "refused", "short" or "failed" for a row of the ledger with a reply; its `text` decides, and how it ended."""
+    """ "kept", "cut", "refused", "short" or "failed" for a row of the ledger with a reply; its `text` decides, and how
+    it ended."""
     if row["outcome"] != "answered":
         return str(row["outcome"])
     article = article_of(row["text"])
@@ -408,7 +443,11 @@ def plan(request: Synthesis) -> Plan:
                 left += 1
                 characters += len(one.message)
     prompt_tokens, mean = characters // 4, account.tokens["completion"] / account.replies if account.replies else None
-    likely = cost([(prompt_tokens, request.prices[0]), (round(left * mean), request.prices[1])]) if mean is not None else None
+    likely = (
+        cost([(prompt_tokens, request.prices[0]), (round(left * mean), request.prices[1])])
+        if mean is not None
+        else None
+    )
     return Plan(
         rows=rows,
         prompts=len(seen),
@@ -422,7 +461,9 @@ def plan(request: Synthesis) -> Plan:
     )
 
 
-def synthesise(request: Synthesis, endpoint: Endpoint, *, progress: Callable[[int, int, float], None] | None = None) -> Synthesised:
+def synthesise(
+    request: Synthesis, endpoint: Endpoint, *, progress: Callable[[int, int, float], None] | None = None
+) -> Synthesised:
     """Asks for what is missing, as far as the budget goes, and writes the articles there are.
 
     Args:
@@ -433,8 +474,10 @@ def synthesise(request: Synthesis, endpoint: Endpoint, *, progress: Callable[[in
     Raises:
         ConfigError: mistakes in the request; the endpoint refuses the key, or does not know the model or the address.
         DataError: rows of the input that cannot be used.
-        HoldfastError: nobody answers, the account has no credit, or one request after the other fails. What came before is kept in all cases.
-        RunFolderError, StorageError: the output is another request's, another process is at it, or it cannot be written.
+        HoldfastError: nobody answers, the account has no credit, or one request after the other fails. What came before
+            is kept in all cases.
+        RunFolderError, StorageError: the output is another request's, another process is at it, or it cannot be
+            written.
     """
     if problems := request.problems() + endpoint.problems() + missing_package("writing articles"):
         raise ConfigError(problems)
@@ -531,7 +574,8 @@ class _Session:
             self.changed.notify_all()
         if self.failures >= max(ENOUGH_FAILURES, 2 * self.endpoint.workers):
             raise HoldfastError(
-                f"{self.failures} requests failed one after the other, the last with: {answer.error}. Stopped; what was answered is kept, and the "
+                f"{self.failures} requests failed one after the other, the last with: {answer.error}. Stopped; what "
+                f"was answered is kept, and the "
                 "same command asks for the rest."
             )
 
@@ -548,7 +592,11 @@ class _Session:
             return {**common, "outcome": FAILED, "error": answer.error, "cost": most if answer.lost else 0.0}
         counted = answer.prompt_tokens is not None and answer.completion_tokens is not None
         prices = self.request.prices
-        charged = cost([(answer.prompt_tokens or 0, prices[0]), (answer.completion_tokens or 0, prices[1])]) if counted else most
+        charged = (
+            cost([(answer.prompt_tokens or 0, prices[0]), (answer.completion_tokens or 0, prices[1])])
+            if counted
+            else most
+        )
         return {
             **common,
             "outcome": "answered",
@@ -602,7 +650,11 @@ def _check_output(request: Synthesis) -> None:
         RunFolderError: it is there and is another request's.
     """
     found = read_json(request.record) if request.record.is_file() else None
-    mine = isinstance(found, dict) and found.get("command") == "data synthesise" and found.get("identity") == request.identity
+    mine = (
+        isinstance(found, dict)
+        and found.get("command") == "data synthesise"
+        and found.get("identity") == request.identity
+    )
     there = next((p for p in (request.output, request.record, request.ledger) if p.exists()), None)
     if there is None or mine:
         return
@@ -611,7 +663,9 @@ def _check_output(request: Synthesis) -> None:
         if isinstance(found, dict) and found.get("command") == "data synthesise"
         else "was not written by 'holdfast data synthesise'"
     )
-    raise RunFolderError(f"{there} is there already, and {said}. It is not overwritten: choose another --output, or move it away.")
+    raise RunFolderError(
+        f"{there} is there already, and {said}. It is not overwritten: choose another --output, or move it away."
+    )
 
 
 def _record(request: Synthesis, account: Account, *, status: str) -> dict[str, Any]:
@@ -658,9 +712,15 @@ def _finish(request: Synthesis, session: _Session, notes: list[str]) -> Synthesi
     record["output"] = {"name": request.output.name, "rows": written, "bytes": size, "sha256": digest}
     write_json(request.record, record)
     if outcomes[CUT]:
-        notes.append(f"{outcomes[CUT]} replies were cut at max_tokens and are not kept. A larger --max_tokens asks again, into another --output.")
+        notes.append(
+            f"{outcomes[CUT]} replies were cut at max_tokens and are not kept. A larger --max_tokens asks again, into "
+            f"another --output."
+        )
     if session.left:
-        notes.append(f"{session.left} prompts were not asked: the budget of {request.budget:g} USD is used up. A larger --budget_usd goes on.")
+        notes.append(
+            f"{session.left} prompts were not asked: the budget of {request.budget:g} USD is used up. A larger "
+            f"--budget_usd goes on."
+        )
     if outcomes[FAILED]:
         notes.append(f"{outcomes[FAILED]} requests failed for good. The same command asks for them again.")
     return Synthesised(record=record, asked=session.asked, left=session.left, notes=notes)
@@ -680,7 +740,9 @@ def _write_articles(request: Synthesis) -> tuple[int, int, str, int]:
     try:
         with (
             open(request.ledger, "rb") as ledger,
-            tempfile.NamedTemporaryFile(dir=request.output.parent, prefix=f".{request.output.name}.", suffix=".tmp", delete=False) as file,
+            tempfile.NamedTemporaryFile(
+                dir=request.output.parent, prefix=f".{request.output.name}.", suffix=".tmp", delete=False
+            ) as file,
             shown_progress("Writing articles", total=len(places)) as advance,
         ):
             name = file.name
@@ -699,8 +761,16 @@ def _write_articles(request: Synthesis) -> tuple[int, int, str, int]:
                     repeated += 1
                     continue
                 texts.add(known)
-                article = {"text": text, "sources": one.sources, "prompt": settings.prompt, "template": template, "variation": one.variation}
-                line = (json.dumps({**article, "model": settings.model, "key": one.key}, ensure_ascii=False) + "\n").encode()
+                article = {
+                    "text": text,
+                    "sources": one.sources,
+                    "prompt": settings.prompt,
+                    "template": template,
+                    "variation": one.variation,
+                }
+                line = (
+                    json.dumps({**article, "model": settings.model, "key": one.key}, ensure_ascii=False) + "\n"
+                ).encode()
                 file.write(line)
                 digest.update(line)
                 count += 1
@@ -710,7 +780,10 @@ def _write_articles(request: Synthesis) -> tuple[int, int, str, int]:
         os.chmod(name, 0o644)
         os.replace(name, request.output)
     except OSError as error:
-        raise StorageError(f"Could not write {request.output} ({error.strerror or error}). Free some space; the same command continues.") from error
+        raise StorageError(
+            f"Could not write {request.output} ({error.strerror or error}). Free some space; the same command "
+            f"continues."
+        ) from error
     finally:
         if name is not None and os.path.exists(name):
             os.unlink(name)

@@ -1,5 +1,5 @@
-"""Measuring what a model knows, before and after: benchmarks, held-out text, what it says at the answer position, programs, a judge; and two models
-side by side.
+"""Measuring what a model knows, before and after: benchmarks, held-out text, what it says at the answer position,
+programs, a judge; and two models side by side.
 
     entries, suite, shipped     what to measure: values, the `evaluation:` section, suites by name
     session                     several models into one folder (`holdfast evaluate`)

@@ -1,9 +1,9 @@
 """Averages of figures of several entries: the mean in which every figure counts once, as papers print it.
 
-The interval comes from joint draws (`joint_scores`): figures of one entry share its draws (the four of IFEval belong to the same answers), different
-entries are drawn independently. Where a figure is no mean over samples (BLEU), nothing is known of its spread: the average has a value and no
-interval, and `compare` refuses it. Source of the shipped ones: the residual paper (004, table 2), whose sub-averages are over the first 8 and the
-next 7 of 16 numbers.
+The interval comes from joint draws (`joint_scores`): figures of one entry share its draws (the four of IFEval belong to
+the same answers), different entries are drawn independently. Where a figure is no mean over samples (BLEU), nothing is
+known of its spread: the average has a value and no interval, and `compare` refuses it. Source of the shipped ones: the
+residual paper (004, table 2), whose sub-averages are over the first 8 and the next 7 of 16 numbers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.evaluation.compare.joint_scores import JointScores, mean_of
 from holdfast.evaluation.entries import Average, EvaluationPlan
-from holdfast.evaluation.estimates import expanded_interval
-from holdfast.evaluation.joint_scores import JointScores, mean_of
-from holdfast.results import Evaluation, EvaluationFolder, Metric, fingerprint
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.statistics.estimates import expanded_interval
+from holdfast.support.files import fingerprint
 
 SUITE = "average"
 """The suite that averages are kept under."""
@@ -36,7 +37,8 @@ def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: 
         model_identity: as for `runner.evaluate`.
 
     Raises:
-        ConfigError: an average of a metric that an entry does not have, or of figures of which some are better higher and some lower.
+        ConfigError: an average of a metric that an entry does not have, or of figures of which some are better higher
+            and some lower.
         DataError: rows that cannot be read.
     """
     keys = dict.fromkeys((suite, name) for average in plan.averages for suite, name, _ in average.members)
@@ -49,7 +51,9 @@ def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: 
     return [_average(average, joint, plan, model_identity) for average in plan.averages]
 
 
-def _average(average: Average, joint: JointScores, plan: EvaluationPlan, model_identity: Mapping[str, Any]) -> Evaluation:
+def _average(
+    average: Average, joint: JointScores, plan: EvaluationPlan, model_identity: Mapping[str, Any]
+) -> Evaluation:
     members, metrics, parts = [], [], []
     for suite, name, wanted in average.members:
         [evaluation] = joint.entries[suite, name]
@@ -59,7 +63,10 @@ def _average(average: Average, joint: JointScores, plan: EvaluationPlan, model_i
         parts.append(evaluation.key)
     directions = {m.higher_is_better for m in metrics}
     if len(directions) > 1:
-        raise ConfigError(f"averages.{average.name}: expected figures of which all are better higher or all lower, got both. Split the average.")
+        raise ConfigError(
+            f"averages.{average.name}: expected figures of which all are better higher or all lower, got both. Split "
+            f"the average."
+        )
     mean = Metric(
         value=float(np.mean([m.value for m in metrics])),
         n=len(metrics),
@@ -76,11 +83,15 @@ def _average(average: Average, joint: JointScores, plan: EvaluationPlan, model_i
         metrics={"average": mean},
         settings={"members": members, "confidence": plan.confidence, "seed": plan.seed},
         model=dict(model_identity),
-        key=fingerprint({"average": dataclasses.asdict(average), "of": parts, "confidence": plan.confidence, "seed": plan.seed}),
+        key=fingerprint(
+            {"average": dataclasses.asdict(average), "of": parts, "confidence": plan.confidence, "seed": plan.seed}
+        ),
     )
 
 
-def _interval(joint: JointScores, members: Sequence[Mapping[str, str]], *, confidence: float) -> tuple[float, float] | None:
+def _interval(
+    joint: JointScores, members: Sequence[Mapping[str, str]], *, confidence: float
+) -> tuple[float, float] | None:
     """None where a member is no mean over samples, or has one sample."""
     wanted = [((m["suite"], m["name"]), m["metric"]) for m in members]
     if not all(metric in joint.sheet(key).figures for key, metric in wanted):
@@ -91,8 +102,9 @@ def _interval(joint: JointScores, members: Sequence[Mapping[str, str]], *, confi
 
 
 def _unit(metrics: Sequence[Metric]) -> str:
-    """The members' unit; "share" where they are all shares (accuracies and exact matches), so that differences are in points."""
-    from holdfast.evaluation.gate import is_share
+    """The members' unit; "share" where they are all shares (accuracies and exact matches), so that differences are in
+    points."""
+    from holdfast.evaluation.compare.gate import is_share
 
     units = {m.unit for m in metrics}
     if len(units) == 1:
@@ -108,6 +120,7 @@ def _named(evaluation: Evaluation, wanted: str, average: Average) -> str:
     if len(found) == 1:
         return found[0]
     raise ConfigError(
-        f"averages.{average.name}: '{evaluation.name}' has no metric '{wanted}'.{did_you_mean(wanted, evaluation.metrics)} "
+        f"averages.{average.name}: '{evaluation.name}' has no metric "
+        f"'{wanted}'.{did_you_mean(wanted, evaluation.metrics)} "
         f"It has: {', '.join(evaluation.metrics)}."
     )

@@ -1,4 +1,5 @@
-"""What a plan is made of: one value an entry, one a plan. Nothing is loaded here, and nothing is checked: see `holdfast.evaluation.suite`."""
+"""What a plan is made of: one value an entry, one a plan. Nothing is loaded here, and nothing is checked: see
+`holdfast.evaluation.suite`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from dataclasses import dataclass
 TASK_SUFFIXES = (".yaml", ".yml")
 
 CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "mbpp": "mbpp", "mbpp_instruct": "mbpp"}
-"""Tasks whose answers are programs, by the form of their rows. They run in the sandbox, and only where the user allows it."""
+"""Tasks whose answers are programs, by the form of their rows. They run in the sandbox, and only where the user allows
+it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +74,8 @@ class ClassesEntry(_DataEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoicesEntry(_DataEntry):
-    """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and answer (the right option's index
-    from 0)."""
+    """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and
+    answer (the right option's index from 0)."""
 
     length_normalised: bool = True
     """Divides an option's log-likelihood by its tokens; False takes the sum."""
@@ -90,8 +92,8 @@ class ChoicesEntry(_DataEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionsEntry(_DataEntry):
-    """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and kwargs,
-    as IFEval has them."""
+    """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and
+    kwargs, as IFEval has them."""
 
     max_new_tokens: int = 256
     """The longest reply; greedy, it ends earlier where the model ends it."""
@@ -115,9 +117,11 @@ class TaskEntry:
     task: str
     """Built-in task or group, or the absolute path of a task YAML."""
     data: str | None = None
-    """Absolute path of a local file that replaces the task's data set; prompts, choices and metrics stay the task's own."""
+    """Absolute path of a local file that replaces the task's data set; prompts, choices and metrics stay the task's
+    own."""
     fewshot_data: str | None = None
-    """Absolute path of the examples shown before each question; None with `data`: drawn from `data` itself, never the question asked."""
+    """Absolute path of the examples shown before each question; None with `data`: drawn from `data` itself, never the
+    question asked."""
     num_fewshot: int | None = None
     """Examples shown before each question; None: what the task says."""
     limit: int | None = None
@@ -131,7 +135,8 @@ class TaskEntry:
     samples: int | None = None
     """Programs a problem, of tasks whose answers are programs; None: 1."""
     temperature: float | None = None
-    """Of sampling where there are several programs a problem; None: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2 for pass@1)."""
+    """Of sampling where there are several programs a problem; None: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2
+    for pass@1)."""
 
     @property
     def kind(self) -> str:

@@ -17,9 +17,9 @@ from holdfast.evaluation.entries import (
     PerplexityEntry,
     TaskEntry,
 )
-from holdfast.evaluation.estimates import TEXT_FIGURES, Ratio, estimate
 from holdfast.evaluation.partial import Partial
-from holdfast.results import Metric
+from holdfast.records.evaluation import Metric
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, estimate
 
 Report = Callable[[int, int], None]
 Outcome = tuple[list[dict[str, Any]], dict[str, Metric], str, dict[str, Any]]
@@ -55,7 +55,9 @@ _INSTRUCTIONS = {
 """As lm-evaluation-harness calls them: over prompts, or over all instructions of all prompts."""
 
 
-def measure(model: Any, tokenizer: Any, entry: Entry, plan: EvaluationPlan, *, report: Report, partial: Partial) -> Outcome:
+def measure(
+    model: Any, tokenizer: Any, entry: Entry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
     """Measures one entry.
 
     Args:
@@ -77,7 +79,9 @@ def measure(model: Any, tokenizer: Any, entry: Entry, plan: EvaluationPlan, *, r
         return _choices(model, tokenizer, entry, plan, report, partial)
     if isinstance(entry, InstructionsEntry):
         return _instructions(model, tokenizer, entry, plan, report, partial)
-    return {"task": _task, "answers": _answers, "code": _code}[entry.kind](model, tokenizer, entry, plan, report, partial)
+    return {"task": _task, "answers": _answers, "code": _code}[entry.kind](
+        model, tokenizer, entry, plan, report, partial
+    )
 
 
 def check(entry: Entry, tokenizer: Any) -> None:
@@ -86,30 +90,30 @@ def check(entry: Entry, tokenizer: Any) -> None:
     Raises:
         UserError: as `measure` would.
     """
-    from holdfast.evaluation import harness
-    from holdfast.evaluation.documents import encode_document
+    from holdfast.evaluation.tasks import harness
+    from holdfast.evaluation.text.documents import encode_document
 
     if isinstance(entry, PerplexityEntry):
         for document in documents_of(entry, tokenizer)[:8]:
             encode_document(document, tokenizer)
     elif isinstance(entry, ClassesEntry):
-        from holdfast.evaluation.classes import read_classes
+        from holdfast.evaluation.text.classes import read_classes
 
         read_classes(entry)
     elif isinstance(entry, ChoicesEntry):
-        from holdfast.evaluation.choices import read_choices
+        from holdfast.evaluation.text.choices import read_choices
 
         read_choices(entry, tokenizer)
     elif isinstance(entry, InstructionsEntry):
-        from holdfast.evaluation.instructions import read_instructions
+        from holdfast.evaluation.text.instructions import read_instructions
 
         read_instructions(entry, tokenizer)
     elif entry.kind == "answers":
-        from holdfast.evaluation.answers import check_answers
+        from holdfast.evaluation.text.answers import check_answers
 
         check_answers(tokenizer, entry)
     elif entry.kind == "code":
-        from holdfast.evaluation.programs import check_programs
+        from holdfast.evaluation.code.programs import check_programs
 
         check_programs(tokenizer, entry)
     else:
@@ -117,10 +121,10 @@ def check(entry: Entry, tokenizer: Any) -> None:
 
 
 def documents_of(entry: PerplexityEntry, tokenizer: Any) -> list[Any]:
-    """The documents of a text entry, for `holdfast.evaluation.documents`."""
+    """The documents of a text entry, for `holdfast.evaluation.text.documents`."""
     from holdfast.data.formats import Templates, standardise
     from holdfast.data.sources import data_files, load_rows
-    from holdfast.evaluation.documents import documents_from
+    from holdfast.evaluation.text.documents import documents_from
 
     rows = load_rows(entry.data, split=entry.split, config=entry.config)
     whole = entry.max_documents is None and Path(entry.data).is_file()
@@ -138,13 +142,22 @@ def figures(rows: Sequence[dict[str, Any]], wanted: dict[str, Ratio], plan: Eval
     for name, figure in wanted.items():
         value, interval = estimate(figure, rows, confidence=plan.confidence, seed=plan.seed)
         better = figure.higher_is_better
-        found[name] = Metric(value=value, n=len(rows), unit=figure.unit, higher_is_better=better, interval=interval, confidence=plan.confidence)
+        found[name] = Metric(
+            value=value,
+            n=len(rows),
+            unit=figure.unit,
+            higher_is_better=better,
+            interval=interval,
+            confidence=plan.confidence,
+        )
     return found
 
 
-def _text(model: Any, tokenizer: Any, entry: PerplexityEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
-    from holdfast.evaluation.documents import starts_with_bos
-    from holdfast.evaluation.perplexity import resolve_window, score_documents
+def _text(
+    model: Any, tokenizer: Any, entry: PerplexityEntry, plan: EvaluationPlan, report: Report, partial: Partial
+) -> Outcome:
+    from holdfast.evaluation.text.documents import starts_with_bos
+    from holdfast.evaluation.text.perplexity import resolve_window, score_documents
 
     window, stride = resolve_window(model, entry.window, entry.stride)
     notes: list[str] = []
@@ -172,57 +185,89 @@ def _text(model: Any, tokenizer: Any, entry: PerplexityEntry, plan: EvaluationPl
     return rows, figures(rows, {name: TEXT_FIGURES[name] for name in names}, plan), names[0], found
 
 
-def _classes(model: Any, tokenizer: Any, entry: ClassesEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
-    from holdfast.evaluation.classes import read_classes, score_classes
+def _classes(
+    model: Any, tokenizer: Any, entry: ClassesEntry, plan: EvaluationPlan, report: Report, partial: Partial
+) -> Outcome:
+    from holdfast.evaluation.text.classes import read_classes, score_classes
 
     prompts, golds = read_classes(entry)
     rows = score_classes(model, tokenizer, prompts, golds, entry.options, progress=report, partial=partial)
     return rows, figures(rows, _CLASSES, plan), "class_perplexity", {"options": list(entry.options)}
 
 
-def _choices(model: Any, tokenizer: Any, entry: ChoicesEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
-    from holdfast.evaluation.choices import read_choices, score_choices
+def _choices(
+    model: Any, tokenizer: Any, entry: ChoicesEntry, plan: EvaluationPlan, report: Report, partial: Partial
+) -> Outcome:
+    from holdfast.evaluation.text.choices import read_choices, score_choices
 
     questions = read_choices(entry, tokenizer)
-    rows = score_choices(model, tokenizer, questions, length_normalised=entry.length_normalised, progress=report, partial=partial)
+    rows = score_choices(
+        model, tokenizer, questions, length_normalised=entry.length_normalised, progress=report, partial=partial
+    )
     groups = sorted({row["task"] for row in rows if "task" in row})
     return rows, figures(rows, _CHOICES, plan), "acc", {"subtasks": groups}
 
 
-def _instructions(model: Any, tokenizer: Any, entry: InstructionsEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
-    from holdfast.evaluation.instructions import answer_instructions, read_instructions
+def _instructions(
+    model: Any, tokenizer: Any, entry: InstructionsEntry, plan: EvaluationPlan, report: Report, partial: Partial
+) -> Outcome:
+    from holdfast.evaluation.text.instructions import answer_instructions, read_instructions
 
     asked = read_instructions(entry, tokenizer)
     rows, found = answer_instructions(
-        model, tokenizer, asked, max_new_tokens=entry.max_new_tokens, batch_size=plan.batch_size, progress=report, partial=partial
+        model,
+        tokenizer,
+        asked,
+        max_new_tokens=entry.max_new_tokens,
+        batch_size=plan.batch_size,
+        progress=report,
+        partial=partial,
     )
     return rows, figures(rows, _INSTRUCTIONS, plan), "prompt_level_strict_acc", found
 
 
-def _answers(model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
-    from holdfast.evaluation.answers import score_answers
+def _answers(
+    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report, partial: Partial
+) -> Outcome:
+    from holdfast.evaluation.text.answers import score_answers
 
-    rows, found = score_answers(model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial)
+    rows, found = score_answers(
+        model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial
+    )
     return rows, figures(rows, _ANSWERS, plan), "mass", found
 
 
-def _task(model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
-    from holdfast.evaluation.harness import run_task
+def _task(
+    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report, partial: Partial
+) -> Outcome:
+    from holdfast.evaluation.tasks.harness import run_task
 
     scores = run_task(
-        model, tokenizer, entry, batch_size=plan.batch_size, confidence=plan.confidence, seed=plan.seed, progress=report, partial=partial
+        model,
+        tokenizer,
+        entry,
+        batch_size=plan.batch_size,
+        confidence=plan.confidence,
+        seed=plan.seed,
+        progress=report,
+        partial=partial,
     )
     return scores.rows, scores.metrics, scores.primary, {**scores.settings, "notes": scores.notes}
 
 
-def _code(model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report, partial: Partial) -> Outcome:
-    from holdfast.evaluation.programs import passes_of, run_programs
+def _code(
+    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, report: Report, partial: Partial
+) -> Outcome:
+    from holdfast.evaluation.code.programs import passes_of, run_programs
 
     if not plan.allow_code_execution:
         raise ConfigError(
-            f"{entry.suite}/{entry.name} runs programs that the model writes. Say `allow_code_execution: true` (--allow_code_execution) to run them "
+            f"{entry.suite}/{entry.name} runs programs that the model writes. Say `allow_code_execution: true` "
+            f"(--allow_code_execution) to run them "
             f"in the sandbox, or take it out. ({CODE_FAMILIES[entry.task]})"
         )
-    rows, found = run_programs(model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial)
+    rows, found = run_programs(
+        model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial
+    )
     wanted = {name: Ratio(numerator=name, unit=name, higher_is_better=True) for name in passes_of(entry)}
     return rows, figures(rows, wanted, plan), next(iter(wanted)), found

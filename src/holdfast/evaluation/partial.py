@@ -1,7 +1,8 @@
-"""What a long measurement has found so far, so that an interrupted one goes on where it was: a `Ledger` written every few seconds.
+"""What a long measurement has found so far, so that an interrupted one goes on where it was: a `Ledger` written every
+few seconds.
 
-The file belongs to one evaluation key (model, data, settings, versions), under which the order of requests is always the same; entries are
-therefore known by their place. It is removed when the evaluation has been written.
+The file belongs to one evaluation key (model, data, settings, versions), under which the order of requests is always
+the same; entries are therefore known by their place. It is removed when the evaluation has been written.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.ledger import Ledger, read_ledger
+from holdfast.support.ledger import Ledger, read_ledger
 
 
 class Partial:
@@ -30,7 +31,9 @@ class Partial:
         self.seconds = seconds
         self._waiting: dict[str, Any] = {}
         self._written = time.monotonic()
-        self.found: dict[str, Any] = {} if path is None else {name: row["value"] for name, row in read_ledger(path).items()}
+        self.found: dict[str, Any] = (
+            {} if path is None else {name: row["value"] for name, row in read_ledger(path).items()}
+        )
         """What an earlier process left."""
 
     def add(self, values: Mapping[str, Any]) -> None:

@@ -1,9 +1,10 @@
 """Runs a plan for a run folder: what is there is kept, what is missing is computed, one entry at a time.
 
-Every entry has a key: the fingerprint of the model's hash, the tokenizer, the data's content, the settings, and the versions of the libraries that
-compute the figures. An evaluation in the folder with the same key is not computed again; neither is one in the `cache` folder, which several runs
-share (the bare starting model of a sweep is evaluated once). Evaluations are written as soon as they are done, and what an entry has found so far
-is kept beside them (`partial`), so an interrupted run continues in the middle of an entry.
+Every entry has a key: the fingerprint of the model's hash, the tokenizer, the data's content, the settings, and the
+versions of the libraries that compute the figures. An evaluation in the folder with the same key is not computed again;
+neither is one in the `cache` folder, which several runs share (the bare starting model of a sweep is evaluated once).
+Evaluations are written as soon as they are done, and what an entry has found so far is kept beside them (`partial`), so
+an interrupted run continues in the middle of an entry.
 
 Single process: under DDP call it on one rank with the unwrapped model.
 """
@@ -24,13 +25,17 @@ from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.entries import Entry, EvaluationPlan, InstructionsEntry, TaskEntry
 from holdfast.evaluation.measures import Report, check, measure
 from holdfast.evaluation.partial import Partial
-from holdfast.results import Comparison, Evaluation, EvaluationFolder, RunFolder, fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.run import RunFolder
+from holdfast.support.files import fingerprint, read_json, read_jsonl, write_json, write_jsonl
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _RULES = 2
-"""Raised when what is scored changes (BOS, borders, windows), so that older evaluations are made again instead of compared with."""
+"""Raised when what is scored changes (BOS, borders, windows), so that older evaluations are made again instead of
+compared with."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets")
 
 
@@ -80,7 +85,9 @@ def evaluate(
         started = time.perf_counter()
         partial = Partial(folder.path / f".{key}.partial.jsonl")
         try:
-            with _progress(f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})", console) as report:
+            with _progress(
+                f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})", console
+            ) as report:
                 rows, metrics, primary, found = measure(model, tokenizer, entry, plan, report=report, partial=partial)
         except UserError as error:
             partial.flush()
@@ -110,7 +117,9 @@ def evaluate(
     return [*done, *_with_averages(folder, plan, model_identity)]
 
 
-def _with_averages(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: Mapping[str, Any]) -> list[Evaluation]:
+def _with_averages(
+    folder: EvaluationFolder, plan: EvaluationPlan, model_identity: Mapping[str, Any]
+) -> list[Evaluation]:
     """The plan's averages, which are in the folder when this returns."""
     averages = averages_of(folder, plan, model_identity)
     for evaluation in averages:
@@ -120,10 +129,15 @@ def _with_averages(folder: EvaluationFolder, plan: EvaluationPlan, model_identit
 
 
 def kept_evaluations(
-    plan: EvaluationPlan, tokenizer: Any, folder: EvaluationFolder, model_identity: Mapping[str, Any], *, cache: str | Path | None = None
+    plan: EvaluationPlan,
+    tokenizer: Any,
+    folder: EvaluationFolder,
+    model_identity: Mapping[str, Any],
+    *,
+    cache: str | Path | None = None,
 ) -> list[Evaluation] | None:
-    """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what is in the cache is in the
-    folder when this returns."""
+    """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what
+    is in the cache is in the folder when this returns."""
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
     found = []
     for entry in plan.entries:
@@ -138,12 +152,13 @@ def kept_evaluations(
 def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000) -> list[Comparison]:
     """Compares start and result of every entry and average that has both, writes `comparisons.json` and returns it.
 
-    The order is the plan's: source, target, then other suites, then averages; within an entry the primary metric comes first.
+    The order is the plan's: source, target, then other suites, then averages; within an entry the primary metric comes
+    first.
 
     Raises:
         DataError: start and result did not answer the same samples, or were not measured alike; all of it.
     """
-    from holdfast.evaluation.compare_folders import compare_entries, match_entries
+    from holdfast.evaluation.compare.folders import compare_entries, match_entries
 
     before, after = folder.evaluated("start"), folder.evaluated("result")
     keys = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
@@ -160,17 +175,20 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
 
 
 def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[Any], list[float]]:
-    """A function of the model that gives the entry's primary metric of each question, with the sign that makes higher better: what `evaluate`
-    measures, for those who measure again and again while the model changes.
+    """A function of the model that gives the entry's primary metric of each question, with the sign that makes higher
+    better: what `evaluate` measures, for those who measure again and again while the model changes.
 
     The function raises ConfigError where the metric is no mean over questions, and what `harness.run_task` raises.
     """
 
     def scores(model: Any) -> list[float]:
-        rows, metrics, primary, _ = measure(model, tokenizer, entry, plan, report=lambda done, total: None, partial=Partial(None))
+        rows, metrics, primary, _ = measure(
+            model, tokenizer, entry, plan, report=lambda done, total: None, partial=Partial(None)
+        )
         if any(primary not in row for row in rows):
             raise ConfigError(
-                f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {primary}. Choose another by `metric:`."
+                f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {primary}. Choose "
+                f"another by `metric:`."
             )
         sign = 1.0 if metrics[primary].higher_is_better else -1.0
         return [sign * float(row[primary]) for row in rows]
@@ -211,7 +229,8 @@ def _key(entry: Entry, plan: EvaluationPlan, tokenizer_hash: str, model_identity
 
 
 def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
-    """What the user asked for, without names and places: a moved or renamed file with the same content is the same evaluation."""
+    """What the user asked for, without names and places: a moved or renamed file with the same content is the same
+    evaluation."""
     settings = {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry) if f.name not in ("suite", "name")}
     for field in ("data", "fewshot_data"):
         if settings.get(field) is not None and Path(settings[field]).exists():
@@ -229,7 +248,7 @@ def _data_hashes(entry: Entry) -> list[str]:
 
     if not isinstance(entry, TaskEntry):
         return [content_hash(entry.data) if Path(entry.data).exists() else f"hub:{entry.data}"]
-    from holdfast.evaluation.tasks import local_files
+    from holdfast.evaluation.tasks.tasks import local_files
 
     return [content_hash(path) for path in local_files(entry)]
 
@@ -243,7 +262,7 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
         if not isinstance(entry, TaskEntry):
             files.append(Path(entry.data))
         else:
-            from holdfast.evaluation.tasks import local_files
+            from holdfast.evaluation.tasks.tasks import local_files
 
             files += local_files(entry)
     return fingerprint({"plan": dataclasses.asdict(plan), "files": [content_hash(f) for f in files if f.exists()]})
@@ -254,11 +273,18 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules: Any = sorted(tokenizer.get_vocab().items())
     if backend is not None:  # padding and truncation are how it was last called, not what it is
-        rules = {name: rule for name, rule in json.loads(backend.to_str()).items() if name not in ("padding", "truncation")}
+        rules = {
+            name: rule for name, rule in json.loads(backend.to_str()).items() if name not in ("padding", "truncation")
+        }
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
     special.pop("pad_token", None)  # scored text is never padded, and trainers set it in passing
     return fingerprint(
-        {"class": type(tokenizer).__name__, "rules": rules, "special": special, "chat_template": getattr(tokenizer, "chat_template", None)}
+        {
+            "class": type(tokenizer).__name__,
+            "rules": rules,
+            "special": special,
+            "chat_template": getattr(tokenizer, "chat_template", None),
+        }
     )
 
 
@@ -270,11 +296,11 @@ def _versions(entry: Entry) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "unknown"
     if isinstance(entry, TaskEntry) and entry.task == "ifeval":
-        from holdfast.evaluation.sentences import sentence_model
+        from holdfast.evaluation.text.sentences import sentence_model
 
         versions["sentences"] = sentence_model()
     if isinstance(entry, InstructionsEntry):
-        from holdfast.evaluation.instructions import checker_versions
+        from holdfast.evaluation.text.instructions import checker_versions
 
         versions.update(checker_versions(entry))
     return versions
@@ -285,8 +311,11 @@ def _kept(folder: EvaluationFolder, entry: Entry, key: str) -> Evaluation | None
     return found if found is not None and found.key == key else None
 
 
-def _from_cache(cache: str | Path | None, folder: EvaluationFolder, entry: Entry, key: str, identity: Mapping[str, Any]) -> Evaluation | None:
-    """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written last, so it implies its rows."""
+def _from_cache(
+    cache: str | Path | None, folder: EvaluationFolder, entry: Entry, key: str, identity: Mapping[str, Any]
+) -> Evaluation | None:
+    """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written
+    last, so it implies its rows."""
     if cache is None or not (Path(cache) / key / "evaluation.json").is_file():
         return None
     stored = Evaluation.from_json(read_json(Path(cache) / key / "evaluation.json"))
@@ -298,10 +327,23 @@ def _from_cache(cache: str | Path | None, folder: EvaluationFolder, entry: Entry
 @contextmanager
 def _progress(description: str, console: Console | None) -> Iterator[Report]:
     from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = console or RichConsole(stderr=True)
-    columns: Sequence[Any] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns: Sequence[Any] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         row = bar.add_task(description, total=None)
         yield lambda finished, total: bar.update(row, completed=finished, total=total)

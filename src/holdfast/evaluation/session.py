@@ -6,8 +6,9 @@ OUT/<label>/<suite>.<name>.json       Evaluation, with its .samples.jsonl beside
 OUT/report.html
 ```
 
-Entries that a model was measured on already (same weights, data, settings and library versions) are taken from the folder, or from the cache that all
-folders share; what was interrupted goes on in the middle. Models are loaded one after the other, and not at all where nothing is left to measure.
+Entries that a model was measured on already (same weights, data, settings and library versions) are taken from the
+folder, or from the cache that all folders share; what was interrupted goes on in the middle. Models are loaded one
+after the other, and not at all where nothing is left to measure.
 """
 
 from __future__ import annotations
@@ -20,10 +21,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.environment import hardware, lock_folder, now, quiet_libraries, shown_name, terminated_is_interrupted, versions
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.results import EvaluationFolder, EvaluationRecord, read_json, write_json
+from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
+from holdfast.support.environment import (
+    hardware,
+    lock_folder,
+    now,
+    quiet_libraries,
+    shown_name,
+    terminated_is_interrupted,
+    versions,
+)
+from holdfast.support.files import read_json, write_json
 
 RECORD = "evaluate.json"
 PAGE = "report.html"
@@ -52,13 +62,18 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
         if equals and not Path(text).exists():
             # ".." would be a folder outside, and the record and the page lie beside the models' folders
             if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
-                problems.append(f"expected a label of letters, digits, '.', '_' and '-' that can be a folder's name in '{text}', got '{label}'")
+                problems.append(
+                    f"expected a label of letters, digits, '.', '_' and '-' that can be a folder's name in '{text}', "
+                    f"got '{label}'"
+                )
             if not name:
                 problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
             requests.append(ModelRequest(name=_place(name), label=label))
             continue
         text = _place(text)
-        parts = [part for part in re.split(r"[/\\]", text.rstrip("/\\")) if part not in ("", ".", "..")] or [Path(text).resolve().name]
+        parts = [part for part in re.split(r"[/\\]", text.rstrip("/\\")) if part not in ("", ".", "..")] or [
+            Path(text).resolve().name
+        ]
         taken = {request.label for request in requests}
         plain = _file_name(parts[-1])
         label = plain if plain not in taken or len(parts) < 2 else _file_name("-".join(parts[-2:]))
@@ -70,7 +85,9 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
     twice = [label for label in dict.fromkeys(labels) if labels.count(label) > 1]
     for label in twice:
         first, second, *_ = [request.name for request in requests if request.label == label]
-        problems.append(f"two models are called '{label}'. Give them different labels, as in before={first} after={second}")
+        problems.append(
+            f"two models are called '{label}'. Give them different labels, as in before={first} after={second}"
+        )
     if problems:
         raise ConfigError(problems)
     return requests
@@ -123,7 +140,9 @@ def evaluate_models(
     out = Path(output_dir)
     refuse_foreign(out)
     with lock_folder(out), quiet_libraries(), terminated_is_interrupted():
-        kept = check_request(models, plan, out=out, cache=cache, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        kept = check_request(
+            models, plan, out=out, cache=cache, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+        )
         record = _open(out, plan, suites)
         try:
             for number, model in enumerate(models, 1):
@@ -132,13 +151,24 @@ def evaluate_models(
                     say(f"{model.label}: measured before, nothing to do")
                     _put(record, model, _known(record, model, kept[model.label], cache), out)
                     continue
-                say(f"{model.label}: loading {model.name}" + (f" ({number} of {len(models)})" if len(models) > 1 else ""))
+                say(
+                    f"{model.label}: loading {model.name}"
+                    + (f" ({number} of {len(models)})" if len(models) > 1 else "")
+                )
                 loaded = load(model.name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
                 _put(record, model, loaded.identity, out)
                 if cache is not None:
                     write_json(_identity_file(cache, loaded.identity["hash"]), loaded.identity)
                 short = {"name": model.label, "hash": loaded.identity["hash"]}
-                evaluate(loaded.model, loaded.tokenizer, plan, folder=folder, model_identity=short, cache=cache, console=console)
+                evaluate(
+                    loaded.model,
+                    loaded.tokenizer,
+                    plan,
+                    folder=folder,
+                    model_identity=short,
+                    cache=cache,
+                    console=console,
+                )
                 say(f"{model.label}: {len(plan.entries)} entries measured")
                 del loaded
                 gc.collect()
@@ -166,7 +196,8 @@ def check_request(
 
     Args:
         models, plan, cache, dtype, device, trust_remote_code: as for `evaluate_models`.
-        out: the output folder, in which a model that was measured before needs no tasks and no data any more; None: all are checked.
+        out: the output folder, in which a model that was measured before needs no tasks and no data any more; None: all
+            are checked.
 
     Returns:
         Hash by label, of the models of which everything is in `out`, or was in the cache and is in `out` now.
@@ -195,7 +226,9 @@ def check_request(
         if model.label not in tokenizers:
             continue
         tokenizer, folder = tokenizers[model.label], EvaluationFolder((out or Path()) / model.label)
-        if out is not None and (cache is not None or folder.path.is_dir()):  # else there is nothing to be found, and hashes take a while
+        if out is not None and (
+            cache is not None or folder.path.is_dir()
+        ):  # else there is nothing to be found, and hashes take a while
             identity = {"name": model.label, "hash": _hash(model, dtype)}
             with contextlib.suppress(UserError):  # found again below, with its place
                 if identity["hash"] and kept_evaluations(plan, tokenizer, folder, identity, cache=cache) is not None:
@@ -228,7 +261,10 @@ def refuse_foreign(out: Path) -> None:
         RunFolderError: it is such a folder.
     """
     if out.is_dir() and not (out / RECORD).is_file() and any(not entry.name.startswith(".") for entry in out.iterdir()):
-        raise RunFolderError(f"{out} is not empty and holds no evaluation of holdfast. Expected a new or empty --output_dir, or an earlier one.")
+        raise RunFolderError(
+            f"{out} is not empty and holds no evaluation of holdfast. Expected a new or empty --output_dir, or an "
+            f"earlier one."
+        )
 
 
 def read_record(out: str | Path) -> EvaluationRecord:

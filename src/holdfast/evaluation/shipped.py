@@ -1,4 +1,5 @@
-"""Suites by name: those that come with holdfast (`suites/*.yaml`), files of the user's, and what the command line changes in them."""
+"""Suites by name: those that come with holdfast (`suites/*.yaml`), files of the user's, and what the command line
+changes in them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def shipped_suites() -> dict[str, Path]:
 
 
 def suite_files(name: str) -> list[Path]:
-    """The YAML files behind a name: a shipped suite, all shipped suites of a paper ("label_annealing" has four), or a file.
+    """The YAML files behind a name: a shipped suite, all shipped suites of a paper ("label_annealing" has four), or a
+    file.
 
     Raises:
         ConfigError: nothing of that name.
@@ -34,7 +36,9 @@ def suite_files(name: str) -> list[Path]:
         if path.is_file():
             return [path]
         raise ConfigError(f"no such suite file: {name}")
-    raise ConfigError(f"unknown suite '{name}'.{did_you_mean(name, shipped)} Known: {', '.join(shipped)}, or a YAML file.")
+    raise ConfigError(
+        f"unknown suite '{name}'.{did_you_mean(name, shipped)} Known: {', '.join(shipped)}, or a YAML file."
+    )
 
 
 def description_of(path: Path) -> str:
@@ -78,13 +82,16 @@ def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                 clashes.setdefault((first.stem, path.stem), []).append(title)
     for (one, other), called in clashes.items():
         problems.append(
-            f"--suite: {one} and {other} have {', '.join(dict.fromkeys(called))} with different settings. Measure the two suites one after the "
+            f"--suite: {one} and {other} have {', '.join(dict.fromkeys(called))} with different settings. Measure the "
+            f"two suites one after the "
             "other, each into an --output_dir of its own, or write one YAML that gives each a `name:`."
         )
     return merged, problems
 
 
-def _join(merged: dict[str, Any], found: Mapping[Any, Any], path: Path, sources: dict[tuple[str, str], Path]) -> Iterator[tuple[str, Path]]:
+def _join(
+    merged: dict[str, Any], found: Mapping[Any, Any], path: Path, sources: dict[tuple[str, str], Path]
+) -> Iterator[tuple[str, Path]]:
     """Puts a suite's entries, averages and settings to those of the suites before it.
 
     Args:
@@ -123,7 +130,9 @@ def _called(entry: Any) -> str:
         if entry.get("name"):
             return str(entry["name"])
         kind = next((kind for kind in (*_FILE_KINDS, "task", "answers") if kind in entry), None)
-        return "" if kind is None else f"{kind} {entry[kind]}" if kind not in ("task", "perplexity") else str(entry[kind])
+        return (
+            "" if kind is None else f"{kind} {entry[kind]}" if kind not in ("task", "perplexity") else str(entry[kind])
+        )
     return str(entry)
 
 
@@ -137,7 +146,11 @@ def _placed(entry: Any, suite: Path) -> Any:
 
     def place(value: Any) -> Any:
         beside = suite.parent / value if isinstance(value, str) and not Path(value).is_absolute() else None
-        is_file = beside is not None and (kind_of(Path(value)) is not None or value.endswith((".yaml", ".yml"))) and beside.exists()
+        is_file = (
+            beside is not None
+            and (kind_of(Path(value)) is not None or value.endswith((".yaml", ".yml")))
+            and beside.exists()
+        )
         return str(beside.resolve()) if is_file and beside is not None else value
 
     if isinstance(entry, Mapping):

@@ -32,9 +32,9 @@ evaluation:
   before: true
 ```
 
-`source` and `target` are the suites that reports know; a list under any other name is a suite too. Nothing is loaded here: no torch, no
-lm_eval, so a typing mistake costs a moment and not a model. Whether a task name exists and whether a data file has the right columns is found
-out by `holdfast.evaluation.runner.check_plan`.
+`source` and `target` are the suites that reports know; a list under any other name is a suite too. Nothing is loaded
+here: no torch, no lm_eval, so a typing mistake costs a moment and not a model. Whether a task name exists and whether a
+data file has the right columns is found out by `holdfast.evaluation.runner.check_plan`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,10 @@ _KEYS = {
     "choices": {"choices": _word, **_CHOICES_KEYS},
     "instructions": {"instructions": _word, **_INSTRUCTIONS_KEYS},
     "task": {"task": _word, **_TASK_KEYS},
-    "answers": {"answers": _word, **{k: v for k, v in _TASK_KEYS.items() if k not in ("metric", "samples", "temperature")}},
+    "answers": {
+        "answers": _word,
+        **{k: v for k, v in _TASK_KEYS.items() if k not in ("metric", "samples", "temperature")},
+    },
 }
 _PLAN_KEYS: dict[str, Callable[[Any], str | None]] = {
     "batch_size": _whole(1),
@@ -193,14 +196,16 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
         base_dir: folder that relative paths start from (the config file's); the working directory is tried second.
 
     Returns:
-        The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the caller collects the problems of
-        its other sections first.
+        The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the caller collects the
+        problems of its other sections first.
     """
     problems: list[str] = []
     if config is None:
         return EvaluationPlan(), problems
     if not isinstance(config, Mapping):
-        return EvaluationPlan(), [f"evaluation: expected suites such as `source:` with a list of entries, got {_show(config)}."]
+        return EvaluationPlan(), [
+            f"evaluation: expected suites such as `source:` with a list of entries, got {_show(config)}."
+        ]
     base = Path(base_dir) if base_dir is not None else None
     config, overrides = _with_suites(config, base, problems)
     settings: dict[str, Any] = {}
@@ -216,15 +221,20 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
         elif isinstance(value, list):
             near = did_you_mean(str(key), _KNOWN_SUITES)
             if key not in _KNOWN_SUITES and near:
-                problems.append(f"evaluation.{key}: unknown suite.{near} A suite of your own needs a name less like it.")
+                problems.append(
+                    f"evaluation.{key}: unknown suite.{near} A suite of your own needs a name less like it."
+                )
             suites[str(key)] = _parse_suite(str(key), value, base, problems)
         elif key in _KNOWN_SUITES:
             if value is not None:  # all entries commented out is no mistake
-                problems.append(f"evaluation.{key}: expected a list of entries (lines that start with '- '), got {_show(value)}.")
+                problems.append(
+                    f"evaluation.{key}: expected a list of entries (lines that start with '- '), got {_show(value)}."
+                )
         else:
             known = [*_KNOWN_SUITES, *_PLAN_KEYS, "averages", "suites", *_OVERRIDES]
             problems.append(
-                f"evaluation.{key}: unknown key.{did_you_mean(str(key), known)} Known: {', '.join(known)}, or a suite (a list of entries)."
+                f"evaluation.{key}: unknown key.{did_you_mean(str(key), known)} Known: {', '.join(known)}, or a suite "
+                f"(a list of entries)."
             )
     order = [*(s for s in _KNOWN_SUITES if s in suites), *(s for s in suites if s not in _KNOWN_SUITES)]
     entries = tuple(e for s in order for e in suites[s])
@@ -236,7 +246,8 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
         plan, found = changed(plan, **overrides)
         problems += [f"evaluation.{p.removeprefix('--')}" for p in found]
     problems += [
-        f"evaluation.{e.suite}: '{e.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in the sandbox, "
+        f"evaluation.{e.suite}: '{e.name}' runs programs that the model writes. Say `allow_code_execution: true` to "
+        f"run them in the sandbox, "
         "or take it out (`skip`)."
         for e in plan.entries
         if e.kind == "code" and not plan.allow_code_execution
@@ -248,7 +259,9 @@ _OVERRIDES = ("data", "fewshot_data", "limit", "skip")
 """Keys that change entries wherever they come from."""
 
 
-def _with_suites(config: Mapping[Any, Any], base: Path | None, problems: list[str]) -> tuple[dict[Any, Any], dict[str, Any]]:
+def _with_suites(
+    config: Mapping[Any, Any], base: Path | None, problems: list[str]
+) -> tuple[dict[Any, Any], dict[str, Any]]:
     """The mapping with the entries of its `suites` added, and what `_OVERRIDES` say."""
     merged = {key: value for key, value in config.items() if key not in ("suites", *_OVERRIDES)}
     names = config.get("suites")
@@ -274,7 +287,10 @@ def _with_suites(config: Mapping[Any, Any], base: Path | None, problems: list[st
         if value is None:
             continue
         if not isinstance(value, Mapping) or not all(isinstance(file, str) and file for file in value.values()):
-            problems.append(f"evaluation.{key}: expected a file for each task, as in {{arc_easy: ARC-Easy.jsonl}}, got {_show(value)}.")
+            problems.append(
+                f"evaluation.{key}: expected a file for each task, as in {{arc_easy: ARC-Easy.jsonl}}, got "
+                f"{_show(value)}."
+            )
             continue
         for task, file in value.items():
             place = _locate(file, base)
@@ -301,7 +317,8 @@ def _parse_averages(value: Any, entries: Sequence[Entry], problems: list[str]) -
         return ()
     if not isinstance(value, Mapping) or not all(isinstance(members, list) and members for members in value.values()):
         problems.append(
-            f"evaluation.averages: expected a name and a list of entries for each, as in `knowledge: [mmlu, arc_easy]`, got {_show(value)}."
+            f"evaluation.averages: expected a name and a list of entries for each, as in `knowledge: [mmlu, "
+            f"arc_easy]`, got {_show(value)}."
         )
         return ()
     averages = []
@@ -311,14 +328,16 @@ def _parse_averages(value: Any, entries: Sequence[Entry], problems: list[str]) -
             if hit is None:
                 near = did_you_mean(str(member).split("/")[0], [e.name for e in entries])
                 problems.append(
-                    f"evaluation.averages.{name}: expected an entry, entry/metric or suite/entry/metric of this plan, got {_show(member)}.{near}"
+                    f"evaluation.averages.{name}: expected an entry, entry/metric or suite/entry/metric of this plan, "
+                    f"got {_show(member)}.{near}"
                 )
         averages.append(Average(name=str(name), members=tuple(hit for hit in found if hit is not None)))
     return tuple(averages)
 
 
 def _member(text: str, entries: Sequence[Entry]) -> tuple[str, str, str | None] | None:
-    """(suite, entry, metric) of "entry", "entry/metric", "suite/entry" or "suite/entry/metric"; of several entries of one name the first."""
+    """(suite, entry, metric) of "entry", "entry/metric", "suite/entry" or "suite/entry/metric"; of several entries of
+    one name the first."""
     for entry in entries:
         for known in (entry.name, f"{entry.suite}/{entry.name}"):
             if text == known:
@@ -338,7 +357,8 @@ def _parse_suite(suite: str, values: Iterable[Any], base: Path | None, problems:
             continue
         if entry.name in seen:
             problems.append(
-                f"{where}: the name '{entry.name}' is taken by evaluation.{suite}[{seen[entry.name]}]. Give one of the two another `name:`."
+                f"{where}: the name '{entry.name}' is taken by evaluation.{suite}[{seen[entry.name]}]. Give one of "
+                f"the two another `name:`."
             )
         seen.setdefault(entry.name, index)
         entries.append(entry)
@@ -350,15 +370,18 @@ def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems
         value = {_kind_of_string(value, base): value}
     if not isinstance(value, Mapping):
         problems.append(
-            f"{where}: expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the kinds, got {_show(value)}."
+            f"{where}: expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the "
+            f"kinds, got {_show(value)}."
         )
         return None
     given = [kind for kind in _KINDS if kind in value]
     if len(given) != 1:
         near = "" if given else next((n for n in (did_you_mean(str(k), _KINDS) for k in value) if n), "")
         problems.append(
-            f"{where}: expected one of `perplexity: <data file>`, `task: <task>`, `answers: <task>`, `memorisation: <data file>`, "
-            f"`classes: <data file>`, `choices: <data file>` and `instructions: <data file>`, got {' and '.join(given) or 'none of them'}.{near}"
+            f"{where}: expected one of `perplexity: <data file>`, `task: <task>`, `answers: <task>`, `memorisation: "
+            f"<data file>`, "
+            f"`classes: <data file>`, `choices: <data file>` and `instructions: <data file>`, got "
+            f"{' and '.join(given) or 'none of them'}.{near}"
         )
         return None
     kind = given[0]
@@ -366,7 +389,10 @@ def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems
     before = len(problems)
     for key, item in value.items():
         if key not in known:
-            problems.append(f"{where}.{key}: unknown key.{did_you_mean(str(key), known)} Known for {kind} entries: {', '.join(known)}.")
+            problems.append(
+                f"{where}.{key}: unknown key.{did_you_mean(str(key), known)} Known for {kind} entries: "
+                f"{', '.join(known)}."
+            )
         elif wanted := known[key](item):
             problems.append(f"{where}.{key}: expected {wanted}, got {_show(item)}.")
     sound = {k: v for k, v in value.items() if k in known and not known[k](v)}
@@ -382,11 +408,18 @@ def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems
     return entry if len(problems) == before else None
 
 
-def _perplexity(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str) -> PerplexityEntry | None:
+def _perplexity(
+    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str
+) -> PerplexityEntry | None:
     if ("prompt" in value) != ("completion" in value):
-        problems.append(f"{where}: `prompt` and `completion` go together: what is given, and what is scored. Add the other one, or use `text`.")
+        problems.append(
+            f"{where}: `prompt` and `completion` go together: what is given, and what is scored. Add the other one, "
+            f"or use `text`."
+        )
     if "text" in value and "prompt" in value:
-        problems.append(f"{where}: `text` and `prompt` exclude each other: either the whole text is scored or only the completion.")
+        problems.append(
+            f"{where}: `text` and `prompt` exclude each other: either the whole text is scored or only the completion."
+        )
     if "window" in value and "stride" in value and value["stride"] >= value["window"]:
         problems.append(
             f"{where}.stride: expected less than the window ({value['window']}), got {value['stride']}; "
@@ -397,14 +430,19 @@ def _perplexity(suite: str, where: str, value: dict[str, Any], base: Path | None
     if source is None or data is None:
         return None
     stem = _stem(source) if kind == "perplexity" else f"{_stem(source)}-{kind}"
-    return PerplexityEntry(suite=suite, data=data, name=value.pop("name", None) or stem, memorisation=kind == "memorisation", **value)
+    return PerplexityEntry(
+        suite=suite, data=data, name=value.pop("name", None) or stem, memorisation=kind == "memorisation", **value
+    )
 
 
-def _classes(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str]) -> ClassesEntry | None:
+def _classes(
+    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str]
+) -> ClassesEntry | None:
     missing = [key for key in ("prompt", "options") if key not in value]
     if missing:
         problems.append(
-            f'{where}: `classes` needs {" and ".join(f"`{key}`" for key in missing)}, for example `prompt: "{{text}}\\nThis review is"` and '
+            f"{where}: `classes` needs {' and '.join(f'`{key}`' for key in missing)}, for example `prompt: "
+            f'"{{text}}\\nThis review is"` and '
             '`options: [" negative", " positive"]`.'
         )
     source = value.pop("classes", None)
@@ -416,7 +454,9 @@ def _classes(suite: str, where: str, value: dict[str, Any], base: Path | None, p
     texts = tuple(options.values()) if isinstance(options, Mapping) else tuple(options)
     if len(set(texts)) < len(texts):
         problems.append(f"{where}.options: expected different texts, got {_show(options)}.")
-    return ClassesEntry(suite=suite, data=data, name=value.pop("name", None) or _stem(source), options=texts, labels=labels, **value)
+    return ClassesEntry(
+        suite=suite, data=data, name=value.pop("name", None) or _stem(source), options=texts, labels=labels, **value
+    )
 
 
 def _asked(
@@ -430,7 +470,9 @@ def _asked(
     return (ChoicesEntry if kind == "choices" else InstructionsEntry)(suite=suite, data=data, name=name, **value)
 
 
-def _data(source: str | None, where: str, key: str, value: Mapping[str, Any], base: Path | None, problems: list[str]) -> str | None:
+def _data(
+    source: str | None, where: str, key: str, value: Mapping[str, Any], base: Path | None, problems: list[str]
+) -> str | None:
     """The place of a data file, or the hub id that it is taken for."""
     if source is None:
         return None
@@ -441,11 +483,16 @@ def _data(source: str | None, where: str, key: str, value: Mapping[str, Any], ba
         problems.append(f"{where}.{key}: {_missing(source, base)}")
         return None
     if "split" not in value:
-        problems.append(f"{where}: '{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: test`).")
+        problems.append(
+            f"{where}: '{source}' is no local file, so it is read as a hub data set, which needs `split:` (for "
+            f"example `split: test`)."
+        )
     return source
 
 
-def _task(suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str) -> TaskEntry | None:
+def _task(
+    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str
+) -> TaskEntry | None:
     for key in ("data", "fewshot_data"):
         if key in value:
             path = _locate(value[key], base)
@@ -454,7 +501,9 @@ def _task(suite: str, where: str, value: dict[str, Any], base: Path | None, prob
             else:
                 value[key] = path
     if "fewshot_data" in value and "data" not in value:
-        problems.append(f"{where}.fewshot_data: only used together with `data`; without it the task brings its own examples.")
+        problems.append(
+            f"{where}.fewshot_data: only used together with `data`; without it the task brings its own examples."
+        )
     task = value.pop(kind, None)
     if task is None:
         return None
@@ -471,7 +520,8 @@ def _task(suite: str, where: str, value: dict[str, Any], base: Path | None, prob
         task = path
     elif _is_data_name(task):
         problems.append(
-            f"{where}.{kind}: expected the name of a task or a task YAML, got the data file '{task}'. Write `perplexity: {task}` to score its text."
+            f"{where}.{kind}: expected the name of a task or a task YAML, got the data file '{task}'. Write "
+            f"`perplexity: {task}` to score its text."
         )
     return TaskEntry(suite=suite, name=name, task=task, answers=kind == "answers", **value)
 

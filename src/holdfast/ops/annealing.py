@@ -1,23 +1,24 @@
 """Cross-entropy plus a divergence from a frozen teacher, from hidden states, in one pass over the vocabulary.
 
-Label annealing (paper 000, section 2.2 and appendix A.3) adds to the cross-entropy of the student a KL term that pulls its next-token
-distribution back to the frozen start model's:
+Label annealing (paper 000, section 2.2 and appendix A.3) adds to the cross-entropy of the student a KL term that pulls
+its next-token distribution back to the frozen start model's:
 
     loss = ce_scale * sum_n -log softmax(z_n)[y_n]  +  kl_scale * sum_n KL_n
     forward (default, A.3)    KL_n = KL(softmax(w_n / T) || softmax(z_n / T))
     reverse (Eq. 2)           KL_n = KL(softmax(z_n / T) || softmax(w_n / T))
     jsd                       beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q
 
-with student logits z, teacher logits w, q and p their softmaxes at temperature T. Cross-entropy is always at T = 1 and there is no T^2 factor: the
-gradient is the paper's. The generalised Jensen-Shannon divergence (Agarwal et al. 2024, On-Policy Distillation, section 2) lies between the two
-KLs.
+with student logits z, teacher logits w, q and p their softmaxes at temperature T. Cross-entropy is always at T = 1 and
+there is no T^2 factor: the gradient is the paper's. The generalised Jensen-Shannon divergence (Agarwal et al. 2024,
+On-Policy Distillation, section 2) lies between the two KLs.
 
-Whole `[N, V]` tensors never exist (`ops.annealing_chunked`), the element-wise part is one pass of a fused stage (`ops.annealing_rows`), and logits,
-softmax and the head's gradient are float32 whatever the inputs are (`ops.products`), because the student starts AT the teacher and z - w drowns in
-bf16 rounding.
+Whole `[N, V]` tensors never exist (`ops.annealing_chunked`), the element-wise part is one pass of a fused stage
+(`ops.annealing_rows`), and logits, softmax and the head's gradient are float32 whatever the inputs are
+(`ops.products`), because the student starts AT the teacher and z - w drowns in bf16 rounding.
 
-Backends share one contract: `reference` (plain autograd over whole logits, float64 capable, the oracle of the tests), `chunked` (any device) and
-`triton` (CUDA). Shape suffixes: N rows (tokens), H student width, K teacher width, V student vocabulary, U teacher vocabulary.
+Backends share one contract: `reference` (plain autograd over whole logits, float64 capable, the oracle of the tests),
+`chunked` (any device) and `triton` (CUDA). Shape suffixes: N rows (tokens), H student width, K teacher width, V student
+vocabulary, U teacher vocabulary.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class NonFiniteLogits(HoldfastError):
     def __init__(self, rows: list[int], whose: str) -> None:
         self.rows = rows
         shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-        super().__init__(f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): {shown}.")
+        super().__init__(
+            f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): {shown}."
+        )
 
 
 @dataclass(frozen=True)
@@ -106,17 +109,20 @@ def annealed_loss(
         head: the student's head; a weight or bias that does not require grad gets none and costs none.
         labels_N: `[N]` int64 token ids, -100: no cross-entropy in this row.
         teacher_hidden_NK: `[N, K]` teacher hidden states of the same rows; None: plain cross-entropy.
-        teacher_head: the teacher's head. Only the token rows that both vocabularies have take part in the KL; padding rows of either carry no mass.
-        ce_scale: factor of the summed cross-entropy, usually 1 / (trained tokens of the whole step, over accumulation and ranks).
-        kl_scale: factor of the summed divergence, usually weight / (KL tokens of the whole step). 0 skips the teacher altogether.
+        teacher_head: the teacher's head. Only the token rows that both vocabularies have take part in the KL; padding
+            rows of either carry no mass.
+        ce_scale: factor of the summed cross-entropy, usually 1 / (trained tokens of the whole step, over accumulation
+            and ranks).
+        kl_scale: factor of the summed divergence, usually weight / (KL tokens of the whole step). 0 skips the teacher
+            altogether.
         kl_mask_N: `[N]` bool, rows of the KL term; None: the rows with a label.
         temperature: T > 0 of the divergence's softmaxes.
         direction: "forward" (KL, teacher first), "reverse" (KL, student first) or "jsd".
         beta: weight of the teacher in the mixture of "jsd", 0 < beta < 1.
         chunk_rows: rows per chunk; None: chosen from the vocabulary. Changes nothing but rounding and memory.
         backend: "auto" takes "triton" on CUDA where Triton is installed, else "chunked".
-        rows: the chunked backend's element-wise part: "native" (C, on CPUs), "eager" (PyTorch), "compiled" (torch.compile); "auto" takes native
-            where a C compiler is at hand, else eager.
+        rows: the chunked backend's element-wise part: "native" (C, on CPUs), "eager" (PyTorch), "compiled"
+            (torch.compile); "auto" takes native where a C compiler is at hand, else eager.
         check_finite: look for NaN and infinite logits (one device synchronisation).
 
     Returns:
@@ -128,7 +134,9 @@ def annealed_loss(
 
     Source: paper 000, Eq. 2 and appendix A.3.
     """
-    _check_arguments(hidden_NH, head, labels_N, teacher_hidden_NK, teacher_head, kl_mask_N, temperature, direction, beta, chunk_rows)
+    _check_arguments(
+        hidden_NH, head, labels_N, teacher_hidden_NK, teacher_head, kl_mask_N, temperature, direction, beta, chunk_rows
+    )
     stage = _stage(backend, rows, hidden_NH)
     anneal = teacher_hidden_NK is not None and not (isinstance(kl_scale, (int, float)) and kl_scale == 0)
     if not anneal:
@@ -228,7 +236,8 @@ def _stage(backend: str, rows: str, hidden: Tensor) -> str | None:
     if rows != "auto":
         if rows == "native" and (hidden.device.type != "cpu" or hidden.dtype == torch.float64):
             raise ShapeError(
-                f"annealed_loss: rows='native' expects float32 or half-precision inputs on a CPU, got {hidden.dtype} on {hidden.device}."
+                f"annealed_loss: rows='native' expects float32 or half-precision inputs on a CPU, got {hidden.dtype} "
+                f"on {hidden.device}."
             )
         return rows
     stage = choose_stage(hidden.device, torch.float64 if hidden.dtype == torch.float64 else torch.float32)
@@ -330,20 +339,28 @@ def _check_arguments(
             problems.append(message)
 
     shape = tuple
-    expect(lambda: hidden.dim() == 2 and hidden.is_floating_point(), f"hidden: expected float [N, H], got {hidden.dtype} {shape(hidden.shape)}")
+    expect(
+        lambda: hidden.dim() == 2 and hidden.is_floating_point(),
+        f"hidden: expected float [N, H], got {hidden.dtype} {shape(hidden.shape)}",
+    )
     expect(
         lambda: head.weight_VH.dim() == 2 and head.weight_VH.shape[1] == hidden.shape[-1],
-        f"head weight {shape(head.weight_VH.shape)} does not fit hidden states {shape(hidden.shape)}: expected [V, {hidden.shape[-1]}]",
+        f"head weight {shape(head.weight_VH.shape)} does not fit hidden states {shape(hidden.shape)}: expected [V, "
+        f"{hidden.shape[-1]}]",
     )
     expect(
         lambda: head.bias_V is None or head.bias_V.shape == head.weight_VH.shape[:1],
-        f"head bias {shape(head.bias_V.shape) if head.bias_V is not None else ()} does not fit a vocabulary of {head.weight_VH.shape[0]}",
+        f"head bias {shape(head.bias_V.shape) if head.bias_V is not None else ()} does not fit a vocabulary of "
+        f"{head.weight_VH.shape[0]}",
     )
     expect(
         lambda: labels.shape == hidden.shape[:1] and not labels.is_floating_point(),
         f"labels: expected int64 [{hidden.shape[0]}], got {labels.dtype} {shape(labels.shape)}",
     )
-    expect(lambda: (teacher_hidden is None) == (teacher_head is None), "teacher: hidden states and head come together; one of them is None")
+    expect(
+        lambda: (teacher_hidden is None) == (teacher_head is None),
+        "teacher: hidden states and head come together; one of them is None",
+    )
     if teacher_hidden is not None and teacher_head is not None:
         expect(
             lambda: teacher_hidden.dim() == 2 and teacher_hidden.shape[0] == hidden.shape[0],
@@ -351,15 +368,22 @@ def _check_arguments(
         )
         expect(
             lambda: teacher_head.weight_VH.dim() == 2 and teacher_head.weight_VH.shape[1] == teacher_hidden.shape[-1],
-            f"teacher head {shape(teacher_head.weight_VH.shape)} does not fit teacher hidden states {shape(teacher_hidden.shape)}",
+            f"teacher head {shape(teacher_head.weight_VH.shape)} does not fit teacher hidden states "
+            f"{shape(teacher_hidden.shape)}",
         )
     expect(
         lambda: kl_mask is None or kl_mask.shape == labels.shape,
         f"kl_mask: expected bool {shape(labels.shape)}, got {shape(kl_mask.shape) if kl_mask is not None else ()}",
     )
     expect(lambda: temperature > 0, f"temperature: expected T > 0, got {temperature}")
-    expect(lambda: direction in ("forward", "reverse", "jsd"), f"direction: expected 'forward', 'reverse' or 'jsd', got {direction!r}")
-    expect(lambda: direction != "jsd" or 0 < beta < 1, f"beta: expected 0 < beta < 1 (0 is direction='forward', 1 'reverse'), got {beta}")
+    expect(
+        lambda: direction in ("forward", "reverse", "jsd"),
+        f"direction: expected 'forward', 'reverse' or 'jsd', got {direction!r}",
+    )
+    expect(
+        lambda: direction != "jsd" or 0 < beta < 1,
+        f"beta: expected 0 < beta < 1 (0 is direction='forward', 1 'reverse'), got {beta}",
+    )
     expect(lambda: chunk_rows is None or chunk_rows >= 1, f"chunk_rows: expected at least 1, got {chunk_rows}")
     if problems:
         raise ShapeError("annealed_loss cannot run:\n" + "\n".join(f"  - {p}" for p in problems))
@@ -373,6 +397,7 @@ def _check_labels(labels: Tensor, head: Head) -> None:
     if bool(wrong.any()):
         example = int(labels[wrong][0])
         raise ShapeError(
-            f"labels: expected token ids in 0..{head.vocabulary - 1} or {IGNORE}, got {example} ({int(wrong.sum())} such labels). "
+            f"labels: expected token ids in 0..{head.vocabulary - 1} or {IGNORE}, got {example} ({int(wrong.sum())} "
+            f"such labels). "
             "Do the tokenizer and the model belong together?"
         )

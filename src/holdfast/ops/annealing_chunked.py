@@ -1,11 +1,13 @@
 """The annealing op in row chunks: products, row stage, products; gradients computed in the forward pass.
 
-Whole `[N, V]` tensors never exist. For a few hundred rows at a time the two logit products are made, the row stage (`ops.annealing_rows`) turns
-them into the gradient of the loss with respect to the student's logits, and two more products carry it to hidden states and head. The gradients are
-linear in the upstream scalar, so they are computed in the forward pass and only scaled in the backward: 8 N H V floating-point operations, nothing
-recomputed; 6 N H V under a frozen head, 4 N H V when nothing wants a gradient.
+Whole `[N, V]` tensors never exist. For a few hundred rows at a time the two logit products are made, the row stage
+(`ops.annealing_rows`) turns them into the gradient of the loss with respect to the student's logits, and two more
+products carry it to hidden states and head. The gradients are linear in the upstream scalar, so they are computed in
+the forward pass and only scaled in the backward: 8 N H V floating-point operations, nothing recomputed; 6 N H V under a
+frozen head, 4 N H V when nothing wants a gradient.
 
-Shape suffixes: N rows (tokens), C rows of a chunk, H student width, K teacher width, V student vocabulary, U teacher vocabulary.
+Shape suffixes: N rows (tokens), C rows of a chunk, H student width, K teacher width, V student vocabulary, U teacher
+vocabulary.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ def choose_stage(device: torch.device, dtype: torch.dtype) -> str:
 def default_chunk_rows(vocabulary: int, rows: int, *, device: str = "cpu") -> int:
     """Rows per chunk, in equal parts so that the last is no stump, at least 64.
 
-    On CPUs 16M logits a buffer (64 MB; from there on larger chunks gain nothing). On GPUs 96M: the traffic of the head's gradient, read and
-    written once a chunk, equals its product at about 735 rows, and two float32 buffers and the half-precision gradient stay near 1 GB.
+    On CPUs 16M logits a buffer (64 MB; from there on larger chunks gain nothing). On GPUs 96M: the traffic of the
+    head's gradient, read and written once a chunk, equals its product at about 735 rows, and two float32 buffers and
+    the half-precision gradient stay near 1 GB.
     """
     limit = max(64, (96 << 20 if device == "cuda" else 1 << 24) // max(vocabulary, 1))
     parts = max(1, -(-rows // limit))
@@ -79,12 +82,15 @@ class ChunkedLoss(torch.autograd.Function):
             if grad is None:
                 grads.append(None)
                 continue
-            # In place, because a second copy of dW can be gigabytes and nobody else holds it; a second backward over the same graph is then
-            # refused by autograd's version check. float64 is the tests' dtype, and gradcheck walks one graph many times.
+            # In place, because a second copy of dW can be gigabytes and nobody else holds it; a second backward over
+            # the same graph is then refused by autograd's version check. float64 is the tests' dtype, and gradcheck
+            # walks one graph many times.
             scale = grad_loss.to(torch.float64 if grad.dtype == torch.float64 else torch.float32) * ctx.unit
             if grad.dtype == torch.float64:
                 grad = grad * scale
-            elif grad.device.type != "cpu" or float(scale) != 1.0:  # looking at it costs nothing on a CPU, a pass over dW does
+            elif (
+                grad.device.type != "cpu" or float(scale) != 1.0
+            ):  # looking at it costs nothing on a CPU, a pass over dW does
                 grad = grad.mul_(scale)
             grads.append(grad.to(dtype))
         return (*grads, None, None, None, None, None, None)
@@ -110,7 +116,11 @@ def _forward_chunks(
     library = native.load() if device.type == "cpu" else None
 
     def empty(count: int, columns: int, kind: torch.dtype) -> Tensor:
-        return torch.empty(count, columns, dtype=kind, device=device) if library is None else library.fresh(count, columns, kind)
+        return (
+            torch.empty(count, columns, dtype=kind, device=device)
+            if library is None
+            else library.fresh(count, columns, kind)
+        )
 
     scratch = _Scratch.take(device)
 
@@ -136,16 +146,18 @@ def _forward_chunks(
     kl = torch.as_tensor(kl_scale, dtype=dtype, device=device)
     unit = torch.ones((), dtype=dtype, device=device)
     if student.gradient_dtype == torch.float16:
-        # 1 / tokens times a probability falls below what float16 can hold; stored in units of the larger factor it does not.
+        # 1 / tokens times a probability falls below what float16 can hold; stored in units of the larger factor it does
+        # not.
         unit = torch.maximum(ce.abs(), kl.abs()).clamp(min=torch.finfo(torch.float32).tiny)
 
     figures = torch.empty(rows, len(FIGURES), dtype=dtype, device=device)
     stage = make_stage(plan.stage)
     chunk = plan.chunk_rows or default_chunk_rows(vocabulary, rows, device=device.type)
-    # C and Triton overwrite the logits row by row with a gradient of the same dtype; PyTorch's operations need the student's softmax beside them.
+    # C and Triton overwrite the logits row by row with a gradient of the same dtype; PyTorch's operations need the
+    # student's softmax beside them.
     in_place = plan.stage in ("native", "triton") and student.gradient_dtype == dtype
-    # The head's gradient is read and written once for so many chunks: at bfloat16 speeds that traffic is a tenth of its product, and the
-    # gradient of four chunks takes no more memory than the two logits of one.
+    # The head's gradient is read and written once for so many chunks: at bfloat16 speeds that traffic is a tenth of its
+    # product, and the gradient of four chunks takes no more memory than the two logits of one.
     together = 1
     if plan.stage == "native" and not in_place and grad_weight is not None:
         together = 4
@@ -163,7 +175,9 @@ def _forward_chunks(
         if any_grad and in_place:
             gradient = gathered = z
         elif any_grad:
-            gathered = buffer("student", "gradient", min(together * chunk, rows), columns, student.gradient_dtype)[: part.stop - first, :vocabulary]
+            gathered = buffer("student", "gradient", min(together * chunk, rows), columns, student.gradient_dtype)[
+                : part.stop - first, :vocabulary
+            ]
             gradient = gathered[part.start - first :]
         stage(
             z,
@@ -195,14 +209,18 @@ def _forward_chunks(
     ctx.unit = unit
     ctx.mark_non_differentiable(figures)
     sums = figures[:, :2].sum(0, dtype=torch.float64).to(dtype)
-    loss = ce * sums[0] if teacher is None else ce * sums[0] + kl * sums[1]  # without a second term the bits of plain cross-entropy
+    loss = (
+        ce * sums[0] if teacher is None else ce * sums[0] + kl * sums[1]
+    )  # without a second term the bits of plain cross-entropy
     return loss, figures
 
 
 class _Scratch:
-    """The buffers of one call; on CPUs kept for the next one, because the system clears fresh pages (3 % of a call at V = 32000).
+    """The buffers of one call; on CPUs kept for the next one, because the system clears fresh pages (3 % of a call at V
+    = 32000).
 
-    One set is kept, each buffer of at most 128 MB. CUDA's allocator does this itself. Calls in several threads at once each have their own.
+    One set is kept, each buffer of at most 128 MB. CUDA's allocator does this itself. Calls in several threads at once
+    each have their own.
     """
 
     _kept: ClassVar[list[_Scratch]] = []
@@ -218,7 +236,9 @@ class _Scratch:
         except IndexError:
             return cls(device)
 
-    def get(self, name: str, rows: int, columns: int, dtype: torch.dtype, empty: Callable[[int, int, torch.dtype], Tensor]) -> Tensor:
+    def get(
+        self, name: str, rows: int, columns: int, dtype: torch.dtype, empty: Callable[[int, int, torch.dtype], Tensor]
+    ) -> Tensor:
         """`[rows, columns]`, uninitialised; the first chunk of a call asks for the most."""
         size = rows * columns * dtype.itemsize
         held = self.held.get(name)

@@ -1,7 +1,7 @@
 """The element-wise part of the annealing op: logits of a few rows in, their gradient and their figures out.
 
-What lies between the two logit products and the two gradient products of `ops.annealing_chunked`. For each row, with raw products z (student) and
-w (teacher), bias b, logit scale s and soft-cap c of each model:
+What lies between the two logit products and the two gradient products of `ops.annealing_chunked`. For each row, with
+raw products z (student) and w (teacher), bias b, logit scale s and soft-cap c of each model:
 
     u = softcap(s (z + b))         softcap(x) = c tanh(x / c)
     CE  = lse(u) - u_y                                            d CE / d u_i  = softmax(u)_i - [i = y]
@@ -12,11 +12,12 @@ w (teacher), bias b, logit scale s and soft-cap c of each model:
              L = log(m / q) = log(1 + beta (e^d - 1))             d / d u_i = (1 - beta) q_i (-L_i + sum_j q_j L_j) / T
     entropy  -sum softmax(u) log softmax(u)                       (T = 1, nats)
 
-and d / d z = s (1 - (u / c)^2) d / d u. The sums are non-negative term by term, and d is formed as (w - z) - (lse_w - lse_z), exact where the
-student has hardly moved, so that a tiny divergence does not drown in cancellation.
+and d / d z = s (1 - (u / c)^2) d / d u. The sums are non-negative term by term, and d is formed as (w - z) - (lse_w -
+lse_z), exact where the student has hardly moved, so that a tiny divergence does not drown in cancellation.
 
-`RowStage` is the contract. Here are the stages for any device, in PyTorch (`EagerRows`, and the same under `torch.compile`), and the one in C for
-CPUs (`NativeRows`, from `ops.native`); `ops.annealing_triton` has the one for GPUs.
+`RowStage` is the contract. Here are the stages for any device, in PyTorch (`EagerRows`, and the same under
+`torch.compile`), and the one in C for CPUs (`NativeRows`, from `ops.native`); `ops.annealing_triton` has the one for
+GPUs.
 
 Shapes: C rows of a chunk, V student vocabulary, U teacher vocabulary.
 """
@@ -73,22 +74,24 @@ class RowStage(Protocol):
         """Writes `gradient_CV` and `figures_CF` in place.
 
         Args:
-            z_CV: `[C, V]` float32 (float64) raw student products, before bias, scale and cap; last dimension contiguous; may be destroyed.
+            z_CV: `[C, V]` float32 (float64) raw student products, before bias, scale and cap; last dimension
+                contiguous; may be destroyed.
             w_CU: `[C, U]` the same of the teacher; None: cross-entropy only.
             bias_V, teacher_bias_U: `[V]`, `[U]` of the same dtype as z, or None.
             labels_C: `[C]` int64, -100: no cross-entropy in this row.
             kl_rows_C: `[C]` bool, rows of the KL term; None exactly when `w_CU` is None.
             ce_scale, kl_scale: `[]` float32 (float64) factors of the two terms in the gradient.
             terms: the rest.
-            gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16; may be `z_CV` itself; None: not wanted.
-                Rows of neither term, and columns of no mass, are exactly 0.
-            figures_CF: `[C, 6]` float32 (float64), columns as in `FIGURES`: cross-entropy (0 without a label), divergence (0 outside the KL's
-                rows), entropy, 1 where the label is the most likely token, 1 where the student's or the teacher's products are not finite.
+            gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16; may be `z_CV` itself;
+                None: not wanted. Rows of neither term, and columns of no mass, are exactly 0.
+            figures_CF: `[C, 6]` float32 (float64), columns as in `FIGURES`: cross-entropy (0 without a label),
+                divergence (0 outside the KL's rows), entropy, 1 where the label is the most likely token, 1 where the
+                student's or the teacher's products are not finite.
         """
         ...
 
 
-# ---------------------------------------------------------------------------------------------------------------- PyTorch
+# -------------------------------------------------------------------------------------------------------------- PyTorch
 
 
 class EagerRows:
@@ -97,22 +100,32 @@ class EagerRows:
     Scratch buffers live as long as the object, so that the chunks of one call share them.
 
     Args:
-        compiled: through `torch.compile`, which fuses the passes over the vocabulary (20 s the first time, then from its cache).
+        compiled: through `torch.compile`, which fuses the passes over the vocabulary (20 s the first time, then from
+            its cache).
     """
 
     def __init__(self, *, compiled: bool = False) -> None:
         self.compiled = compiled
         self._buffers: dict[str, Tensor] = {}
 
-    def __call__(self, z_CV: Tensor, w_CU: Tensor | None, *, gradient_CV: Tensor | None, figures_CF: Tensor, **more: Any) -> None:
+    def __call__(
+        self, z_CV: Tensor, w_CU: Tensor | None, *, gradient_CV: Tensor | None, figures_CF: Tensor, **more: Any
+    ) -> None:
         if self.compiled:
             _compiled()(z_CV, w_CU, gradient_CV=gradient_CV, figures_CF=figures_CF, q_CV=None, p_CU=None, **more)
             return
-        # The softmax of the student turns into the gradient in place, so it is written where the gradient goes if that fits.
+        # The softmax of the student turns into the gradient in place, so it is written where the gradient goes if that
+        # fits.
         fits = gradient_CV is not None and gradient_CV.dtype == z_CV.dtype and gradient_CV.data_ptr() != z_CV.data_ptr()
         q_CV = gradient_CV if fits else self._buffer("q", z_CV)
         _eager_rows(
-            z_CV, w_CU, gradient_CV=gradient_CV, figures_CF=figures_CF, q_CV=q_CV, p_CU=None if w_CU is None else self._buffer("p", w_CU), **more
+            z_CV,
+            w_CU,
+            gradient_CV=gradient_CV,
+            figures_CF=figures_CF,
+            q_CV=q_CV,
+            p_CU=None if w_CU is None else self._buffer("p", w_CU),
+            **more,
         )
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
@@ -154,7 +167,9 @@ def _eager_rows(
     ce_row = torch.where(labelled, ce_scale, zero)
 
     slope = None
-    if gradient_CV is not None and terms.softcap is not None:  # d (c tanh(x / c)) / dx = 1 - (z / c)^2, before z is overwritten
+    if (
+        gradient_CV is not None and terms.softcap is not None
+    ):  # d (c tanh(x / c)) / dx = 1 - (z / c)^2, before z is overwritten
         slope = 1.0 - (z / terms.softcap).square()
     if w_CU is None:
         gradient = q.mul_(ce_row[:, None])
@@ -200,18 +215,25 @@ def cap_logits(z_CV: Tensor, bias_V: Tensor | None, scale: float, cap: float | N
 def _softmax(z: Tensor, high_C: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     """Softmax, and the log-sum-exp of each row in float64.
 
-    One fused pass. The log-sum-exp comes from the largest probability, `lse = max z - log max q`, because `logsumexp` costs two more passes. In
-    float64, so that the difference of two of them does not drown a KL of 1e-6 nats.
+    One fused pass. The log-sum-exp comes from the largest probability, `lse = max z - log max q`, because `logsumexp`
+    costs two more passes. In float64, so that the difference of two of them does not drown a KL of 1e-6 nats.
     """
     q = torch.softmax(z, 1) if out is None else torch.softmax(z, 1, out=out)
     return q, high_C.double() - q.amax(1).double().log()
 
 
-def _shared_softmax(z: Tensor, q: Tensor, w: Tensor, p: Tensor, shift_C: Tensor, ce_C: Tensor, kl_C: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """T = 1 and one vocabulary: the divergence's softmax is the cross-entropy's. Rows' divergence and the gradient of both terms, in `q`."""
+def _shared_softmax(
+    z: Tensor, q: Tensor, w: Tensor, p: Tensor, shift_C: Tensor, ce_C: Tensor, kl_C: Tensor, terms: Terms
+) -> tuple[Tensor, Tensor]:
+    """T = 1 and one vocabulary: the divergence's softmax is the cross-entropy's. Rows' divergence and the gradient of
+    both terms, in `q`."""
     d = w.sub_(z).sub_(shift_C[:, None])
     if terms.direction == "forward":
-        kl = torch.addcmul(q, p, d).sub_(p).sum(1) if torch.compiler.is_compiling() else torch.addcmul(q, p, d, out=d).sub_(p).sum(1)
+        kl = (
+            torch.addcmul(q, p, d).sub_(p).sum(1)
+            if torch.compiler.is_compiling()
+            else torch.addcmul(q, p, d, out=d).sub_(p).sum(1)
+        )
         return kl, q.mul_((ce_C + kl_C)[:, None]).addcmul_(p, -kl_C[:, None])
     kl, slope = _divergence_slope(q, p, d, terms)
     return kl, q.mul_(slope.mul_(kl_C[:, None]).add_(ce_C[:, None]))
@@ -250,7 +272,7 @@ def _compiled() -> Callable[..., None]:
     return torch.compile(_eager_rows, dynamic=None)
 
 
-# --------------------------------------------------------------------------------------------------------------------- C
+# -------------------------------------------------------------------------------------------------------------------- C
 
 
 class NativeRows:

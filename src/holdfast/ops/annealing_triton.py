@@ -2,26 +2,30 @@
 
 One program a row, several passes over the vocabulary in blocks; the maths are those of `ops.annealing_rows`.
 
-    pass 1   log-sum-exps of the student (T = 1, and at T over the common columns where that differs) and of the teacher, entropy, the label's
-             logit, finiteness; for the reverse direction also E_q[w - z], for -d_i - KL(q || p) = (E_q[w - z] - (w_i - z_i)) / T
+    pass 1   log-sum-exps of the student (T = 1, and at T over the common columns where that differs) and of the
+    teacher, entropy, the label's
+             logit, finiteness; for the reverse direction also E_q[w - z], for -d_i - KL(q || p) = (E_q[w - z] - (w_i -
+             z_i)) / T
     jsd      sum_j q_j L_j, which its gradient needs, and the divergence itself
     pass 2   the gradient, the label's -1 included, and the divergence; skipped where neither is wanted
 
-Each lane keeps a running maximum m and sum s of its own, so that the loops hold no reduction and no barrier, and one exponential an element
-does for the online update: with e = exp(-|x - m|) either s <- s e + 1, m <- x or s <- s + e.
+Each lane keeps a running maximum m and sum s of its own, so that the loops hold no reduction and no barrier, and one
+exponential an element does for the online update: with e = exp(-|x - m|) either s <- s e + 1, m <- x or s <- s + e.
 
 Precision: float32 on float32 input (float64 on float64), but sums, the rows' scalars and logarithms in float64, and
 
     p d + q - p = p phi(-d),   q - p = p (phi(-d) - d),   phi(x) = e^x - 1 - x
 
-with a series for phi where |d| < 1/2, so that a tiny divergence and its gradient have a relative error of float32 and an unmoved student has exactly
-none. For the same reason multiplications and additions are not fused behind our back: scale * w - scale * z would not be 0 for w = z.
+with a series for phi where |d| < 1/2, so that a tiny divergence and its gradient have a relative error of float32 and
+an unmoved student has exactly none. For the same reason multiplications and additions are not fused behind our back:
+scale * w - scale * z would not be 0 for w = z.
 
 No function of libdevice is called by name (expm1, log1p, tanh): the Triton interpreter has none.
 
 Shapes: C rows of a chunk, V student vocabulary, U teacher vocabulary, F figures.
 
-Not here: the products (`ops.annealing_chunked`), and a fused product (it would need 4 H V more operations a token than it saves).
+Not here: the products (`ops.annealing_chunked`), and a fused product (it would need 4 H V more operations a token than
+it saves).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -46,14 +50,15 @@ except ImportError:  # no Triton for this platform: `is_available` says so
 
 
 BLOCK = 1024
-"""Columns a program takes at once. Four a thread take 70 registers on Hopper in the usual case, three programs a multiprocessor; eight would take 144
-and leave one. Chosen from the compiler's figures, not from timings."""
+"""Columns a program takes at once. Four a thread take 70 registers on Hopper in the usual case, three programs a
+multiprocessor; eight would take 144 and leave one. Chosen from the compiler's figures, not from timings."""
 
 _DIRECTIONS = ("forward", "reverse", "jsd")
 
 
 def is_available() -> bool:
-    """Whether `rows_triton` can run: Triton is installed and there is a CUDA device, or Triton's interpreter was on when Triton was imported."""
+    """Whether `rows_triton` can run: Triton is installed and there is a CUDA device, or Triton's interpreter was on
+    when Triton was imported."""
     if triton is None:
         return False
     return torch.cuda.is_available() or not isinstance(_row_kernel, triton.runtime.JITFunction)
@@ -86,9 +91,13 @@ def rows_triton(
     assert triton is not None, "ask is_available() first"
     assert (w_CU is None) == (kl_rows_C is None), "w_CU and kl_rows_C come together"
     assert terms.direction in _DIRECTIONS, f"direction: expected one of {_DIRECTIONS}, got {terms.direction!r}"
-    assert figures_CF.shape == (rows, len(FIGURES)), f"figures_CF: expected {(rows, len(FIGURES))}, got {tuple(figures_CF.shape)}"
+    assert figures_CF.shape == (rows, len(FIGURES)), (
+        f"figures_CF: expected {(rows, len(FIGURES))}, got {tuple(figures_CF.shape)}"
+    )
     for matrix in (z_CV, w_CU, gradient_CV, figures_CF):
-        assert matrix is None or (matrix.stride(1) == 1 and matrix.shape[0] == rows), "rows_triton takes rows with contiguous columns"
+        assert matrix is None or (matrix.stride(1) == 1 and matrix.shape[0] == rows), (
+            "rows_triton takes rows with contiguous columns"
+        )
     if rows == 0:
         return
     block = block or BLOCK
@@ -212,9 +221,13 @@ def _row_kernel(
     if KL:
         for start in range(common, U, BLOCK):  # columns only the teacher has: no mass, but they must be numbers
             columns = start + lanes
-            teacher_finite = teacher_finite & _logit(w_ptr, teacher_bias_ptr, columns, columns < U, TEACHER_SCALE, TEACHER_CAP, SERIES)[2]
+            teacher_finite = (
+                teacher_finite
+                & _logit(w_ptr, teacher_bias_ptr, columns, columns < U, TEACHER_SCALE, TEACHER_CAP, SERIES)[2]
+            )
 
-    # The label's logit is read before pass 2 may overwrite it; the reductions below hold every warp back until all have read.
+    # The label's logit is read before pass 2 may overwrite it; the reductions below hold every warp back until all have
+    # read.
     u_label = _logit(z_ptr, bias_ptr, tl.maximum(label, 0), has_label, SCALE, CAP, SERIES)[0]
     top, weight, mass = _row_total(high, total, 1.0)
     log_mass = tl.log(mass)
@@ -238,7 +251,9 @@ def _row_kernel(
         teacher_top, _weight, teacher_mass = _row_total(teacher_high, teacher_total, INVERSE_T)
         teacher_log_mass = tl.log(teacher_mass)
         teacher_bad = 1 - tl.min(teacher_finite.to(tl.int32), 0)
-        shift = ((teacher_top.to(tl.float64) - own_top.to(tl.float64)) * INVERSE_T + (teacher_log_mass - own_log_mass)).to(dtype)
+        shift = (
+            (teacher_top.to(tl.float64) - own_top.to(tl.float64)) * INVERSE_T + (teacher_log_mass - own_log_mass)
+        ).to(dtype)
         divergence = tl.zeros([BLOCK], tl.float64)
         if DIRECTION == "reverse":
             scalar = (tl.sum(gap * weight, 0) / mass).to(dtype)
@@ -257,7 +272,8 @@ def _row_kernel(
             d = (w - u) * INVERSE_T - shift
             ratio = _log_mixture(d, BETA, SERIES)
             mixture = BETA * p + (1.0 - BETA) * q
-            # beta KL(p || q) - KL(m || q) near 0, beta KL(p || m) + (1 - beta) KL(q || m) elsewhere: the same sum, each precise in its place
+            # beta KL(p || q) - KL(m || q) near 0, beta KL(p || m) + (1 - beta) KL(q || m) elsewhere: the same sum, each
+            # precise in its place
             near = BETA * (p * _phi(-d, SERIES)) - mixture * _phi(-ratio, SERIES)
             far = BETA * (p * (d - ratio)) - (1.0 - BETA) * (q * ratio)
             divergence += tl.where(mask, tl.where(tl.abs(d) < 0.5, near, far), 0.0).to(tl.float64)
@@ -345,7 +361,8 @@ def _store(pointers, x, mask):
 
 @jit
 def _online(x, mask, high, total, INVERSE_T: tl.constexpr):
-    """One step of each lane's running maximum and sum of e^{(x - maximum) / T}; also what sums beside it shrink and grow by, in float64."""
+    """One step of each lane's running maximum and sum of e^{(x - maximum) / T}; also what sums beside it shrink and
+    grow by, in float64."""
     gap = x - high
     up = mask & (gap > 0)
     e = tl.exp(-tl.abs(gap) * INVERSE_T).to(tl.float64)
@@ -384,7 +401,8 @@ def _expm1(x, SERIES: tl.constexpr):
 
 @jit
 def _softcap(x, CAP: tl.constexpr, SERIES: tl.constexpr):
-    """cap tanh(y) and its slope 1 - tanh(y)^2, y = x / cap, from a = e^{-2 |y|}: (1 - a) / (1 + a) and 4 a / (1 + a)^2; nothing overflows."""
+    """cap tanh(y) and its slope 1 - tanh(y)^2, y = x / cap, from a = e^{-2 |y|}: (1 - a) / (1 + a) and 4 a / (1 + a)^2;
+    nothing overflows."""
     exponent = -2.0 * tl.abs(x * (1.0 / CAP))
     a = tl.exp(exponent)
     inverse = 1.0 / (1.0 + a)

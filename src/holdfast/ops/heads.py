@@ -1,24 +1,29 @@
 """Where a causal language model's hidden states end and its vocabulary product begins.
 
-The losses and measures of this project never ask a model for logits (`[tokens, vocabulary]` would not fit); they ask for the last hidden
-states and multiply by the head themselves, a slice of rows at a time:
+The losses and measures of this project never ask a model for logits (`[tokens, vocabulary]` would not fit); they ask
+for the last hidden states and multiply by the head themselves, a slice of rows at a time:
 
     logits_NV = softcap(scale * (hidden_NH @ weight_VH^T + bias_V))        softcap(z) = c tanh(z / c)
 
-`describe_head` reads weight, bias, scale and cap from any Hugging Face causal LM, `run_backbone` gives the hidden states, and
-`check_head` proves on a few tokens that the two together are the model's own logits, so that an architecture with a detail we do not
-know is refused instead of trained wrongly. Works on plain and PEFT-wrapped models; nothing here imports transformers.
+`describe_head` reads weight, bias, scale and cap from any Hugging Face causal LM, `run_backbone` gives the hidden
+states, and `check_head` proves on a few tokens that the two together are the model's own logits, so that an
+architecture with a detail we do not know is refused instead of trained wrongly. Works on plain and PEFT-wrapped models;
+nothing here imports transformers.
 
-Sharded models (FSDP2, `torch.distributed.fsdp.fully_shard`). The op needs the whole head at once and calls neither the head module nor its hooks:
+Sharded models (FSDP2, `torch.distributed.fsdp.fully_shard`). The op needs the whole head at once and calls neither the
+head module nor its hooks:
 
-- head in a group that is unsharded while the backbone runs (the root's; final norm and head together): the live whole parameter, nothing to do;
-- head an FSDP module of its own: it is unsharded by FSDP's own means, one gather a forward. FSDP then averages and scatters its gradient at the
-  end of the backward like every other one (its dtypes, its divide factor, its accumulation) and shards it again. Without grad: a copy;
-- any other DTensor head (tensor parallelism): gathered whole; its gradient is averaged over the mesh, which is right both for ranks that saw
-  different tokens and for ranks that computed the same.
+- head in a group that is unsharded while the backbone runs (the root's; final norm and head together): the live whole
+  parameter, nothing to do;
+- head an FSDP module of its own: it is unsharded by FSDP's own means, one gather a forward. FSDP then averages and
+  scatters its gradient at the end of the backward like every other one (its dtypes, its divide factor, its
+  accumulation) and shards it again. Without grad: a copy;
+- any other DTensor head (tensor parallelism): gathered whole; its gradient is averaged over the mesh, which is right
+  both for ranks that saw different tokens and for ranks that computed the same.
 
-Backbone and head have to run inside the root's forward there: `run_outside` is `run_backbone` for callers who are not. Under a mixed precision
-policy the head has the policy's `param_dtype`, and its gradient is rounded to it before it is reduced, as FSDP does with every weight.
+Backbone and head have to run inside the root's forward there: `run_outside` is `run_backbone` for callers who are not.
+Under a mixed precision policy the head has the policy's `param_dtype`, and its gradient is rounded to it before it is
+reduced, as FSDP does with every weight.
 
 Shapes: N tokens, H hidden width, V vocabulary, B batch, T positions.
 """
@@ -76,7 +81,8 @@ def backbone_of(model: nn.Module) -> nn.Module:
     backbone = getattr(lm, "base_model", None)
     if backbone is None or backbone is lm:
         raise ModelError(
-            f"Expected a causal language model with a backbone and an output head, got {type(lm).__name__}, which has no separate backbone."
+            f"Expected a causal language model with a backbone and an output head, got {type(lm).__name__}, which has "
+            f"no separate backbone."
         )
     return backbone
 
@@ -106,7 +112,8 @@ def describe_head(model: nn.Module) -> Head:
 
 
 def run_backbone(model: nn.Module, *args: Any, **inputs: Any) -> Tensor:
-    """Last hidden states `[B, T, H]` of the backbone for the model's own inputs (`input_ids`, `attention_mask`, `position_ids`, ...)."""
+    """Last hidden states `[B, T, H]` of the backbone for the model's own inputs (`input_ids`, `attention_mask`,
+    `position_ids`, ...)."""
     inputs = {k: v for k, v in inputs.items() if k not in ("labels", "use_cache")}
     return backbone_of(model)(*args, **inputs, use_cache=False).last_hidden_state
 
@@ -114,8 +121,8 @@ def run_backbone(model: nn.Module, *args: Any, **inputs: Any) -> Tensor:
 def run_outside(model: nn.Module, **inputs: Any) -> Tensor:
     """`run_backbone` for callers outside the model's own forward (a teacher's pass): `[B, T, H]`.
 
-    Under FSDP the embeddings and the final norm are whole only between the hooks around the root's forward, so there the root is called, with
-    the causal LM's forward exchanged for its backbone meanwhile.
+    Under FSDP the embeddings and the final norm are whole only between the hooks around the root's forward, so there
+    the root is called, with the causal LM's forward exchanged for its backbone meanwhile.
     """
     if not is_sharded(model):
         return run_backbone(model, **inputs)
@@ -123,7 +130,11 @@ def run_outside(model: nn.Module, **inputs: Any) -> Tensor:
 
     def states_only(*args: Any, **kwargs: Any) -> Tensor:
         # PEFT hands `labels=None` and output flags through.
-        kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
+        kwargs = {
+            k: v
+            for k, v in kwargs.items()
+            if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")
+        }
         return run_backbone(lm, *args, **kwargs)
 
     installed = lm.__dict__.get("forward")
@@ -169,7 +180,8 @@ def check_head(model: nn.Module, input_ids_BT: Tensor, *, rows: int = 8, half: b
     Args:
         input_ids_BT: `[B, T]` int64, a real sample; its first `rows` positions are used.
         rows: positions to compare.
-        half: the model's forward runs in half precision although its weights do not (autocast), so a larger difference is rounding.
+        half: the model's forward runs in half precision although its weights do not (autocast), so a larger difference
+            is rounding.
 
     Returns:
         The largest absolute difference of log-probabilities, nats.
@@ -191,15 +203,18 @@ def check_head(model: nn.Module, input_ids_BT: Tensor, *, rows: int = 8, half: b
     tolerance = 1e-3 if dtype in (torch.float32, torch.float64) and not half else 0.25
     if not difference <= tolerance:
         raise ModelError(
-            f"{type(causal_lm(model)).__name__} computes its logits in a way holdfast does not know: backbone and head give log-probabilities "
-            f"that differ by {difference:.3g} nats from the model's own (tolerance {tolerance}). Training on them would be wrong, so it is refused. "
+            f"{type(causal_lm(model)).__name__} computes its logits in a way holdfast does not know: backbone and "
+            f"head give log-probabilities "
+            f"that differ by {difference:.3g} nats from the model's own (tolerance {tolerance}). Training on them "
+            f"would be wrong, so it is refused. "
             "Please report the architecture."
         )
     return difference
 
 
 def _logit_scale(config: Any) -> float:
-    """The multiplier before soft-capping, under the names architectures give it (Granite and MiniCPM divide, the others multiply)."""
+    """The multiplier before soft-capping, under the names architectures give it (Granite and MiniCPM divide, the others
+    multiply)."""
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
         value = getattr(config, name, None)
         if value is not None:

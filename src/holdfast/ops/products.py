@@ -1,9 +1,9 @@
 """Matrix products of the annealing op: logits and the two gradients, with float32 results whatever the inputs are.
 
-The student starts at the teacher, so the difference of their logits is tiny, and logits rounded to bfloat16 drown it: the KL gradient is then 85 %
-noise at a KL of 0.0002 nats. So half-precision inputs are multiplied with float32 accumulation AND float32 results, and the head's gradient
-accumulates in float32. Storing the logit GRADIENT in half precision costs 0.2 % and halves the gradient products, so that is done. Which way the
-products take:
+The student starts at the teacher, so the difference of their logits is tiny, and logits rounded to bfloat16 drown it:
+the KL gradient is then 85 % noise at a KL of 0.0002 nats. So half-precision inputs are multiplied with float32
+accumulation AND float32 results, and the head's gradient accumulates in float32. Storing the logit GRADIENT in half
+precision costs 0.2 % and halves the gradient products, so that is done. Which way the products take:
 
 | inputs | where | products |
 |---|---|---|
@@ -98,11 +98,15 @@ class _Native(Product):
         return out_CV
 
     def hidden_gradient(self, gradient_CV: Tensor, out_CH: Tensor) -> None:
-        if gradient_CV.shape[1] % 2 and gradient_CV.stride(0) == gradient_CV.shape[1]:  # products read pairs, and there is no room for one
+        if (
+            gradient_CV.shape[1] % 2 and gradient_CV.stride(0) == gradient_CV.shape[1]
+        ):  # products read pairs, and there is no room for one
             out_CH.copy_(torch.mm(gradient_CV, self.weight_VH))
             return
         if self.pairs is None:
-            self.pairs = self.library.pack_pairs(self.weight_VH, partial(self.memory, "paired head") if self.memory else None)
+            self.pairs = self.library.pack_pairs(
+                self.weight_VH, partial(self.memory, "paired head") if self.memory else None
+            )
         self.library.hidden_gradient(gradient_CV, self.pairs, out_CH)
 
     def weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool) -> None:
@@ -133,7 +137,9 @@ class _Mixed(Product):
             torch.mm(gradient_CV.T, hidden_CH, out_dtype=self.dtype, out=out_VH)
 
 
-def choose_product(weight_VH: Tensor, hidden_dtype: torch.dtype, dtype: torch.dtype, *, memory: Memory | None = None) -> Product:
+def choose_product(
+    weight_VH: Tensor, hidden_dtype: torch.dtype, dtype: torch.dtype, *, memory: Memory | None = None
+) -> Product:
     """The fastest product for these inputs that gives float32 (float64) results.
 
     Args:
@@ -150,6 +156,10 @@ def choose_product(weight_VH: Tensor, hidden_dtype: torch.dtype, dtype: torch.dt
             library = native.load()
             if library is not None and library.has_bfloat16:
                 return _Native(weight_VH, library, memory)
-        if torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        if (
+            torch.backends.mkldnn.is_available()
+            and torch.backends.mkldnn.enabled
+            and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        ):
             return _OneDNN(weight_VH, dtype)
     return Product(weight_VH, dtype)

@@ -1,16 +1,17 @@
 """Several runs over one source and one target: the figures behind the trade-off page and its terminal table.
 
-An arm is a run with a label. Against the arm of direct fine-tuning, every other arm is read by two shares, from the gains g (signed so that
-more is better) on target t and source s:
+An arm is a run with a label. Against the arm of direct fine-tuning, every other arm is read by two shares, from the
+gains g (signed so that more is better) on target t and source s:
 
     kept = g_t(arm) / g_t(direct)          lost = g_s(arm) / g_s(direct)
 
-"kept 94 % of the target gain of direct fine-tuning while losing 21 % of what direct lost". A share of nothing does not exist: where direct
-fine-tuning gained nothing on the target, or lost nothing on the source, the sentence says that instead.
+"kept 94 % of the target gain of direct fine-tuning while losing 21 % of what direct lost". A share of nothing does not
+exist: where direct fine-tuning gained nothing on the target, or lost nothing on the source, the sentence says that
+instead.
 
-Intervals of the shares are percentile bootstraps over documents: start, arm and direct are resampled together from the per-sample rows, so
-that what is hard for all of them cancels. Without those rows, or where direct's own change cannot be told from zero, there is no interval.
-Neither covers the variation between training seeds.
+Intervals of the shares are percentile bootstraps over documents: start, arm and direct are resampled together from the
+per-sample rows, so that what is hard for all of them cancels. Without those rows, or where direct's own change cannot
+be told from zero, there is no interval. Neither covers the variation between training seeds.
 """
 
 from __future__ import annotations
@@ -21,8 +22,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import DataError, UserError
-from holdfast.reports.figures import Row, decimals_for, duration, group_title, interval_text, method_text, number, percent, row, training_figures
-from holdfast.results import Comparison, RunFolder, RunRecord
+from holdfast.records.comparison import Comparison
+from holdfast.records.run import RunFolder, RunRecord
+from holdfast.reports.figures import (
+    Row,
+    decimals_for,
+    duration,
+    group_title,
+    interval_text,
+    method_text,
+    number,
+    percent,
+    row,
+    training_figures,
+)
 
 RESAMPLES = 2000
 STRENGTH_KEYS = ("weight", "coefficient", "strength", "beta", "fraction", "rate", "p", "alpha", "budget")
@@ -37,7 +50,8 @@ class Arm:
     """What tables and plots call it."""
     folder: RunFolder
     kind: str
-    """"start", "direct", "label_annealing" or another name; arms of one kind are joined as a curve, ordered by their strength."""
+    """"start", "direct", "label_annealing" or another name; arms of one kind are joined as a curve, ordered by their
+    strength."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +88,8 @@ class ArmFigures:
 
     @property
     def margin(self) -> float:
-        """Share kept minus share lost, in percent points; minus infinity where either does not exist. What "best balance" goes by."""
+        """Share kept minus share lost, in percent points; minus infinity where either does not exist. What "best
+        balance" goes by."""
         return -math.inf if self.kept is None or self.lost is None else self.kept.value - max(self.lost.value, 0.0)
 
 
@@ -117,14 +132,17 @@ def strength(record: RunRecord) -> float | None:
     return None
 
 
-def read_tradeoff(arms: Sequence[Arm], *, source: tuple[str, str], target: tuple[str, str], metric: str = "nats_per_token") -> TradeoffFigures:
+def read_tradeoff(
+    arms: Sequence[Arm], *, source: tuple[str, str], target: tuple[str, str], metric: str = "nats_per_token"
+) -> TradeoffFigures:
     """Reads the arms' folders.
 
     Args:
         arms: at least one; the first of kind "direct" is what the others are read against.
         source: (suite, name) of the evaluation of what must be kept.
         target: (suite, name) of the evaluation of what is learnt.
-        metric: key of the metric, the same for both; where an arm does not have it, its primary metric is taken and a note says so.
+        metric: key of the metric, the same for both; where an arm does not have it, its primary metric is taken and a
+            note says so.
 
     Raises:
         UserError: no arms.
@@ -137,7 +155,8 @@ def read_tradeoff(arms: Sequence[Arm], *, source: tuple[str, str], target: tuple
     for arm in arms:
         if not arm.folder.exists():
             raise DataError(
-                f"Expected the run folder of arm {arm.label!r} at {arm.folder.path}, but it has no run.json. Run that arm first, or leave it out."
+                f"Expected the run folder of arm {arm.label!r} at {arm.folder.path}, but it has no run.json. Run that "
+                f"arm first, or leave it out."
             )
         record = arm.folder.read()
         rows = [None if arm.kind == "start" else _row(arm, which, metric, notes) for which in (source, target)]
@@ -146,9 +165,13 @@ def read_tradeoff(arms: Sequence[Arm], *, source: tuple[str, str], target: tuple
         read.append((arm, record, rows[0], rows[1]))
 
     start = _start([(s, t) for _, _, s, t in read], notes)
-    reference = next(((arm, s, t) for arm, _, s, t in read if arm.kind == "direct" and s is not None and t is not None), None)
+    reference = next(
+        ((arm, s, t) for arm, _, s, t in read if arm.kind == "direct" and s is not None and t is not None), None
+    )
     if reference is None:
-        notes.append("No measured arm of direct fine-tuning is among them, so shares of its gain and loss cannot be given.")
+        notes.append(
+            "No measured arm of direct fine-tuning is among them, so shares of its gain and loss cannot be given."
+        )
     elif sum(arm.kind == "direct" for arm, *_ in read) > 1:
         notes.append(f"Shares are given against {reference[0].label}.")
 
@@ -201,7 +224,9 @@ def _row(arm: Arm, which: tuple[str, str], metric: str, notes: list[str]) -> Row
         notes.append(f"{arm.label}: {which[0]}: {which[1]} was not compared with the start.")
         return None
     if exact[0].metric != metric:
-        notes.append(f"{arm.label}: {which[0]}: {which[1]} has no {metric}; its primary metric {exact[0].metric} is shown.")
+        notes.append(
+            f"{arm.label}: {which[0]}: {which[1]} has no {metric}; its primary metric {exact[0].metric} is shown."
+        )
     return row(exact[0])
 
 
@@ -214,7 +239,8 @@ def _start(pairs: Sequence[tuple[Row | None, Row | None]], notes: list[str]) -> 
         for one, other in ((s, other_s), (t, other_t)):
             if not math.isclose(one.raw.before, other.raw.before, rel_tol=1e-6, abs_tol=1e-9):
                 notes.append(
-                    f"The arms do not start from the same figure on {one.label}: {one.before} and {other.before}. They can hardly be compared."
+                    f"The arms do not start from the same figure on {one.label}: {one.before} and {other.before}. "
+                    f"They can hardly be compared."
                 )
     return StartPoint(source=s.raw.before, target=t.raw.before, source_text=s.before, target_text=t.before)
 
@@ -234,7 +260,13 @@ _Reference = tuple[Arm, Row | None, Row | None]
 
 
 def _shares(
-    arm: Arm, s: Row | None, t: Row | None, reference: _Reference | None, source: tuple[str, str], target: tuple[str, str], metric: str
+    arm: Arm,
+    s: Row | None,
+    t: Row | None,
+    reference: _Reference | None,
+    source: tuple[str, str],
+    target: tuple[str, str],
+    metric: str,
 ) -> tuple[Share | None, Share | None]:
     if reference is None or arm is reference[0] or s is None or t is None:
         return None, None
@@ -243,17 +275,25 @@ def _shares(
     assert direct_t is not None
     kept = lost = None
     if direct_t.raw.gain > 0:
-        kept = Share(value=100 * t.raw.gain / direct_t.raw.gain, interval=share_interval(arm, direct, target, t.raw, direct_t.raw))
+        kept = Share(
+            value=100 * t.raw.gain / direct_t.raw.gain,
+            interval=share_interval(arm, direct, target, t.raw, direct_t.raw),
+        )
     if direct_s.raw.gain < 0:
-        lost = Share(value=100 * s.raw.gain / direct_s.raw.gain, interval=share_interval(arm, direct, source, s.raw, direct_s.raw))
+        lost = Share(
+            value=100 * s.raw.gain / direct_s.raw.gain,
+            interval=share_interval(arm, direct, source, s.raw, direct_s.raw),
+        )
     return kept, lost
 
 
-def per_sample(folder: RunFolder, which: str, name: tuple[str, str], metric: str) -> dict[tuple[str, int], tuple[float, float]] | None:
+def per_sample(
+    folder: RunFolder, which: str, name: tuple[str, str], metric: str
+) -> dict[tuple[str, int], tuple[float, float]] | None:
     """(numerator, denominator) of a metric for every document, or None where the rows are not there or not understood.
 
-    The metric is the ratio of the sums: nats over tokens, bits over bytes, score over one. Documents that occur twice are told apart by
-    their place.
+    The metric is the ratio of the sums: nats over tokens, bits over bytes, score over one. Documents that occur twice
+    are told apart by their place.
     """
     try:
         rows = folder.evaluated(which).samples(*name)
@@ -277,17 +317,22 @@ def per_sample(folder: RunFolder, which: str, name: tuple[str, str], metric: str
     return found or None
 
 
-def share_interval(arm: Arm, direct: Arm, name: tuple[str, str], ours: Comparison, theirs: Comparison) -> tuple[float, float] | None:
-    """95 % bootstrap interval, in percent, of the arm's change over direct's; None where it cannot be had (see the module docstring).
+def share_interval(
+    arm: Arm, direct: Arm, name: tuple[str, str], ours: Comparison, theirs: Comparison
+) -> tuple[float, float] | None:
+    """95 % bootstrap interval, in percent, of the arm's change over direct's; None where it cannot be had (see the
+    module docstring).
 
-    The rows must reproduce the recorded figures (to 1e-4, relative): a metric that is no ratio of sums gets no interval.
+    The rows must reproduce the recorded figures (to 1e-4, relative): a metric that is no ratio of sums gets no
+    interval.
     """
     import numpy as np
 
     if ours.metric != theirs.metric:
         return None
     tables = [
-        per_sample(folder, which, name, ours.metric) for folder, which in ((arm.folder, "start"), (arm.folder, "result"), (direct.folder, "result"))
+        per_sample(folder, which, name, ours.metric)
+        for folder, which in ((arm.folder, "start"), (arm.folder, "result"), (direct.folder, "result"))
     ]
     if any(t is None for t in tables):
         return None
@@ -330,16 +375,30 @@ def _changed(r: Row) -> str:
     return text + (" (within noise)" if r.verdict == "within noise" else "")
 
 
-def _reading(arm: Arm, record: RunRecord, s: Row | None, t: Row | None, kept: Share | None, lost: Share | None, reference: _Reference | None) -> str:
+def _reading(
+    arm: Arm,
+    record: RunRecord,
+    s: Row | None,
+    t: Row | None,
+    kept: Share | None,
+    lost: Share | None,
+    reference: _Reference | None,
+) -> str:
     if arm.kind == "start":
         return f"{arm.label}: the starting model, before any training."
     if s is None or t is None:
         side = "neither side" if s is None and t is None else "only one side"
-        return f"{arm.label}: {side} was compared with the start (the run is {record.status}), so there is nothing to read yet."
+        return (
+            f"{arm.label}: {side} was compared with the start (the run is {record.status}), so there is nothing "
+            f"to read yet."
+        )
     if reference is None or arm is reference[0]:
         return f"{arm.label}: the target {_changed(t)}; the source {_changed(s)}."
     if kept is None:
-        first = f"{arm.label}: direct fine-tuning gained nothing on the target, so there is no gain to keep a share of; here the target {_changed(t)}"
+        first = (
+            f"{arm.label}: direct fine-tuning gained nothing on the target, so there is no gain to keep a share "
+            f"of; here the target {_changed(t)}"
+        )
     elif t.raw.gain <= 0:
         first = f"{arm.label} kept none of the target gain of direct fine-tuning: the target {_changed(t)}"
     else:
@@ -357,7 +416,10 @@ def _verdict(figures: Sequence[ArmFigures], direct: ArmFigures | None) -> str:
     """The page's lead: what direct fine-tuning did, and the arm with the largest difference of kept and lost share."""
     if direct is None or direct.source is None or direct.target is None:
         measured = sum(f.source is not None and f.target is not None for f in figures)
-        return f"{measured} of {len(figures)} arms are measured; without direct fine-tuning among them there is nothing to hold them against."
+        return (
+            f"{measured} of {len(figures)} arms are measured; without direct fine-tuning among them there is "
+            f"nothing to hold them against."
+        )
     lead = f"Direct fine-tuning: the target {_changed(direct.target)}, the source {_changed(direct.source)}."
     both = [f for f in figures if f.kept is not None and f.lost is not None and f.kept.value > 0]
     if not both:

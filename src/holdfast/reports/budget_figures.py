@@ -1,4 +1,5 @@
-"""A budget's trajectories for the page of a run: the constraint against its limit, and the strength that was found (see `retention.budget`)."""
+"""A budget's trajectories for the page of a run: the constraint against its limit, and the strength that was found (see
+`retention.budget`)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def budget_charts(metrics: Sequence[Mapping[str, Any]], retention: Sequence[Mapp
             ],
             title="Forgetting against its budget",
             unit="points" if in_points else "nats/token",
-            caption="The budget holds for the end of the run. On the way the measured value may lie above it, as it does in a run whose strength is "
+            caption="The budget holds for the end of the run. On the way the measured value may lie above it, as it "
+            "does in a run whose strength is "
             "right from the start, and sinks to it with the learning rate.",
         ),
         curves(

@@ -5,16 +5,17 @@ Of n answered questions with confidences c_i (the probability of the given answe
 
     ECE = sum_b (n_b / n) |mean_b(a) - mean_b(c)|
 
-Source: Guo, Pleiss, Sun and Weinberger 2017, "On Calibration of Modern Neural Networks", section 2, equation 3. Their bins have equal width;
-here they have equal mass (Nguyen and O'Connor 2015, "Posterior calibration and exploratory analysis for natural language processing models",
-section 3), so that no bin rests on a handful of questions.
+Source: Guo, Pleiss, Sun and Weinberger 2017, "On Calibration of Modern Neural Networks", section 2, equation 3. Their
+bins have equal width; here they have equal mass (Nguyen and O'Connor 2015, "Posterior calibration and exploratory
+analysis for natural language processing models", section 3), so that no bin rests on a handful of questions.
 
-Resampling adds noise to every bin, and a mean of absolute values only grows with noise, so a percentile interval would lie above the figure it
-belongs to. The interval is therefore the basic one, (2 ECE - upper, 2 ECE - lower), which takes the same bias off (Davison and Hinkley 1997,
-"Bootstrap Methods and their Application", section 5.2), cut at 0; bins stay those of the sample. Simulated with 200 and 1,000 questions, the
-95 % interval held a true error of 0.05 or 0.15 in 87 to 95 % of draws. It does not hold near 0: a mean of absolute values cannot be 0 on a finite
-sample, so the figure to read beside it is what a perfectly calibrated model would show by chance. With v_b = sum of c_i (1 - c_i) over a bin, the
-bin's sum of a_i - c_i is then about normal with variance v_b, and
+Resampling adds noise to every bin, and a mean of absolute values only grows with noise, so a percentile interval would
+lie above the figure it belongs to. The interval is therefore the basic one, (2 ECE - upper, 2 ECE - lower), which takes
+the same bias off (Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 5.2), cut at 0; bins
+stay those of the sample. Simulated with 200 and 1,000 questions, the 95 % interval held a true error of 0.05 or 0.15 in
+87 to 95 % of draws. It does not hold near 0: a mean of absolute values cannot be 0 on a finite sample, so the figure to
+read beside it is what a perfectly calibrated model would show by chance. With v_b = sum of c_i (1 - c_i) over a bin,
+the bin's sum of a_i - c_i is then about normal with variance v_b, and
 
     chance = sum_b sqrt(2 v_b / pi) / n
 
@@ -50,7 +51,9 @@ class Calibration:
     """The error that a perfectly calibrated model with these confidences would show on average (module docstring)."""
 
 
-def calibration(confidence: Sequence[float] | np.ndarray, correct: Sequence[float] | np.ndarray, *, bins: int = 10) -> Calibration:
+def calibration(
+    confidence: Sequence[float] | np.ndarray, correct: Sequence[float] | np.ndarray, *, bins: int = 10
+) -> Calibration:
     """Expected calibration error with bins of equal mass (module docstring; Guo et al. 2017, equation 3).
 
     Args:
@@ -66,8 +69,12 @@ def calibration(confidence: Sequence[float] | np.ndarray, correct: Sequence[floa
     means = [float(sure[a:b].mean()) for a, b in cuts]
     counts = [b - a for a, b in cuts]
     error = sum(n * abs(a - c) for n, a, c in zip(counts, accuracy, means, strict=True)) / len(right)
-    chance = sum(math.sqrt(2 * float((sure[a:b] * (1 - sure[a:b])).clip(0).sum()) / math.pi) for a, b in cuts) / len(right)
-    return Calibration(error=error, confidence=tuple(means), accuracy=tuple(accuracy), counts=tuple(counts), chance=chance)
+    chance = sum(math.sqrt(2 * float((sure[a:b] * (1 - sure[a:b])).clip(0).sum()) / math.pi) for a, b in cuts) / len(
+        right
+    )
+    return Calibration(
+        error=error, confidence=tuple(means), accuracy=tuple(accuracy), counts=tuple(counts), chance=chance
+    )
 
 
 def calibration_interval(
@@ -96,7 +103,9 @@ def calibration_interval(
         DataError: as in `calibration`.
     """
     found = calibration(confidence, correct, bins=bins).error
-    low, high = _basic(found, _resampled_errors([(confidence, correct)], bins=bins, resamples=resamples, seed=seed)[:, 0], level)
+    low, high = _basic(
+        found, _resampled_errors([(confidence, correct)], bins=bins, resamples=resamples, seed=seed)[:, 0], level
+    )
     return max(0.0, low), min(1.0, max(0.0, high))
 
 
@@ -123,7 +132,10 @@ def calibration_change(
         DataError: as in `calibration`, or the two answered different numbers of questions.
     """
     if len(before[0]) != len(after[0]):
-        raise DataError(f"Expected the same questions of both models, got {len(before[0])} and {len(after[0])}. Join the rows first.")
+        raise DataError(
+            f"Expected the same questions of both models, got {len(before[0])} and {len(after[0])}. Join the rows "
+            f"first."
+        )
     errors = [calibration(*side, bins=bins).error for side in (before, after)]
     draws = _resampled_errors([before, after], bins=bins, resamples=resamples, seed=seed)
     return errors[1] - errors[0], _basic(errors[1] - errors[0], draws[:, 1] - draws[:, 0], level)
@@ -136,21 +148,26 @@ def _binned(confidence: Any, correct: Any, bins: int) -> tuple[np.ndarray, np.nd
     sure, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
     if sure.ndim != 1 or sure.shape != right.shape or sure.size == 0 or bins < 1:
         raise DataError(
-            f"Expected as many outcomes as confidences, at least one of each, and a bin; got shapes {list(sure.shape)} and {list(right.shape)}"
+            f"Expected as many outcomes as confidences, at least one of each, and a bin; got shapes "
+            f"{list(sure.shape)} and {list(right.shape)}"
             f" for {bins} bins."
         )
     if not all(((v >= -1e-6) & (v <= 1 + 1e-6)).all() for v in (sure, right)):
-        raise DataError("Expected confidences and outcomes between 0 and 1, got others. Give probabilities, not logits or log-probabilities.")
+        raise DataError(
+            "Expected confidences and outcomes between 0 and 1, got others. Give probabilities, not logits or "
+            "log-probabilities."
+        )
     order = np.argsort(sure, kind="stable")
     edges = np.linspace(0, sure.size, min(bins, sure.size) + 1).round().astype(int)
     return right[order], sure[order], list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
 def _resampled_errors(sides: Sequence[tuple[Any, Any]], *, bins: int, resamples: int, seed: int) -> np.ndarray:
-    """`[resamples, K]` calibration errors of K models over the same drawn questions, bins fixed: sum_b |sum of (a_i - c_i) drawn in b| / n."""
+    """`[resamples, K]` calibration errors of K models over the same drawn questions, bins fixed: sum_b |sum of (a_i -
+    c_i) drawn in b| / n."""
     import numpy as np
 
-    from holdfast.evaluation.estimates import joint_sums
+    from holdfast.statistics.estimates import joint_sums
 
     gaps = {}
     for model, (confidence, correct) in enumerate(sides):
@@ -174,7 +191,8 @@ def _basic(found: float, draws: np.ndarray, level: float) -> tuple[float, float]
 
 
 def confidences(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]] | None:
-    """(probability of the given answer, 1 or 0 for right or wrong) of rows with probabilities; None where one lacks them."""
+    """(probability of the given answer, 1 or 0 for right or wrong) of rows with probabilities; None where one lacks
+    them."""
     try:
         return [float(r["probabilities"][int(r["answer"])]) for r in rows], [float(r["acc"]) for r in rows]
     except (KeyError, IndexError, TypeError, ValueError):

@@ -1,7 +1,8 @@
-"""README.md of a run as a Hugging Face model card: what the model is, what it learnt, what it lost, how to load and repeat it.
+"""README.md of a run as a Hugging Face model card: what the model is, what it learnt, what it lost, how to load and
+repeat it.
 
-A card travels with the weights, so no path of the machine it was made on may stand in it: absolute paths are cut to their last component,
-and `base_model` and `datasets` are filled in only with hub ids.
+A card travels with the weights, so no path of the machine it was made on may stand in it: absolute paths are cut to
+their last component, and `base_model` and `datasets` are filled in only with hub ids.
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.records.run import RunFolder
 from holdfast.reports.figures import RunFigures, hardware_text, method_name, read_run
-from holdfast.results import RunFolder, write_bytes_atomic
+from holdfast.support.files import write_bytes_atomic
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _DATA_ENDINGS = (".jsonl", ".json", ".parquet", ".csv", ".txt", ".arrow", ".gz", ".zst", ".safetensors", ".gguf")
-# An absolute POSIX path of two parts or more, one below the home folder, or a Windows path; not the path of a URL. A dollar sign or a
-# letter before the first slash makes it part of a longer word.
-_PATH = re.compile(r"(?<![\w:/.~$-])(?:~?/(?:[^\s/'\"`,;:)\]|]+/)+|[A-Za-z]:\\(?:[^\\'\"`,;:)\]|\n]+\\)+)(?=[^\s/\\'\"`,;:)\]|]*)")
+# An absolute POSIX path of two parts or more, one below the home folder, or a Windows path; not the path of a URL. A
+# dollar sign or a letter before the first slash makes it part of a longer word.
+_PATH = re.compile(
+    r"(?<![\w:/.~$-])(?:~?/(?:[^\s/'\"`,;:)\]|]+/)+|[A-Za-z]:\\(?:[^\\'\"`,;:)\]|\n]+\\)+)(?=[^\s/\\'\"`,;:)\]|]*)"
+)
 
 
 def is_hub_id(name: Any) -> bool:
     """Whether a model or data set name is `owner/name` of a hub, and not a folder or file on this machine."""
-    if not isinstance(name, str) or not _HUB_ID.fullmatch(name) or "--" in name or ".." in name or name.lower().endswith(_DATA_ENDINGS):
+    if (
+        not isinstance(name, str)
+        or not _HUB_ID.fullmatch(name)
+        or "--" in name
+        or ".." in name
+        or name.lower().endswith(_DATA_ENDINGS)
+    ):
         return False
     return not Path(name).exists()
 
@@ -91,9 +101,15 @@ def _results(run: RunFigures) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for r in run.rows:
         if math.isfinite(r.raw.after):
-            found.setdefault((r.raw.suite, r.name), []).append({"type": r.metric, "name": f"{r.metric} ({r.unit})", "value": r.raw.after})
+            found.setdefault((r.raw.suite, r.name), []).append(
+                {"type": r.metric, "name": f"{r.metric} ({r.unit})", "value": r.raw.after}
+            )
     return [
-        {"task": {"type": "text-generation"}, "dataset": {"name": f"{public(name)} ({suite})", "type": public(name)}, "metrics": metrics}
+        {
+            "task": {"type": "text-generation"},
+            "dataset": {"name": f"{public(name)} ({suite})", "type": public(name)},
+            "metrics": metrics,
+        }
         for (suite, name), metrics in found.items()
     ]
 
@@ -103,12 +119,20 @@ def _body(run: RunFigures, folder: RunFolder) -> list[str]:
     lines = [f"# {_cell(_title(run))}", "", _cell(run.verdict), ""]
     base = record.model.get("name")
     shown = (
-        f"[{base}](https://huggingface.co/{base})" if is_hub_id(base) else _cell(Path(str(base)).name) if base else "a model that was not recorded"
+        f"[{base}](https://huggingface.co/{base})"
+        if is_hub_id(base)
+        else _cell(Path(str(base)).name)
+        if base
+        else "a model that was not recorded"
     )
     kind = "An adapter for" if _adapter(folder) else "Fine-tuned from"
     lines += [f"{kind} {shown} with {_cell(run.method)}, using holdfast.", ""]
     if record.status != "finished":
-        lines += [f"**The run behind this folder is {record.status} (stage: {_cell(record.stage)}); its weights may be missing or incomplete.**", ""]
+        lines += [
+            f"**The run behind this folder is {record.status} (stage: {_cell(record.stage)}); its weights may be "
+            f"missing or incomplete.**",
+            "",
+        ]
     lines += _what_changed(run)
     lines += _how_to_load(folder)
     lines += _training(run)
@@ -126,17 +150,25 @@ def _what_changed(run: RunFigures) -> list[str]:
             measure = f"{_cell(r.label)}<br>{_cell(r.metric)}, {_cell(r.unit)}, {r.direction}"
             difference = f"{r.difference} {r.interval}"
             test = _cell(r.test) + (f" ({r.flips})" if r.flips else "")
-            lines.append(f"| {measure} | {r.before} | {r.after} | {difference} | {r.relative} | {_cell(r.p)} | {r.n} | {test} | {r.verdict} |")
+            lines.append(
+                f"| {measure} | {r.before} | {r.after} | {difference} | {r.relative} | {_cell(r.p)} | {r.n} | {test} "
+                f"| {r.verdict} |"
+            )
         confidence = 100 * run.rows[0].raw.confidence
         lines += [
             "",
-            f"Target is what was to be learnt, source what was to be kept. Intervals: paired, {confidence:g} %, over the evaluated samples; they do"
-            " not cover the variation between training seeds. Relative gain: the change in percent of the value before, positive is better.",
+            f"Target is what was to be learnt, source what was to be kept. Intervals: paired, {confidence:g} %, over "
+            f"the evaluated samples; they do"
+            " not cover the variation between training seeds. Relative gain: the change in percent of the value "
+            "before, positive is better.",
             "",
         ]
     if run.levels:
         lines += ["| Model | Measure | Value | Interval | n |", "|---|---|--:|--:|--:|"]
-        lines += [f"| {v.which} | {_cell(f'{v.group}: {v.name}')} ({_cell(v.unit)}) | {v.value} | {v.interval} | {v.n} |" for v in run.levels]
+        lines += [
+            f"| {v.which} | {_cell(f'{v.group}: {v.name}')} ({_cell(v.unit)}) | {v.value} | {v.interval} | {v.n} |"
+            for v in run.levels
+        ]
         lines.append("")
     lines += [f"{_cell(m)}\n" for m in (*run.missing, *run.problems)]
     return lines
@@ -144,11 +176,26 @@ def _what_changed(run: RunFigures) -> list[str]:
 
 def _how_to_load(folder: RunFolder) -> list[str]:
     if _adapter(folder):
-        code = ["from peft import AutoPeftModelForCausalLM", "from transformers import AutoTokenizer", "", 'name = "<this repository or folder>"']
-        code += ["model = AutoPeftModelForCausalLM.from_pretrained(name)", "tokenizer = AutoTokenizer.from_pretrained(name)"]
+        code = [
+            "from peft import AutoPeftModelForCausalLM",
+            "from transformers import AutoTokenizer",
+            "",
+            'name = "<this repository or folder>"',
+        ]
+        code += [
+            "model = AutoPeftModelForCausalLM.from_pretrained(name)",
+            "tokenizer = AutoTokenizer.from_pretrained(name)",
+        ]
     else:
-        code = ["from transformers import AutoModelForCausalLM, AutoTokenizer", "", 'name = "<this repository or folder>"']
-        code += ['model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")', "tokenizer = AutoTokenizer.from_pretrained(name)"]
+        code = [
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "",
+            'name = "<this repository or folder>"',
+        ]
+        code += [
+            'model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")',
+            "tokenizer = AutoTokenizer.from_pretrained(name)",
+        ]
     return ["## How to load it", "", "```python", *code, "```", ""]
 
 
@@ -162,7 +209,9 @@ def _training(run: RunFigures) -> list[str]:
             text = (head if is_hub_id(head) else Path(head).name) + dot + rest
         lines.append(f"- {label}: {_cell(text)}")
     for method in record.retention:
-        parameters = ", ".join(f"{_code(k)} = {_code(v)}" for k, v in method.items() if k != "method") or "no parameters"
+        parameters = (
+            ", ".join(f"{_code(k)} = {_code(v)}" for k, v in method.items() if k != "method") or "no parameters"
+        )
         lines.append(f"- Parameters of {_cell(method_name(method))}: {parameters}")
     lines.append("")
     if run.settings:

@@ -1,7 +1,7 @@
 """Plotly figures as plain dictionaries, and the table that says the same when no script runs.
 
-Colours are CSS custom properties (`var(--good)`); `page.js` replaces them by their values, so that one style sheet decides the colours of
-text and plots, light and dark. No plotly import is needed to describe a figure.
+Colours are CSS custom properties (`var(--good)`); `page.js` replaces them by their values, so that one style sheet
+decides the colours of text and plots, light and dark. No plotly import is needed to describe a figure.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.records.run import LayerDistance
 from holdfast.reports.figures import Row, number, significant
 from holdfast.reports.markup import Column
-from holdfast.results import LayerDistance
 
 MOST_POINTS = 1200
 """A curve is drawn with at most this many points, so that a long run does not make a heavy page."""
@@ -55,7 +55,11 @@ def layout(height: int, *, xaxis: dict[str, Any], yaxis: dict[str, Any], **more:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "var(--font)", "size": 12, "color": "var(--ink)"},
-        "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": "var(--line)", "font": {"color": "var(--ink)", "size": 12}},
+        "hoverlabel": {
+            "bgcolor": "var(--raised)",
+            "bordercolor": "var(--line)",
+            "font": {"color": "var(--ink)", "size": 12},
+        },
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--muted)", "activecolor": "var(--accent)"},
         "showlegend": False,
         "xaxis": xaxis,
@@ -90,8 +94,15 @@ LEGEND = {
 
 
 def plain(text: str) -> str:
-    """Text for inside a figure: plotly reads a little markup, `$...$` as TeX and `%{...}` as a variable there, so all are taken out of it."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;").replace("%{", "&#37;{")
+    """Text for inside a figure: plotly reads a little markup, `$...$` as TeX and `%{...}` as a variable there, so all
+    are taken out of it."""
+    return (
+        text.replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+        .replace("$", "&#36;")
+        .replace("%{", "&#37;{")
+    )
 
 
 def finite(value: Any) -> float | None:
@@ -109,8 +120,8 @@ def shorten(text: str, length: int) -> str:
 def forest(rows: Sequence[Row]) -> Chart | None:
     """Gains with their paired intervals, one line a measure, right of zero is better.
 
-    Measures of one unit are drawn in that unit; otherwise each is drawn in percent of its value before, and those for which that does not
-    exist (a start of 0) are named in the caption.
+    Measures of one unit are drawn in that unit; otherwise each is drawn in percent of its value before, and those for
+    which that does not exist (a start of 0) are named in the caption.
     """
     primary = [r for r in rows if r.raw.primary] or list(rows)
     units = {r.unit for r in primary}
@@ -149,7 +160,8 @@ def forest(rows: Sequence[Row]) -> Chart | None:
                     "line": {"color": colour, "width": 2},
                     "symbol": {"target": "diamond", "source": "circle"}.get(r.raw.suite, "square"),
                 },
-                "hovertemplate": f"{plain(r.label)}<br>{r.before} → {r.after} {plain(r.unit)}<br>difference {r.difference} {r.interval}<br>"
+                "hovertemplate": f"{plain(r.label)}<br>{r.before} → {r.after} {plain(r.unit)}<br>difference "
+                f"{r.difference} {r.interval}<br>"
                 f"{r.verdict}, p {r.p}, n {r.n}<extra></extra>",
             }
         )
@@ -162,27 +174,39 @@ def forest(rows: Sequence[Row]) -> Chart | None:
         "data": data,
         "layout": layout(
             height,
-            xaxis=axis(f"gain ({unit}) → better", zeroline=True, zerolinewidth=2, ticksuffix=" %" if relative else "", rangemode="tozero"),
+            xaxis=axis(
+                f"gain ({unit}) → better",
+                zeroline=True,
+                zerolinewidth=2,
+                ticksuffix=" %" if relative else "",
+                rangemode="tozero",
+            ),
             yaxis=axis(visible=False, range=[-0.6, len(drawn) - 0.2], fixedrange=True),
             annotations=notes,
         ),
     }
     caption = (
-        f"Right of zero is better whatever the metric's direction. Bars: paired {100 * drawn[0].raw.confidence:g} % intervals over the evaluated"
+        f"Right of zero is better whatever the metric's direction. Bars: paired {100 * drawn[0].raw.confidence:g} % "
+        f"intervals over the evaluated"
         " samples. Filled: the interval excludes zero. Diamonds: target, circles: source."
     )
     if left_out:
         caption += f" Not drawn, because a start of 0 has no relative change: {', '.join(left_out)}."
     columns = [Column(title="Measure"), Column(title=f"Gain ({unit})", numeric=True), Column(title="Verdict")]
     table = [[r.label, r.relative if relative else number(r.raw.gain, 4, sign=True), r.verdict] for r in drawn]
-    return Chart(title="Gains with intervals", figure=figure, caption=caption, columns=columns, rows=table, height=height)
+    return Chart(
+        title="Gains with intervals", figure=figure, caption=caption, columns=columns, rows=table, height=height
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- curves
 
 
-def thin(xs: Sequence[float], ys: Sequence[float | None], most: int = MOST_POINTS) -> tuple[list[float], list[float | None]]:
-    """At most about `most` points: each bucket keeps its lowest and highest, in order, so that spikes and gaps survive."""
+def thin(
+    xs: Sequence[float], ys: Sequence[float | None], most: int = MOST_POINTS
+) -> tuple[list[float], list[float | None]]:
+    """At most about `most` points: each bucket keeps its lowest and highest, in order, so that spikes and gaps
+    survive."""
     if len(xs) <= most:
         return list(xs), list(ys)
     size = math.ceil(2 * len(xs) / most)
@@ -222,7 +246,8 @@ SMALL = 210
 
 
 def _log_ticks(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 times the powers of ten, or at the powers alone where that would be many."""
+    """A logarithmic axis with ticks at 1, 2 and 5 times the powers of ten, or at the powers alone where that would be
+    many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if len(powers) <= 4 else (1,)
     ticks = [step * 10.0**power for power in powers for step in steps]
@@ -239,7 +264,8 @@ def curves(
     height: int = 300,
     may_be_log: bool = False,
 ) -> Chart | None:
-    """Logged quantities against the optimiser step; `may_be_log`: on a logarithmic axis where positive values span more than a factor of 20."""
+    """Logged quantities against the optimiser step; `may_be_log`: on a logarithmic axis where positive values span more
+    than a factor of 20."""
     data: list[dict[str, Any]] = []
     everything: list[float] = []
     rows: list[list[str]] = []
@@ -288,7 +314,16 @@ def curves(
         x, y = thin(xs, ys)
         mode = "lines+markers" if curve.markers or len(points) < 20 else "lines"
         data.append(
-            {"type": "scatter", "mode": mode, "x": x, "y": y, "name": curve.name, "line": style, "marker": {"size": 5}, "hovertemplate": hover}
+            {
+                "type": "scatter",
+                "mode": mode,
+                "x": x,
+                "y": y,
+                "name": curve.name,
+                "line": style,
+                "marker": {"size": 5},
+                "hovertemplate": hover,
+            }
         )
     if not data:
         return None
@@ -297,7 +332,9 @@ def curves(
     if log:
         words.append("Logarithmic axis.")
     if not_finite:
-        words.append(f"{not_finite} logged {'value is' if not_finite == 1 else 'values are'} not finite and shown as gaps.")
+        words.append(
+            f"{not_finite} logged {'value is' if not_finite == 1 else 'values are'} not finite and shown as gaps."
+        )
     named = [d for d in data if d.get("name")]
     figure: dict[str, Any] = {
         "data": data,
@@ -312,7 +349,10 @@ def curves(
     }
     if len(named) > 1:
         figure["layout"]["margin"] = {"l": 12, "r": 12, "t": 30, "b": 12}
-    columns = [Column(title="Curve"), *(Column(title=t, numeric=True) for t in ("First", "Lowest", "Highest", "Last", "Values logged"))]
+    columns = [
+        Column(title="Curve"),
+        *(Column(title=t, numeric=True) for t in ("First", "Lowest", "Highest", "Last", "Values logged")),
+    ]
     return Chart(title=title, figure=figure, caption=" ".join(words), columns=columns, rows=rows, height=height)
 
 
@@ -321,7 +361,8 @@ DRAWN_KEYS = {"loss", "ce", "kl", "learning_rate", "grad_norm", "token_accuracy"
 
 
 def training_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Loss, KL, learning rate, gradient norm, token accuracy and the methods' own figures, as far as they were logged."""
+    """Loss, KL, learning rate, gradient norm, token accuracy and the methods' own figures, as far as they were
+    logged."""
 
     def logged(key: str) -> bool:
         return any(m.get(key) is not None for m in metrics)
@@ -330,7 +371,11 @@ def training_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
         return Curve(key=key, name=name, colour="good", markers=True)
 
     # Without a divergence the loss is the cross-entropy, and drawing it twice says nothing.
-    loss = [Curve(key="loss" if logged("loss") else "ce", name="loss" if logged("loss") else "cross-entropy", colour="accent")]
+    loss = [
+        Curve(
+            key="loss" if logged("loss") else "ce", name="loss" if logged("loss") else "cross-entropy", colour="accent"
+        )
+    ]
     if logged("kl"):
         loss.append(Curve(key="ce", name="cross-entropy", colour="second"))
     if logged("kl") and logged("eval_ce"):
@@ -345,13 +390,27 @@ def training_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
             title="KL to the teacher",
             unit="nats/token",
         ),
-        curves(metrics, [Curve(key="learning_rate", name="learning rate", colour="accent")], title="Learning rate", unit="", height=SMALL),
         curves(
-            metrics, [Curve(key="grad_norm", name="gradient norm", colour="accent")], title="Gradient norm", unit="L2", height=SMALL, may_be_log=True
+            metrics,
+            [Curve(key="learning_rate", name="learning rate", colour="accent")],
+            title="Learning rate",
+            unit="",
+            height=SMALL,
         ),
         curves(
             metrics,
-            [Curve(key="token_accuracy", name="token accuracy", colour="accent"), held_out("eval_token_accuracy", "held-out")],
+            [Curve(key="grad_norm", name="gradient norm", colour="accent")],
+            title="Gradient norm",
+            unit="L2",
+            height=SMALL,
+            may_be_log=True,
+        ),
+        curves(
+            metrics,
+            [
+                Curve(key="token_accuracy", name="token accuracy", colour="accent"),
+                held_out("eval_token_accuracy", "held-out"),
+            ],
             title="Token accuracy",
             unit="fraction",
             height=SMALL,
@@ -360,7 +419,15 @@ def training_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
     numbers = {k for m in metrics for k, v in m.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
     for key in sorted(numbers - PLAIN_KEYS - DRAWN_KEYS):
         if not key.startswith(("eval_", "train_")):
-            charts.append(curves(metrics, [Curve(key=key, name=plain(key), colour="third")], title=key.replace("_", " "), unit="", height=SMALL))
+            charts.append(
+                curves(
+                    metrics,
+                    [Curve(key=key, name=plain(key), colour="third")],
+                    title=key.replace("_", " "),
+                    unit="",
+                    height=SMALL,
+                )
+            )
     return [c for c in charts if c is not None]
 
 
@@ -368,7 +435,8 @@ def training_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def moved(relative: float) -> str:
-    """A relative distance in percent with three significant digits: moves of a millionth are as common as moves of a tenth."""
+    """A relative distance in percent with three significant digits: moves of a millionth are as common as moves of a
+    tenth."""
     return f"{significant(float(f'{100 * relative:.3g}'))} %" if math.isfinite(relative) else number(relative)
 
 
@@ -378,7 +446,8 @@ def signs_kept(share: float) -> str:
 
 
 def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
-    """Relative L2 distance of each layer from the start, as bars in the order of the model; signs kept where they were recorded."""
+    """Relative L2 distance of each layer from the start, as bars in the order of the model; signs kept where they were
+    recorded."""
     if not distance:
         return None
     names = [d.layer for d in distance]
@@ -392,24 +461,49 @@ def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
                 "type": "bar",
                 "x": [plain(n) for n in names],
                 "y": values,
-                "marker": {"color": ["var(--accent)" if d.layer.isdigit() else "var(--second)" for d in distance], "cornerradius": 3},
-                "customdata": [[significant(float(d.l2)), number(d.cosine, 6), f"{d.parameters:,}", signs_kept(d.sign_agreement)] for d in distance],
+                "marker": {
+                    "color": ["var(--accent)" if d.layer.isdigit() else "var(--second)" for d in distance],
+                    "cornerradius": 3,
+                },
+                "customdata": [
+                    [significant(float(d.l2)), number(d.cosine, 6), f"{d.parameters:,}", signs_kept(d.sign_agreement)]
+                    for d in distance
+                ],
                 "hovertemplate": "layer %{x}: %{y:.3g} %<br>L2 %{customdata[0]}<br>cosine %{customdata[1]}"
                 + ("<br>signs kept %{customdata[3]}" if signs else "")
                 + "<br>%{customdata[2]} parameters<extra></extra>",
             }
         ],
         "layout": layout(
-            height, xaxis=axis("layer", type="category", tickangle="auto"), yaxis=axis("% of the layer's norm", rangemode="tozero"), bargap=0.25
+            height,
+            xaxis=axis("layer", type="category", tickangle="auto"),
+            yaxis=axis("% of the layer's norm", rangemode="tozero"),
+            bargap=0.25,
         ),
     }
-    caption = "L2 norm of (result - start) over the L2 norm of the start, per layer; other colour: outside the blocks.".replace(" - ", " \u2212 ")
+    caption = "L2 norm of (result - start) over the L2 norm of the start, per layer; other colour: outside the blocks.".replace(
+        " - ", " \u2212 "
+    )
     if endless:
         caption += f" Not drawn, because the start's norm is 0: {', '.join(endless)}."
     titles = ("Relative L2", "L2", "Cosine", *(["Signs kept"] if signs else []), "Parameters")
     columns = [Column(title="Layer"), *(Column(title=t, numeric=True) for t in titles)]
     rows = [
-        [n, moved(d.relative), significant(float(d.l2)), number(d.cosine, 6), *([signs_kept(d.sign_agreement)] if signs else []), f"{d.parameters:,}"]
+        [
+            n,
+            moved(d.relative),
+            significant(float(d.l2)),
+            number(d.cosine, 6),
+            *([signs_kept(d.sign_agreement)] if signs else []),
+            f"{d.parameters:,}",
+        ]
         for n, d in zip(names, distance, strict=True)
     ]
-    return Chart(title="Distance from the start, layer by layer", figure=figure, caption=caption, columns=columns, rows=rows, height=height)
+    return Chart(
+        title="Distance from the start, layer by layer",
+        figure=figure,
+        caption=caption,
+        columns=columns,
+        rows=rows,
+        height=height,
+    )

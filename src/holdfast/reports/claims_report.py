@@ -1,7 +1,7 @@
 """One page on a paper's claims: what it says, what came out here, and whether the claim holds.
 
-Reads claims.json as `holdfast reproduce` writes it, nothing else; the figures' intervals and the rules behind the verdicts are those of the
-record (`holdfast.studies.claims`). Every study's own report is linked.
+Reads claims.json as `holdfast reproduce` writes it, nothing else; the figures' intervals and the rules behind the
+verdicts are those of the record (`holdfast.studies.claims`). Every study's own report is linked.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ KEPT, AVOIDED = "target gain kept", "source loss avoided"
 SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
     "A gain is a measure's change against the start, signed so that more is better.",
-    "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 minus its loss on the source as a share of what "
+    "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 minus its loss on "
+    "the source as a share of what "
     "direct fine-tuning lost. 1 is all of it.",
-    "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples alone. A claim about some of several weights "
+    "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples alone. A claim "
+    "about some of several weights "
     "has wider ones, for there were several chances.",
-    "Keeping the start's level, no loss, and alike mean: within 20 % of what direct fine-tuning lost or gained, with the whole interval. An interval "
+    "Keeping the start's level, no loss, and alike mean: within 20 % of what direct fine-tuning lost or gained, with "
+    "the whole interval. An interval "
     "that contains the bound is not enough data: finding no difference is no equivalence.",
-    "A method is judged by the trial that the paper's rule takes: of those whose target improves on the start, the best source.",
+    "A method is judged by the trial that the paper's rule takes: of those whose target improves on the start, the "
+    "best source.",
 )
 
 
@@ -58,11 +62,14 @@ def write_claims_report(found: Mapping[str, Any], path: str | os.PathLike[str]) 
         _claims(page, claims, studies)
         _shares(page, claims)
         _studies(page, studies)
-        page.section("How to read this", tag("div", bullets([str(line) for line in found.get("reading") or READING]), cls="card"))
+        page.section(
+            "How to read this", tag("div", bullets([str(line) for line in found.get("reading") or READING]), cls="card")
+        )
         _small_print(page, found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
-            f"Expected the record of 'holdfast reproduce' (claims.json), got something else ({type(error).__name__}: {error})."
+            f"Expected the record of 'holdfast reproduce' (claims.json), got something else ({type(error).__name__}: "
+            f"{error})."
         ) from error
     return page.write(Path(path))
 
@@ -97,7 +104,9 @@ STYLE = """
 """
 
 
-def _head(page: Page, found: Mapping[str, Any], claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> None:
+def _head(
+    page: Page, found: Mapping[str, Any], claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]
+) -> None:
     size = {"full": "the paper's own size", "quick": "a quick check: its verdicts mean nothing"}.get(
         found["size"], "small twins of the paper's recipes"
     )
@@ -112,17 +121,28 @@ def _head(page: Page, found: Mapping[str, Any], claims: Sequence[Mapping[str, An
         )
     )
     if found["size"] == "quick":
-        page.add(banner("This was a quick check that everything works: a few steps on a few documents. Its verdicts mean nothing.", "warn"))
+        page.add(
+            banner(
+                "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean "
+                "nothing.",
+                "warn",
+            )
+        )
     elif found["size"] != "full":
         page.add(
             banner(
-                "Models of a million parameters on text that every Python carries: a claim that holds here holds in its shape, not at the paper's "
+                "Models of a million parameters on text that every Python carries: a claim that holds here holds in "
+                "its shape, not at the paper's "
                 "size. What each twin cannot show stands at the head of its study file.",
             )
         )
     late = [r for r, s in studies.items() if s["status"] != "finished"]
     if late:
-        page.add(banner(f"Not finished: {', '.join(RECIPE_TITLES.get(r, r) for r in late)}. The same command continues.", "warn"))
+        page.add(
+            banner(
+                f"Not finished: {', '.join(RECIPE_TITLES.get(r, r) for r in late)}. The same command continues.", "warn"
+            )
+        )
     items = []
     for verdict, tone in TONES.items():
         named = [c["number"] for c in claims if c["verdict"] == verdict]
@@ -131,16 +151,29 @@ def _head(page: Page, found: Mapping[str, Any], claims: Sequence[Mapping[str, An
 
 
 def _claims(page: Page, claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> None:
-    columns = [Column(title="Claim"), Column(title="Paper", wide=True), Column(title="Here", wide=True), Column(title="Verdict", wide=True)]
+    columns = [
+        Column(title="Claim"),
+        Column(title="Paper", wide=True),
+        Column(title="Here", wide=True),
+        Column(title="Verdict", wide=True),
+    ]
     rows = []
     for claim in claims:
         recipe = claim["recipe"]
         rows.append(
             [
-                tag("span", f"{claim['number']}. {claim['text']}", tag("span", _link(recipe, studies.get(recipe)), cls="sub")),
+                tag(
+                    "span",
+                    f"{claim['number']}. {claim['text']}",
+                    tag("span", _link(recipe, studies.get(recipe)), cls="sub"),
+                ),
                 claim["paper"],
                 _figures(claim["figures"]),
-                tag("span", tag("span", claim["verdict"], cls=f"chip {TONES[claim['verdict']]}"), tag("span", claim["reason"], cls="sub")),
+                tag(
+                    "span",
+                    tag("span", claim["verdict"], cls=f"chip {TONES[claim['verdict']]}"),
+                    tag("span", claim["reason"], cls="sub"),
+                ),
             ]
         )
     if rows:
@@ -158,7 +191,11 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> Html:
     if not figures:
         return tag("span", "none")
     lines = [tag("div", figure_line(f), tag("span", f"{f['n']}; {f['unit']}", cls="sub")) for f in figures]
-    rest = tag("details", tag("summary", f"{plural(len(lines) - 2, 'more figure')}"), *lines[2:], cls="numbers") if len(lines) > 2 else None
+    rest = (
+        tag("details", tag("summary", f"{plural(len(lines) - 2, 'more figure')}"), *lines[2:], cls="numbers")
+        if len(lines) > 2
+        else None
+    )
     return tag("div", *lines[:2], rest)
 
 
@@ -178,7 +215,9 @@ def figure_line(figure: Mapping[str, Any]) -> str:
 def _shares(page: Page, claims: Sequence[Mapping[str, Any]]) -> None:
     chart = shares_chart(claims)
     if chart is not None:
-        page.section("Shares of what direct fine-tuning did", tag("div", page.chart(chart, heading=False), cls="panels"))
+        page.section(
+            "Shares of what direct fine-tuning did", tag("div", page.chart(chart, heading=False), cls="panels")
+        )
 
 
 def shares_chart(claims: Sequence[Mapping[str, Any]]) -> Chart | None:
@@ -195,7 +234,10 @@ def shares_chart(claims: Sequence[Mapping[str, Any]]) -> Chart | None:
     names = [f"{RECIPE_TITLES.get(recipe, recipe)}: {trial}" for recipe, trial in found]
     data: list[dict[str, Any]] = []
     rows: list[tuple[int, str, str, Mapping[str, Any]]] = []
-    for what, colour, symbol, shift in ((KEPT, "var(--second)", "diamond", -0.14), (AVOIDED, "var(--accent)", "circle", 0.14)):
+    for what, colour, symbol, shift in (
+        (KEPT, "var(--second)", "diamond", -0.14),
+        (AVOIDED, "var(--accent)", "circle", 0.14),
+    ):
         held = [(place, shares[what]) for place, shares in enumerate(found.values()) if what in shares]
         rows += [(place, what, names[place], figure) for place, figure in held]
         if held:
@@ -206,7 +248,9 @@ def shares_chart(claims: Sequence[Mapping[str, Any]]) -> Chart | None:
                     "name": what,
                     "x": [f["value"] for _, f in held],
                     "y": [place + shift for place, _ in held],
-                    "text": [plain(f"{names[place]}<br>{what} {figure_line(f).rpartition(': ')[2]}") for place, f in held],
+                    "text": [
+                        plain(f"{names[place]}<br>{what} {figure_line(f).rpartition(': ')[2]}") for place, f in held
+                    ],
                     "hovertemplate": "%{text}<extra></extra>",
                     "marker": {"color": colour, "symbol": symbol, "size": 9},
                     "error_x": {
@@ -222,9 +266,20 @@ def shares_chart(claims: Sequence[Mapping[str, Any]]) -> Chart | None:
             )
     height = 120 + 34 * len(names)
     ticks = [plain(shorten(name, 56)) for name in names]
-    narrow = [plain(shorten(trial.replace("label annealing", "LA").replace("weight ", "").replace("coefficient ", ""), 17)) for _, trial in found]
+    narrow = [
+        plain(shorten(trial.replace("label annealing", "LA").replace("weight ", "").replace("coefficient ", ""), 17))
+        for _, trial in found
+    ]
     lines = [
-        {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": "var(--muted)", "width": 1, "dash": "dot"}}
+        {
+            "type": "line",
+            "x0": x,
+            "x1": x,
+            "y0": 0,
+            "y1": 1,
+            "yref": "paper",
+            "line": {"color": "var(--muted)", "width": 1, "dash": "dot"},
+        }
         for x in (0, 1)
     ]
     figure = {
@@ -232,20 +287,41 @@ def shares_chart(claims: Sequence[Mapping[str, Any]]) -> Chart | None:
         "layout": layout(
             height,
             xaxis=axis("share; 1 is all of it", zeroline=False),
-            yaxis=axis(tickvals=list(range(len(names))), ticktext=ticks, range=[len(names) - 0.4, -0.6], fixedrange=True, zeroline=False),
+            yaxis=axis(
+                tickvals=list(range(len(names))),
+                ticktext=ticks,
+                range=[len(names) - 0.4, -0.6],
+                fixedrange=True,
+                zeroline=False,
+            ),
             shapes=lines,
             showlegend=True,
             legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
             meta={"narrow": narrow},
         ),
     }
-    columns = [Column(title="trial"), Column(title="share"), Column(title="value", numeric=True), Column(title="interval", numeric=True)]
+    columns = [
+        Column(title="trial"),
+        Column(title="share"),
+        Column(title="value", numeric=True),
+        Column(title="interval", numeric=True),
+    ]
     cells = [
         [name, what, number(f["value"], 2), f"[{number(f['interval'][0], 2)}, {number(f['interval'][1], 2)}]"]
         for _, what, name, f in sorted(rows, key=lambda row: row[:2])
     ]
-    caption = "Points with intervals over seeds and samples. Both far to the right: learnt as direct fine-tuning does, and forgot nothing."
-    return Chart(title="Shares of what direct fine-tuning did", figure=figure, caption=caption, columns=columns, rows=cells, height=height)
+    caption = (
+        "Points with intervals over seeds and samples. Both far to the right: learnt as direct fine-tuning "
+        "does, and forgot nothing."
+    )
+    return Chart(
+        title="Shares of what direct fine-tuning did",
+        figure=figure,
+        caption=caption,
+        columns=columns,
+        rows=cells,
+        height=height,
+    )
 
 
 def _studies(page: Page, studies: Mapping[str, Any]) -> None:
@@ -259,7 +335,9 @@ def _studies(page: Page, studies: Mapping[str, Any]) -> None:
     ]
     rows = [
         [
-            tag("a", RECIPE_TITLES.get(recipe, recipe), href=s["report"]) if s["report"] else RECIPE_TITLES.get(recipe, recipe),
+            tag("a", RECIPE_TITLES.get(recipe, recipe), href=s["report"])
+            if s["report"]
+            else RECIPE_TITLES.get(recipe, recipe),
             s["status"],
             str(s["trials"]),
             str(len(s["seeds"])),
@@ -276,7 +354,16 @@ def _small_print(page: Page, found: Mapping[str, Any]) -> None:
     machine = hardware_text(dict(found.get("hardware") or {}))
     page.section(
         "Made with",
-        tag("div", facts([("machine", machine or "not recorded"), ("written", f"{str(found['created'])[:16].replace('T', ' ')} UTC")]), cls="card"),
+        tag(
+            "div",
+            facts(
+                [
+                    ("machine", machine or "not recorded"),
+                    ("written", f"{str(found['created'])[:16].replace('T', ' ')} UTC"),
+                ]
+            ),
+            cls="card",
+        ),
         fold("Versions", facts(versions)) if versions else None,
     )
     page.add(tag("footer", "Written by holdfast from the studies' records. This page needs no network."))

@@ -1,8 +1,8 @@
 """One page on two models that answered the same questions: what was kept, what was lost, and which questions those are.
 
-Figures, intervals and tests come from the comparisons given; the page reads the two folders for what a figure cannot say: the questions that
-flipped, the subjects of a group, calibration and entropies, the documents that moved most. Nothing is drawn for kinds that are not there, and what
-could not be read or compared is said.
+Figures, intervals and tests come from the comparisons given; the page reads the two folders for what a figure cannot
+say: the questions that flipped, the subjects of a group, calibration and entropies, the documents that moved most.
+Nothing is drawn for kinds that are not there, and what could not be read or compared is said.
 
 What it does not do: decide. Rules and their outcomes are given (`GateOutcome`); the page shows them first.
 """
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
+from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.reports.calibration import calibration, calibration_change, calibration_interval, confidences
 from holdfast.reports.charts import Chart, shorten
 from holdfast.reports.evaluation_charts import (
@@ -45,10 +47,17 @@ from holdfast.reports.figures import (
     row,
     setting,
 )
-from holdfast.reports.flips import Flips, document_changes, documents_panel, flips_of, flips_panel, has_documents, joined
+from holdfast.reports.flips import (
+    Flips,
+    document_changes,
+    documents_panel,
+    flips_of,
+    flips_panel,
+    has_documents,
+    joined,
+)
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
-from holdfast.results import Comparison, Evaluation, EvaluationFolder, GateOutcome, StageMatrix
 
 CURVE_ENTRIES = 8
 """Entries whose calibration and entropies are drawn; all of them stand in the table."""
@@ -127,8 +136,15 @@ class Measured:
                 if not isinstance(found.name, str) or found.primary not in found.metrics:
                     raise KeyError(found.primary)
             except (DataError, KeyError, TypeError, ValueError, AttributeError, OSError, AssertionError) as error:
-                reason = str(error) if isinstance(error, DataError) else f"unexpected content ({type(error).__name__}: {error})"
-                self.problems.append(f"{label}: {path.name} could not be read and is left out here: {reason.replace(str(path), path.name)}")
+                reason = (
+                    str(error)
+                    if isinstance(error, DataError)
+                    else f"unexpected content ({type(error).__name__}: {error})"
+                )
+                self.problems.append(
+                    f"{label}: {path.name} could not be read and is left out here: "
+                    f"{reason.replace(str(path), path.name)}"
+                )
                 continue
             self.evaluations[found.suite, found.name] = found
             self._files[found.suite, found.name] = path
@@ -151,8 +167,16 @@ class Measured:
         try:
             rows = self.folder.samples(evaluation.suite, evaluation.name)
         except (DataError, OSError, ValueError) as error:
-            reason = str(error) if isinstance(error, DataError) else "there is no such file" if isinstance(error, FileNotFoundError) else f"{error}"
-            self.problems.append(f"{self.label}: {name} could not be read: {reason.replace(str(self.folder.path) + os.sep, '')}")
+            reason = (
+                str(error)
+                if isinstance(error, DataError)
+                else "there is no such file"
+                if isinstance(error, FileNotFoundError)
+                else f"{error}"
+            )
+            self.problems.append(
+                f"{self.label}: {name} could not be read: {reason.replace(str(self.folder.path) + os.sep, '')}"
+            )
             return None
         if not all(isinstance(r, dict) for r in rows):
             self.problems.append(f"{self.label}: {name} could not be used: expected an object a line.")
@@ -194,8 +218,16 @@ def _pairs(sides: tuple[Measured, Measured], primary: Sequence[Row]) -> list[_Pa
             continue
         files = dict.fromkeys(side.samples_file(e) for side, e in zip(sides, found, strict=True) if e is not None)
         pairs.append(
-            _Pair(name=name, shown=r, before=found[0], after=found[1], before_rows=left, after_rows=right, file=" / ".join(files))
-        )  # fmt: skip
+            _Pair(
+                name=name,
+                shown=r,
+                before=found[0],
+                after=found[1],
+                before_rows=left,
+                after_rows=right,
+                file=" / ".join(files),
+            )
+        )
     return pairs
 
 
@@ -245,7 +277,8 @@ def comparison_verdict(labels: tuple[str, str], rows: Sequence[Row], gates: Sequ
 
 
 def _largest_loss(rows: Sequence[Row]) -> tuple[str, str] | None:
-    """Name and size of the largest loss beyond noise: shares in points first, since they are what the rest is compared with."""
+    """Name and size of the largest loss beyond noise: shares in points first, since they are what the rest is compared
+    with."""
     lost = [(r, name) for r, name in zip(rows, short_names([r.raw for r in rows]), strict=True) if r.verdict == "lost"]
     shares = [(r, name) for r, name in lost if share_compared(r.raw)]
     if shares:
@@ -287,7 +320,9 @@ def _head(
         page.add(tag("div", tiles(shown), cls="five") if len(shown) == 5 else tiles(shown))
 
 
-def _tiles(rows: Sequence[Row], flips: Sequence[Flips], averages: Collection[tuple[str, str]]) -> list[tuple[str, str, str, str]]:
+def _tiles(
+    rows: Sequence[Row], flips: Sequence[Flips], averages: Collection[tuple[str, str]]
+) -> list[tuple[str, str, str, str]]:
     found: list[tuple[str, str, str, str]] = []
     suites = sorted({r.raw.suite for r in rows}, key=group_rank)
     for suite in suites[: 4 if flips else 5]:
@@ -299,7 +334,11 @@ def _tiles(rows: Sequence[Row], flips: Sequence[Flips], averages: Collection[tup
         if len(held) == 1 or len(alone) == 1:
             r = held[0] if len(held) == 1 else alone[0]
             figure = points(r.raw.difference, point_digits(r.raw.interval)) if share_compared(r.raw) else r.difference
-            below = f"{r.verdict} ({r.before} → {r.after} {r.unit})" if len(held) == 1 else f"{r.before} → {r.after}; of {len(held)} measures {words}"
+            below = (
+                f"{r.verdict} ({r.before} → {r.after} {r.unit})"
+                if len(held) == 1
+                else f"{r.before} → {r.after}; of {len(held)} measures {words}"
+            )
             found.append((f"{group_title(suite)}: {r.name}", figure, below, _tone(r)))
         elif len(shares) > 1:
             mean = sum(r.raw.difference for r in shares) / len(shares)
@@ -307,11 +346,27 @@ def _tiles(rows: Sequence[Row], flips: Sequence[Flips], averages: Collection[tup
         else:
             wanted = "gained" if suite == "target" else "lost"
             tone = "" if wanted not in verdicts else "good" if wanted == "gained" else "bad"
-            words = ", ".join(f"{verdicts.count(v)} {v}" for v in ("lost", "gained", "within noise") if v in verdicts and v != wanted)
-            found.append((group_title(suite), f"{verdicts.count(wanted)} of {len(held)} {wanted}", words or PURPOSE.get(suite, ""), tone))
+            words = ", ".join(
+                f"{verdicts.count(v)} {v}" for v in ("lost", "gained", "within noise") if v in verdicts and v != wanted
+            )
+            found.append(
+                (
+                    group_title(suite),
+                    f"{verdicts.count(wanted)} of {len(held)} {wanted}",
+                    words or PURPOSE.get(suite, ""),
+                    tone,
+                )
+            )
     if flips:
         lost, gained = sum(f.lost for f in flips), sum(len(f.found) - f.lost for f in flips)
-        found.append(("Answers that flipped", f"{lost + gained:,}", f"{lost:,} right before and wrong after, {gained:,} the reverse", ""))
+        found.append(
+            (
+                "Answers that flipped",
+                f"{lost + gained:,}",
+                f"{lost:,} right before and wrong after, {gained:,} the reverse",
+                "",
+            )
+        )
     return found
 
 
@@ -341,17 +396,28 @@ def _rules(page: Page, gates: Sequence[GateOutcome]) -> None:
             [
                 join(g.rule, tag("span", what, cls="sub")),
                 tag("span", g.outcome, cls=f"chip {OUTCOMES.get(g.outcome, 'flat')}"),
-                tag("span", f"{number(g.value, digits, sign=True)} {g.unit}", tag("span", interval_text(g.interval, digits, sign=True), cls="sub")),
+                tag(
+                    "span",
+                    f"{number(g.value, digits, sign=True)} {g.unit}",
+                    tag("span", interval_text(g.interval, digits, sign=True), cls="sub"),
+                ),
                 f"{g.threshold:g} {g.unit}",
                 g.reason,
             ]
         )
     words = (
-        "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval lies beyond the threshold,"
+        "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
+        "lies beyond the threshold,"
         " passed where all of it lies within, undecided where the threshold lies inside it."
     )
-    many = f" {len(gates)} rules were judged one by one; the more there are, the likelier one fails by chance." if len(gates) > 5 else ""
-    page.section("Rules", tag("div", table(columns, cells, cards=True), cls="panel"), tag("p", words + many, cls="note"))
+    many = (
+        f" {len(gates)} rules were judged one by one; the more there are, the likelier one fails by chance."
+        if len(gates) > 5
+        else ""
+    )
+    page.section(
+        "Rules", tag("div", table(columns, cells, cards=True), cls="panel"), tag("p", words + many, cls="note")
+    )
 
 
 MEASURES = [
@@ -364,7 +430,8 @@ MEASURES = [
 
 
 def measures_table(rows: Sequence[Row]) -> Html:
-    """Comparisons as a table: before, after, difference with its interval, p, n, test, flips and verdict; metrics that do not lead are greyed."""
+    """Comparisons as a table: before, after, difference with its interval, p, n, test, flips and verdict; metrics that
+    do not lead are greyed."""
     cells = []
     for r in rows:
         flips = f"{r.raw.flips_lost:,} lost, {r.raw.flips_gained or 0:,} gained" if r.raw.flips_lost is not None else ""
@@ -398,14 +465,17 @@ def gains_panels(page: Page, rows: Sequence[Row]) -> list[Html]:
 def difference_note(rows: Sequence[Row]) -> Html:
     """What difference, interval and verdict mean, said once below them."""
     many = (
-        f" {len(rows)} measures were tested; at this level about {0.05 * len(rows):.0f} would show a change by chance alone."
+        f" {len(rows)} measures were tested; at this level about {0.05 * len(rows):.0f} would show a change by chance "
+        f"alone."
         if len(rows) >= 20
         else ""
     )
     return tag(
         "p",
-        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the evaluated samples. Gained or lost:"
-        " the interval excludes zero. Flips: samples right before and wrong after, and the reverse. How far another training run would move the"
+        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the "
+        f"evaluated samples. Gained or lost:"
+        " the interval excludes zero. Flips: samples right before and wrong after, and the reverse. How far another "
+        "training run would move the"
         " figures is not in the intervals." + many,
         cls="note",
     )
@@ -413,14 +483,19 @@ def difference_note(rows: Sequence[Row]) -> Html:
 
 def _differences(page: Page, rows: Sequence[Row], primary: Sequence[Row]) -> None:
     if not rows:
-        page.section("Before and after", tag("p", "No entry of the one model could be compared with one of the other.", cls="note"))
+        page.section(
+            "Before and after",
+            tag("p", "No entry of the one model could be compared with one of the other.", cls="note"),
+        )
         return
     panels = gains_panels(page, primary)
     for suite in dict.fromkeys(r.raw.suite for r in rows):
         held = [r for r in rows if r.raw.suite == suite]
         title = f"{group_title(suite)}: {PURPOSE[suite]}" if suite in PURPOSE else group_title(suite)
         panels.append(tag("div", tag("h3", title), measures_table(held), cls="panel dense compared"))
-    page.section("Before and after", tag("div", tag("div", *panels, cls="panels"), difference_note(primary), cls="stacked"))
+    page.section(
+        "Before and after", tag("div", tag("div", *panels, cls="panels"), difference_note(primary), cls="stacked")
+    )
 
 
 PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
@@ -431,7 +506,10 @@ def _retention(page: Page, rows: Sequence[Row], labels: tuple[str, str], average
     if bars is None:
         return
     radar = retention_radar([r for r in rows if (r.raw.suite, r.raw.name) not in averages], labels)
-    charts: list[tuple[Chart, str]] = [(bars, "full" if radar is None else "half"), *([(radar, "half")] if radar is not None else [])]
+    charts: list[tuple[Chart, str]] = [
+        (bars, "full" if radar is None else "half"),
+        *([(radar, "half")] if radar is not None else []),
+    ]
     page.section("Retention", tag("div", *(page.chart(c, width=width) for c, width in charts), cls="panels"))
 
 
@@ -442,7 +520,10 @@ STAGE_MEASURES = {
         "mean over earlier tasks of last score \u2212 score just after its own stage; below 0: later training cost it",
     ),
     "forgetting": ("Forgetting", "mean over earlier tasks of the best score before the last stage \u2212 last score"),
-    "forward_transfer": ("Forward transfer", "mean over later tasks of the score before its own stage \u2212 score at the start"),
+    "forward_transfer": (
+        "Forward transfer",
+        "mean over later tasks of the score before its own stage \u2212 score at the start",
+    ),
 }
 """Measures of sequential training: title and definition (Lopez-Paz and Ranzato 2017; Chaudhry et al. 2018)."""
 
@@ -463,12 +544,16 @@ def _stages(page: Page, matrix: StageMatrix | None) -> None:
                 f"{m.n:,}",
             ]
         )
-    measures = tag("div", tag("h3", "What the stages did to each other"), table(columns, cells, cards=True), cls="panel") if cells else None
+    measures = (
+        tag("div", tag("h3", "What the stages did to each other"), table(columns, cells, cards=True), cls="panel")
+        if cells
+        else None
+    )
     page.section("Stages of training", tag("div", page.chart(stage_heat(matrix)), measures, cls="panels"))
 
 
 def _subjects(page: Page, pairs: Sequence[_Pair]) -> None:
-    from holdfast.evaluation.compare import compare_samples
+    from holdfast.evaluation.compare.samples import compare_samples
 
     panels = []
     for pair in pairs:
@@ -480,7 +565,10 @@ def _subjects(page: Page, pairs: Sequence[_Pair]) -> None:
         if len(places) < 2 or not all(metric in r for r in (*pair.before_rows, *pair.after_rows)):
             continue
         rows = []
-        alone = [dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]}) for e in (pair.before, pair.after)]
+        alone = [
+            dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]})
+            for e in (pair.before, pair.after)
+        ]
         for task, held in sorted(places.items()):
             found = compare_samples(
                 [pair.before_rows[i] for i in held],
@@ -492,8 +580,12 @@ def _subjects(page: Page, pairs: Sequence[_Pair]) -> None:
             rows += [row(dataclasses.replace(c, name=task)) for c in found]
         outside = sum(r.verdict != "within noise" for r in rows)
         chance = (1 - pair.shown.raw.confidence) * len(rows)
-        caption = f"{plural(len(rows), 'subject')}, {outside} outside the noise; about {chance:.1f} would be by chance alone."
-        chart = gain_forest(rows, title=f"{pair.name}, by subject", names=subject_names([r.name for r in rows]), caption=caption)
+        caption = (
+            f"{plural(len(rows), 'subject')}, {outside} outside the noise; about {chance:.1f} would be by chance alone."
+        )
+        chart = gain_forest(
+            rows, title=f"{pair.name}, by subject", names=subject_names([r.name for r in rows]), caption=caption
+        )
         if chart is not None:
             panels.append(page.chart(_with_counts(chart, rows)))
     if panels:
@@ -507,13 +599,26 @@ def _with_counts(chart: Chart, rows: Sequence[Row]) -> Chart:
     return dataclasses.replace(
         chart,
         columns=[*chart.columns, *more],
-        rows=[[*cells, held[cells[0]].before, held[cells[0]].after, held[cells[0]].p, held[cells[0]].n] for cells in chart.rows],
+        rows=[
+            [*cells, held[cells[0]].before, held[cells[0]].after, held[cells[0]].p, held[cells[0]].n]
+            for cells in chart.rows
+        ],
     )
 
 
 ANSWER_FIGURES = (
-    ("entropy", "Entropy over the vocabulary", "nats", "At the place of the answer, over all tokens. Lower: fewer tokens share the probability."),
-    ("mass", "Probability mass on the options", "share", "How much of the probability at the place of the answer falls on the options at all."),
+    (
+        "entropy",
+        "Entropy over the vocabulary",
+        "nats",
+        "At the place of the answer, over all tokens. Lower: fewer tokens share the probability.",
+    ),
+    (
+        "mass",
+        "Probability mass on the options",
+        "share",
+        "How much of the probability at the place of the answer falls on the options at all.",
+    ),
     ("option_entropy", "Entropy over the options", "nats", "Over the options alone. 0: one option has everything."),
 )
 """Columns of rows about answers that are drawn as sorted curves: (key, title, unit, caption)."""
@@ -527,11 +632,21 @@ def answer_charts(name: str, models: Sequence[tuple[str, str, Sequence[Mapping[s
         models: (label, colour, rows) of each model.
     """
     charts: list[Chart] = []
-    sure = [(label, colour, found) for label, colour, rows in models if (found := confidences(rows)) is not None and rows]
+    sure = [
+        (label, colour, found) for label, colour, rows in models if (found := confidences(rows)) is not None and rows
+    ]
     if sure:
-        charts.append(reliability_chart([(label, colour, calibration(*found)) for label, colour, found in sure], title=f"{name}: calibration"))
+        charts.append(
+            reliability_chart(
+                [(label, colour, calibration(*found)) for label, colour, found in sure], title=f"{name}: calibration"
+            )
+        )
     for key, title, unit, caption in ANSWER_FIGURES:
-        held = [(label, colour, rows) for label, colour, rows in models if rows and all(isinstance(r.get(key), (int, float)) for r in rows)]
+        held = [
+            (label, colour, rows)
+            for label, colour, rows in models
+            if rows and all(isinstance(r.get(key), (int, float)) for r in rows)
+        ]
         drawn = quantile_chart(
             [Series(label=label, colour=colour, values=[float(r[key]) for r in rows]) for label, colour, rows in held],
             title=f"{name}: {title[:1].lower()}{title[1:]}",
@@ -547,15 +662,23 @@ def _answers(page: Page, pairs: Sequence[_Pair], labels: tuple[str, str]) -> Non
     held = [
         p
         for p in pairs
-        if p.before.kind in ("answers", "classes", "choices") and confidences(p.before_rows) and confidences(p.after_rows) and p.before_rows
+        if p.before.kind in ("answers", "classes", "choices")
+        and confidences(p.before_rows)
+        and confidences(p.after_rows)
+        and p.before_rows
     ]
     if not held:
         return
     panels = []
     for pair in held[:CURVE_ENTRIES]:
-        charts = answer_charts(pair.name, [(labels[0], "flat", pair.before_rows), (labels[1], "accent", pair.after_rows)])
+        charts = answer_charts(
+            pair.name, [(labels[0], "flat", pair.before_rows), (labels[1], "accent", pair.after_rows)]
+        )
         panels += [page.chart(c, width="half" if len(charts) > 1 else "full") for c in charts]
-    columns = [Column(title="Entry"), *(Column(title=t, numeric=True) for t in ("ECE before", "ECE after", "Change", "Confidence", "Right", "n"))]
+    columns = [
+        Column(title="Entry"),
+        *(Column(title=t, numeric=True) for t in ("ECE before", "ECE after", "Change", "Confidence", "Right", "n")),
+    ]
     cells = []
     for pair in held:
         sides = [confidences(pair.before_rows), confidences(pair.after_rows)]
@@ -578,7 +701,9 @@ def _answers(page: Page, pairs: Sequence[_Pair], labels: tuple[str, str]) -> Non
                 f"{len(pair.before_rows):,}",
             ]
         )
-    left_out = f" Curves are drawn for the first {CURVE_ENTRIES} of {len(held)} entries." if len(held) > CURVE_ENTRIES else ""
+    left_out = (
+        f" Curves are drawn for the first {CURVE_ENTRIES} of {len(held)} entries." if len(held) > CURVE_ENTRIES else ""
+    )
     page.section(
         "Confidence and entropy",
         tag(
@@ -591,8 +716,10 @@ def _answers(page: Page, pairs: Sequence[_Pair], labels: tuple[str, str]) -> Non
 
 
 ECE_NOTE = (
-    "ECE: expected calibration error, the mean distance between confidence and accuracy over ten bins of equal size (Guo et al. 2017); confidence is"
-    " the probability of the given answer among the options. Intervals: basic bootstrap over questions, paired for the change. Chance: what a"
+    "ECE: expected calibration error, the mean distance between confidence and accuracy over ten bins of equal size "
+    "(Guo et al. 2017); confidence is"
+    " the probability of the given answer among the options. Intervals: basic bootstrap over questions, paired for "
+    "the change. Chance: what a"
     " perfectly calibrated model would show on so many questions."
 )
 
@@ -606,7 +733,11 @@ def ece_cell(side: tuple[Sequence[float], Sequence[float]], level: float) -> Htm
 
 
 def _flips_of(pairs: Sequence[_Pair]) -> list[Flips]:
-    found = [flips_of(p.name, p.file, p.shown.metric, p.before_rows, p.after_rows) for p in pairs if p.shown.raw.flips_lost is not None]
+    found = [
+        flips_of(p.name, p.file, p.shown.metric, p.before_rows, p.after_rows)
+        for p in pairs
+        if p.shown.raw.flips_lost is not None
+    ]
     return [f for f in found if f.found]
 
 
@@ -625,7 +756,13 @@ def _documents(page: Page, pairs: Sequence[_Pair], labels: tuple[str, str]) -> N
         if not (has_documents(pair.before, pair.before_rows) and has_documents(pair.after, pair.after_rows)):
             continue
         chart = quantile_chart(
-            [Series(label=f"{labels[1]} \u2212 {labels[0]}", colour="accent", values=document_changes(pair.before_rows, pair.after_rows))],
+            [
+                Series(
+                    label=f"{labels[1]} \u2212 {labels[0]}",
+                    colour="accent",
+                    values=document_changes(pair.before_rows, pair.after_rows),
+                )
+            ],
             title=f"{pair.name}: change of each document",
             unit="nats/token",
             caption="Documents sorted by their change. Above zero the text became less likely.",
@@ -646,7 +783,10 @@ def _small_print(page: Page, sides: tuple[Measured, Measured], pairs: Sequence[_
         models.append(
             (
                 side.label,
-                " · ".join(str(v)[:64] for v in (model_name(model.get("name")), shorten(str(model.get("hash") or ""), 17)) if v) or "not recorded",
+                " · ".join(
+                    str(v)[:64] for v in (model_name(model.get("name")), shorten(str(model.get("hash") or ""), 17)) if v
+                )
+                or "not recorded",
             )
         )
     settings = [(f"{p.before.suite}/{p.before.name}", settings_text(p.before.settings)) for p in pairs]
@@ -677,7 +817,11 @@ def settings_text(settings: Mapping[str, Any]) -> str:
             continue
         if isinstance(value, str) and value.startswith(("/", "~", ".")):
             value = value.rstrip("/").rsplit("/", 1)[-1]
-        text = f"{len(value)} of them" if isinstance(value, (list, tuple)) and len(value) > 6 else shorten(setting(value), 120)
+        text = (
+            f"{len(value)} of them"
+            if isinstance(value, (list, tuple)) and len(value) > 6
+            else shorten(setting(value), 120)
+        )
         parts.append(f"{key.replace('_', ' ')}: {text}")
     return "; ".join(parts) or "none"
 

@@ -1,10 +1,12 @@
-"""A comparison as text: for the terminal, for a pull request (Markdown), for a build server (JUnit XML). The figures are those of the report pages.
+"""A comparison as text: for the terminal, for a pull request (Markdown), for a build server (JUnit XML). The figures
+are those of the report pages.
 
-- Markdown fits a comment: at most 65,536 characters on GitHub, so that what changed comes first, what did not is folded away, and tables end after
-  `MOST_ROWS` rows with a sentence on how many more there are.
-- JUnit: one test suite. With rules, a test case a rule: a failure where it failed (or is undecided and the gate is strict), skipped where it is
-  undecided; without rules, a test case a comparison, which passes and carries its figures as output, because nobody said what would be too much.
-  Attributes and elements are those that the schema of Jenkins' xUnit plugin knows; characters that XML 1.0 forbids are left out.
+- Markdown fits a comment: at most 65,536 characters on GitHub, so that what changed comes first, what did not is folded
+  away, and tables end after `MOST_ROWS` rows with a sentence on how many more there are.
+- JUnit: one test suite. With rules, a test case a rule: a failure where it failed (or is undecided and the gate is
+  strict), skipped where it is undecided; without rules, a test case a comparison, which passes and carries its figures
+  as output, because nobody said what would be too much. Attributes and elements are those that the schema of Jenkins'
+  xUnit plugin knows; characters that XML 1.0 forbids are left out.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.evaluation.gate import by_rule, is_failed, outcome_of
+from holdfast.evaluation.compare.gate import by_rule, is_failed, outcome_of
+from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+from holdfast.records.run import RunRecord
 from holdfast.reports.figures import Row, interval_text, number, plural, row, verdict_sentence
-from holdfast.results import Comparison, GateOutcome, RunRecord, StageMatrix
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,17 +97,33 @@ def print_comparison(
     out.line()
     rows = [row(c) for c in comparisons]
     for suite in dict.fromkeys(r.raw.suite for r in rows):
-        columns = [("Measure", False), ("Before", True), ("After", True), ("Difference", True), ("p, n", True), ("Verdict", False)]
+        columns = [
+            ("Measure", False),
+            ("Before", True),
+            ("After", True),
+            ("Difference", True),
+            ("p, n", True),
+            ("Verdict", False),
+        ]
         mine = [r for r in rows if r.raw.suite == suite]
         out.table(mine[0].group, columns, [_cells(r) for r in mine])
     if rows:
-        out.line(f"{_how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong.", "dim")
+        out.line(
+            f"{_how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong.", "dim"
+        )
         out.line()
     if matrix is not None:
         head = [("After", False), *((task, True) for task in matrix.tasks)]
-        out.table(f"Scores ({matrix.unit}, higher is better)", head, [[(cell, "") for cell in cells] for cells in _matrix_rows(matrix)])
-        out.table("Sequential training", [("Measure", False), ("Value", True), ("Interval", True), ("n", True)],
-                  [[(cell, "") for cell in cells] for cells in _measure_rows(matrix)])  # fmt: skip
+        out.table(
+            f"Scores ({matrix.unit}, higher is better)",
+            head,
+            [[(cell, "") for cell in cells] for cells in _matrix_rows(matrix)],
+        )
+        out.table(
+            "Sequential training",
+            [("Measure", False), ("Value", True), ("Interval", True), ("n", True)],
+            [[(cell, "") for cell in cells] for cells in _measure_rows(matrix)],
+        )
     for rule, found in by_rule(gates).items():
         outcome = outcome_of(found)
         style = {"passed": "green", "failed": "red", "undecided": "red" if strict else "yellow"}[outcome]
@@ -136,11 +155,16 @@ def _cells(r: Row) -> list[tuple[str, str]]:
 def _how(comparisons: Sequence[Comparison]) -> str:
     """What stands behind intervals and p values."""
     level = f"{100 * comparisons[0].confidence:g} %"
-    return f"Paired intervals at {level}; p by McNemar's exact test for right / wrong answers, else by paired bootstrap."
+    return (
+        f"Paired intervals at {level}; p by McNemar's exact test for right / wrong answers, else by paired bootstrap."
+    )
 
 
 def _matrix_rows(matrix: StageMatrix) -> list[list[str]]:
-    return [[stage, *(number(score, 4) for score in scores)] for stage, scores in zip(matrix.stages, matrix.scores, strict=True)]
+    return [
+        [stage, *(number(score, 4) for score in scores)]
+        for stage, scores in zip(matrix.stages, matrix.scores, strict=True)
+    ]
 
 
 def _measure_rows(matrix: StageMatrix) -> list[list[str]]:
@@ -148,7 +172,9 @@ def _measure_rows(matrix: StageMatrix) -> list[list[str]]:
     for name, metric in matrix.measures.items():
         better = "higher is better" if metric.higher_is_better else "lower is better"
         title = f"{MEASURE_TITLES.get(name, name)} ({better})"
-        rows.append([title, number(metric.value, 4), interval_text(metric.interval, 4), f"{metric.n:,}" if metric.n else "n/a"])
+        rows.append(
+            [title, number(metric.value, 4), interval_text(metric.interval, 4), f"{metric.n:,}" if metric.n else "n/a"]
+        )
     return rows
 
 
@@ -185,24 +211,35 @@ def comparison_markdown(
     if first:
         lines += [*_table(first), ""]
     if folded:
-        lines += ["<details>", f"<summary>{len(folded)} more, of which {sum(r.tone == 'flat' for r in folded)} within noise</summary>", ""]
+        lines += [
+            "<details>",
+            f"<summary>{len(folded)} more, of which {sum(r.tone == 'flat' for r in folded)} within noise</summary>",
+            "",
+        ]
         lines += [*_table(folded), "", "</details>", ""]
     if matrix is not None:
         lines += [*_markdown_matrix(matrix), ""]
     if comparisons:
         lines += [_how(comparisons), ""]
-    lines += [*(f"- Not compared: {_plain(u)}" for u in unmatched[:MOST_ROWS]), *(f"- {_plain(n)}" for n in notes[:MOST_ROWS])]
+    lines += [
+        *(f"- Not compared: {_plain(u)}" for u in unmatched[:MOST_ROWS]),
+        *(f"- {_plain(n)}" for n in notes[:MOST_ROWS]),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
-    lines = ["| task | before | after | difference | p | lost / gained | n | verdict |", "|---|---:|---:|---:|---:|---:|---:|---|"]
+    lines = [
+        "| task | before | after | difference | p | lost / gained | n | verdict |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
     for r in rows[:MOST_ROWS]:
         mark = {"good": "▲ ", "bad": "▼ ", "flat": ""}[r.tone]
         flips = f"{r.raw.flips_lost or 0:,} / {r.raw.flips_gained or 0:,}" if r.flips else ""
         what = f"{_plain(f'{r.raw.suite}/{r.name}')} {_code(r.metric)} {'↑' if r.raw.higher_is_better else '↓'}"
         lines.append(
-            f"| {what} | {r.before} | {r.after} | {r.difference} {_plain(r.interval)} | {_plain(r.p)} | {flips} | {r.n} | {mark}{r.verdict} |"
+            f"| {what} | {r.before} | {r.after} | {r.difference} {_plain(r.interval)} | {_plain(r.p)} | {flips} | "
+            f"{r.n} | {mark}{r.verdict} |"
         )
     if len(rows) > MOST_ROWS:
         lines += ["", f"{len(rows) - MOST_ROWS} more rows are not shown."]
@@ -214,17 +251,22 @@ def _markdown_matrix(matrix: StageMatrix) -> list[str]:
     lines += [f"| after | {' | '.join(_plain(t) for t in matrix.tasks)} |", f"|---|{'---:|' * len(matrix.tasks)}"]
     lines += [f"| {_plain(stage)} | {' | '.join(cells)} |" for stage, *cells in _matrix_rows(matrix)]
     lines += ["", "| measure | value | interval | n |", "|---|---:|---:|---:|"]
-    return lines + [f"| {title} | {value} | {_plain(interval)} | {n} |" for title, value, interval, n in _measure_rows(matrix)]
+    return lines + [
+        f"| {title} | {value} | {_plain(interval)} | {n} |" for title, value, interval, n in _measure_rows(matrix)
+    ]
 
 
 def _plain(text: str) -> str:
     """Text that Markdown and HTML leave alone, on one line."""
     one_line = " ".join(text.split())
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", one_line.replace("&", "&amp;").replace("<", "&lt;")).replace("@", "@\u200b")
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", one_line.replace("&", "&amp;").replace("<", "&lt;")).replace(
+        "@", "@\u200b"
+    )
 
 
 def _code(text: str) -> str:
-    """A code span for a table cell: backticks cannot be escaped inside, so they become quotes; a bar would end the cell."""
+    """A code span for a table cell: backticks cannot be escaped inside, so they become quotes; a bar would end the
+    cell."""
     return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
@@ -232,7 +274,12 @@ def _code(text: str) -> str:
 
 
 def comparison_junit(
-    comparisons: Sequence[Comparison], *, labels: tuple[str, str], gates: Sequence[GateOutcome] = (), strict: bool = False, seconds: float = 0.0
+    comparisons: Sequence[Comparison],
+    *,
+    labels: tuple[str, str],
+    gates: Sequence[GateOutcome] = (),
+    strict: bool = False,
+    seconds: float = 0.0,
 ) -> bytes:
     """The gate, or the comparisons where there is none, as JUnit XML (module docstring); `seconds` is what it took."""
     import xml.etree.ElementTree as ET
@@ -254,7 +301,13 @@ def comparison_junit(
             ET.SubElement(case, "system-out").text = "\n".join(lines)
     if not gates:
         for c in comparisons:
-            case = ET.SubElement(suite, "testcase", classname=_xml(f"holdfast.compare.{c.suite}"), name=_xml(f"{c.name} {c.metric}"), time="0")
+            case = ET.SubElement(
+                suite,
+                "testcase",
+                classname=_xml(f"holdfast.compare.{c.suite}"),
+                name=_xml(f"{c.name} {c.metric}"),
+                time="0",
+            )
             ET.SubElement(case, "system-out").text = _xml(comparison_line(c))
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(counts["failures"]))

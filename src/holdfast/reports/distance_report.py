@@ -1,12 +1,15 @@
-"""One page on how far a checkpoint moved from another: totals, a heat map of layers and modules, bars per layer, every tensor.
+"""One page on how far a checkpoint moved from another: totals, a heat map of layers and modules, bars per layer, every
+tensor.
 
-Reads the plain record of a `CheckpointDistance` (its `to_jsonable` form), never a tensor. The definitions are those of the record:
+Reads the plain record of a `CheckpointDistance` (its `to_jsonable` form), never a tensor. The definitions are those of
+the record:
 
-    L2 = |b - a|     relative norm = |b - a| / |a|     cosine = a.b / (|a| |b|)     signs kept = share of i with sign(a_i) = sign(b_i)
+    L2 = |b - a|     relative norm = |b - a| / |a|     cosine = a.b / (|a| |b|)     signs kept = share of i with
+    sign(a_i) = sign(b_i)
 
-A cell of the heat map is one tensor: one layer, and the tensor's name after the layer's number. Experts of one layer share a cell: L2 is that of
-all of them, the relative norm their root mean square and the rest their mean, weighted by parameters, because the record has no norms to
-combine them exactly.
+A cell of the heat map is one tensor: one layer, and the tensor's name after the layer's number. Experts of one layer
+share a cell: L2 is that of all of them, the relative norm their root mean square and the rest their mean, weighted by
+parameters, because the record has no norms to combine them exactly.
 
 What it does not do: say whether a move is large. That is a question of evaluations, not of weights.
 """
@@ -23,14 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
+from holdfast.records.run import LayerDistance
 from holdfast.reports.charts import Chart, axis, layer_chart, layout, moved, plain, shorten, signs_kept
 from holdfast.reports.figures import count, duration, number, plural, significant
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, bullets, header, tiles
-from holdfast.results import LayerDistance
 
 MOST_STRIPS = 12
-"""With more tensors than this outside the numbered layers, the heat map shows them by group (embed, norm, head, other)."""
+"""With more tensors than this outside the numbered layers, the heat map shows them by group (embed, norm, head,
+other)."""
 
 SPAN = 20
 """Figures of one view that differ by more than this factor get a logarithmic colour axis."""
@@ -40,8 +44,8 @@ def write_distance_report(distance: Mapping[str, Any], path: str | os.PathLike[s
     """Writes the page and returns its path.
 
     Args:
-        distance: a `CheckpointDistance` as `to_jsonable` or `read_json` gives it: `start`, `result`, `tensors`, `layers` ("total" last),
-            `notes`, `seconds`.
+        distance: a `CheckpointDistance` as `to_jsonable` or `read_json` gives it: `start`, `result`, `tensors`,
+            `layers` ("total" last), `notes`, `seconds`.
         path: the HTML file.
 
     Raises:
@@ -51,23 +55,41 @@ def write_distance_report(distance: Mapping[str, Any], path: str | os.PathLike[s
     record = _read(distance)
     page = Page(f"{record.start} → {record.result}: holdfast distance report")
     page.add(tag("style", Html(_asset("distance_report.css"))))
-    page.add(header(eyebrow="holdfast distance report", title=f"{record.start} → {record.result}", lead=_verdict(record), details=_details(record)))
+    page.add(
+        header(
+            eyebrow="holdfast distance report",
+            title=f"{record.start} → {record.result}",
+            lead=_verdict(record),
+            details=_details(record),
+        )
+    )
     page.add(tag("div", tiles(_tiles(record)), cls="six"))
     if record.total.l2 > 0:
         _heat(page, record)
         chart = layer_chart(record.layers)
         if chart is not None:
             page.section("Layer by layer", tag("div", page.chart(chart, heading=False), cls="panels"))
-    page.section("Every tensor", _tensors(record), tag("p", DEFINITIONS, cls="note"), tag("script", Html(_asset("distance_report.js"))))
-    notes = bullets(record.notes) if record.notes else tag("p", "Nothing: every tensor of the one is in the other, in the same shape.", cls="note")
+    page.section(
+        "Every tensor",
+        _tensors(record),
+        tag("p", DEFINITIONS, cls="note"),
+        tag("script", Html(_asset("distance_report.js"))),
+    )
+    notes = (
+        bullets(record.notes)
+        if record.notes
+        else tag("p", "Nothing: every tensor of the one is in the other, in the same shape.", cls="note")
+    )
     page.section("What was not compared", tag("div", notes, cls="card") if record.notes else notes, anchor="notes")
     page.add(tag("footer", f"Compared in {duration(record.seconds)} by holdfast. This page needs no network."))
     return page.write(Path(path))
 
 
 DEFINITIONS = (
-    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 a| / |a|, cosine = a·b / (|a| |b|), signs kept ="
-    " share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the cosine with a tensor of zeros; ∞: a move away from zeros."
+    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 a| / |a|, cosine = "
+    "a·b / (|a| |b|), signs kept ="
+    " share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the cosine with a tensor of zeros; "
+    "∞: a move away from zeros."
 )
 
 
@@ -107,18 +129,35 @@ class _Record:
 
 def _read(distance: Mapping[str, Any]) -> _Record:
     try:
-        layers = [LayerDistance(layer=str(d["layer"]), parameters=int(d["parameters"]), **_figures(d)) for d in distance["layers"]]
+        layers = [
+            LayerDistance(layer=str(d["layer"]), parameters=int(d["parameters"]), **_figures(d))
+            for d in distance["layers"]
+        ]
         tensors = [
-            _Tensor(name=str(t["name"]), layer=str(t["layer"]), shape=tuple(t["shape"]), dtypes=tuple(t["dtypes"]), **_figures(t))
+            _Tensor(
+                name=str(t["name"]),
+                layer=str(t["layer"]),
+                shape=tuple(t["shape"]),
+                dtypes=tuple(t["dtypes"]),
+                **_figures(t),
+            )
             for t in distance["tensors"]
         ]
         start, result = _names(str(distance["start"]), str(distance["result"]))
         notes, seconds = [str(n) for n in distance["notes"]], _number(distance["seconds"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"Expected the record of a distance between two checkpoints (what holdfast distance --json writes): {error!r}.") from error
+        raise DataError(
+            f"Expected the record of a distance between two checkpoints (what holdfast distance --json writes): "
+            f"{error!r}."
+        ) from error
     if not layers or layers[-1].layer != "total":
-        raise DataError("Expected the record of a distance with its total as the last layer. Have holdfast distance --json write it again.")
-    return _Record(start=start, result=result, tensors=tensors, layers=layers[:-1], total=layers[-1], notes=notes, seconds=seconds)
+        raise DataError(
+            "Expected the record of a distance with its total as the last layer. Have holdfast distance --json write "
+            "it again."
+        )
+    return _Record(
+        start=start, result=result, tensors=tensors, layers=layers[:-1], total=layers[-1], notes=notes, seconds=seconds
+    )
 
 
 def _figures(found: Mapping[str, Any]) -> dict[str, float]:
@@ -131,7 +170,8 @@ def _number(value: Any) -> float:
 
 
 def _names(start: str, result: str) -> tuple[str, str]:
-    """Short names of the two: the last part of a folder, more of it where that is the same for both. Whose folder it was says nothing."""
+    """Short names of the two: the last part of a folder, more of it where that is the same for both. Whose folder it
+    was says nothing."""
     for depth in (1, 2, 3):
         pair = _short(start, depth), _short(result, depth)
         if pair[0] != pair[1]:
@@ -143,7 +183,11 @@ def _short(label: str, depth: int) -> str:
     short = []
     for folder in label.split(" on "):  # an adapter on its base
         hub = re.search(r"models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]", folder)
-        short.append(f"{hub[1]}/{hub[2]}" if hub else "/".join([p for p in re.split(r"[/\\]", folder) if p not in ("", ".")][-depth:]) or folder)
+        short.append(
+            f"{hub[1]}/{hub[2]}"
+            if hub
+            else "/".join([p for p in re.split(r"[/\\]", folder) if p not in ("", ".")][-depth:]) or folder
+        )
     return " on ".join(short)
 
 
@@ -175,7 +219,11 @@ def _verdict(record: _Record) -> str:
 
 def _details(record: _Record) -> Html:
     compared = f"{plural(len(record.tensors), 'tensor')} compared"
-    return join(compared, " · ", tag("a", plural(len(record.notes), "note"), " on what was not", href="#notes")) if record.notes else join(compared)
+    return (
+        join(compared, " · ", tag("a", plural(len(record.notes), "note"), " on what was not", href="#notes"))
+        if record.notes
+        else join(compared)
+    )
 
 
 def _tiles(record: _Record) -> list[tuple[str, str, str, str]]:
@@ -202,7 +250,14 @@ def _tensors(record: _Record) -> Html:
     order = sorted(record.tensors, key=lambda t: (math.isnan(t.relative), -t.relative))
     rows = [
         [
-            join(t.name, tag("span", f"{' × '.join(str(n) for n in t.shape) or 'scalar'} · {' → '.join(dict.fromkeys(t.dtypes))}", cls="sub")),
+            join(
+                t.name,
+                tag(
+                    "span",
+                    f"{' × '.join(str(n) for n in t.shape) or 'scalar'} · {' → '.join(dict.fromkeys(t.dtypes))}",
+                    cls="sub",
+                ),
+            ),
             _datum(moved(t.relative), t.relative),
             _datum(significant(t.l2), t.l2),
             _datum(number(t.cosine, 6), t.cosine),
@@ -235,7 +290,8 @@ class _Cell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Row:
-    """One kind of module; `layer` None stands for the tensors outside the numbered layers, drawn as a strip across all."""
+    """One kind of module; `layer` None stands for the tensors outside the numbered layers, drawn as a strip across
+    all."""
 
     label: str
     cells: dict[int | None, _Cell]
@@ -254,13 +310,29 @@ class _View:
 
 
 VIEWS = (
-    _View(title="Relative norm", unit="% of the tensor's norm", shade=lambda c: 100 * c.relative, text=lambda c: moved(c.relative)),
-    _View(title="Cosine", unit="1 \u2212 cosine", shade=lambda c: max(0.0, 1 - c.cosine) if c.cosine == c.cosine else math.nan,
-          text=lambda c: number(c.cosine, 6)),
-    _View(title="Signs kept", unit="% of the signs kept", shade=lambda c: -100 * c.sign_agreement, text=lambda c: signs_kept(c.sign_agreement),
-          reversed=True),
-    _View(title="L2 norm", unit="L2 norm of result \u2212 start", shade=lambda c: c.l2, text=lambda c: significant(c.l2)),
-)  # fmt: skip
+    _View(
+        title="Relative norm",
+        unit="% of the tensor's norm",
+        shade=lambda c: 100 * c.relative,
+        text=lambda c: moved(c.relative),
+    ),
+    _View(
+        title="Cosine",
+        unit="1 \u2212 cosine",
+        shade=lambda c: max(0.0, 1 - c.cosine) if c.cosine == c.cosine else math.nan,
+        text=lambda c: number(c.cosine, 6),
+    ),
+    _View(
+        title="Signs kept",
+        unit="% of the signs kept",
+        shade=lambda c: -100 * c.sign_agreement,
+        text=lambda c: signs_kept(c.sign_agreement),
+        reversed=True,
+    ),
+    _View(
+        title="L2 norm", unit="L2 norm of result \u2212 start", shade=lambda c: c.l2, text=lambda c: significant(c.l2)
+    ),
+)
 
 LAYER = {
     "text": "layer",
@@ -310,7 +382,9 @@ def _groups(record: _Record) -> Groups:
         strips = [(d.layer, _Row(label=d.layer, cells={None: _of_layer(d, outside)})) for d in totals]
     else:
         labels = _labels([("", t.name) for t in outside])
-        strips = [(t.layer, _Row(label=label, cells={None: _cell([t])})) for t, label in zip(outside, labels, strict=True)]
+        strips = [
+            (t.layer, _Row(label=label, cells={None: _cell([t])})) for t, label in zip(outside, labels, strict=True)
+        ]
     order = [*OUTSIDE, "other"]
     strips.sort(key=lambda strip: order.index(strip[0]) if strip[0] in order else len(order))
     return [r for layer, r in strips if layer == "embed"], blocks, [r for layer, r in strips if layer != "embed"]
@@ -348,9 +422,38 @@ def _of_layer(d: LayerDistance, outside: Sequence[_Tensor]) -> _Cell:
     return _Cell(l2=d.l2, relative=d.relative, cosine=d.cosine, sign_agreement=d.sign_agreement, tensors=held)
 
 
-_ATTENTION = ("q", "q_proj", "query", "query_key_value", "qkv", "qkv_proj", "c_attn", "k", "k_proj", "key", "v", "v_proj", "value",
-              "o", "o_proj", "out_proj", "c_proj", "dense")  # fmt: skip
-_MLP = ("gate", "gate_proj", "gate_up_proj", "up_proj", "c_fc", "fc1", "dense_h_to_4h", "down_proj", "fc2", "dense_4h_to_h")
+_ATTENTION = (
+    "q",
+    "q_proj",
+    "query",
+    "query_key_value",
+    "qkv",
+    "qkv_proj",
+    "c_attn",
+    "k",
+    "k_proj",
+    "key",
+    "v",
+    "v_proj",
+    "value",
+    "o",
+    "o_proj",
+    "out_proj",
+    "c_proj",
+    "dense",
+)
+_MLP = (
+    "gate",
+    "gate_proj",
+    "gate_up_proj",
+    "up_proj",
+    "c_fc",
+    "fc1",
+    "dense_h_to_4h",
+    "down_proj",
+    "fc2",
+    "dense_4h_to_h",
+)
 
 
 def _rank(kind: tuple[str, str]) -> tuple[Any, ...]:
@@ -367,7 +470,8 @@ def _rank(kind: tuple[str, str]) -> tuple[Any, ...]:
 
 
 def _labels(kinds: Sequence[tuple[str, str]]) -> list[str]:
-    """The shortest endings of the modules' names that tell them apart; ".weight" goes without saying, several stacks are named."""
+    """The shortest endings of the modules' names that tell them apart; ".weight" goes without saying, several stacks
+    are named."""
     split = [(name.rpartition(".")[0], name.rpartition(".")[2]) for _, name in kinds]
     split = [(m, p) if p in ("weight", "bias") else (f"{m}.{p}".lstrip("."), "weight") for m, p in split]
     modules = {module for module, _ in split}
@@ -428,9 +532,21 @@ def _heat_chart(view: _View, groups: Groups, layers: Sequence[int]) -> Chart:
         "data": data,
         "layout": layout(
             height,
-            xaxis=axis(visible=bool(groups[1]), automargin=False, showgrid=False, zeroline=False, range=[layers[0] - 0.5, layers[-1] + 0.5], **few),
+            xaxis=axis(
+                visible=bool(groups[1]),
+                automargin=False,
+                showgrid=False,
+                zeroline=False,
+                range=[layers[0] - 0.5, layers[-1] + 0.5],
+                **few,
+            ),
             yaxis=axis(
-                showgrid=False, zeroline=False, range=[top - 0.3, 0], tickvals=ticks, ticktext=[plain(_tick(row.label)) for row in rows], ticklen=4
+                showgrid=False,
+                zeroline=False,
+                range=[top - 0.3, 0],
+                tickvals=ticks,
+                ticktext=[plain(_tick(row.label)) for row in rows],
+                ticklen=4,
             ),
             coloraxis=colours,
             margin={"l": 0, "r": 8, "t": 4, "b": 44 if groups[1] else 8},
@@ -450,8 +566,9 @@ def _heat_chart(view: _View, groups: Groups, layers: Sequence[int]) -> Chart:
 def _numbers(view: _View, rows: Sequence[_Row]) -> list[list[str]]:
     found = sorted({n for row in rows for n in row.cells}, key=lambda n: -1 if n is None else n)
     return [
-        ["outside" if n is None else str(n), *(view.text(row.cells[n]) if n in row.cells else "" for row in rows)] for n in found
-    ]  # fmt: skip
+        ["outside" if n is None else str(n), *(view.text(row.cells[n]) if n in row.cells else "" for row in rows)]
+        for n in found
+    ]
 
 
 def _hover(view: _View, row: _Row, place: int | None) -> str:
@@ -460,7 +577,9 @@ def _hover(view: _View, row: _Row, place: int | None) -> str:
         return ""
     where = "outside the layers" if place is None else f"layer {place}"
     many = f"<br>{cell.tensors} tensors" if cell.tensors > 1 else ""
-    others = "".join(f"<br>{v.title.lower() if v.title[1:2].islower() else v.title} {v.text(cell)}" for v in VIEWS if v is not view)
+    others = "".join(
+        f"<br>{v.title.lower() if v.title[1:2].islower() else v.title} {v.text(cell)}" for v in VIEWS if v is not view
+    )
     return f"<b>{plain(row.label)}</b>, {where}<br><b>{view.title} {view.text(cell)}</b>{others}{many}"
 
 
@@ -475,14 +594,18 @@ def _caption(view: _View, rows: Sequence[_Row]) -> str:
         words.append("Strips across all layers: tensors outside them.")
     cells = [cell for row in rows for cell in row.cells.values()]
     if any(cell.tensors > 1 for row in rows for layer, cell in row.cells.items() if layer is not None):
-        words.append("Cells of several tensors (experts): L2 of all together, root mean square of the relative norms, means of the rest.")
+        words.append(
+            "Cells of several tensors (experts): L2 of all together, root mean square of the relative norms, means of "
+            "the rest."
+        )
     if any(math.isinf(view.shade(cell)) for cell in cells):
         words.append("Where the start is zero and the result is not, the strongest colour.")
     return " ".join(words)
 
 
 def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], float | None], dict[str, Any]]:
-    """How a shade becomes a place on the colour axis, and that axis: logarithmic where the figures span more than a factor of `SPAN`."""
+    """How a shade becomes a place on the colour axis, and that axis: logarithmic where the figures span more than a
+    factor of `SPAN`."""
     sign = -1 if view.reversed else 1
     low, high = min(shades, default=0.0), max(shades, default=1.0)
     if not view.reversed and low < high / 2:
@@ -531,7 +654,8 @@ def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], fl
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two powers of ten: 1, 2 and 5 times the powers on a short axis, every power or every other one on a long one."""
+    """Round numbers between two powers of ten: 1, 2 and 5 times the powers on a short axis, every power or every other
+    one on a long one."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     steps, every = ((1, 2, 5), 1) if high - low <= 2 else ((1,), 1 if high - low <= 4 else 2)
     found = [step * 10.0**power for power in powers if power % every == 0 for step in steps]

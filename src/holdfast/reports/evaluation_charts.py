@@ -1,4 +1,5 @@
-"""What the pages of evaluations draw: gains, retention, scores, reliability, entropies, stages. Plotly figures as plain dictionaries.
+"""What the pages of evaluations draw: gains, retention, scores, reliability, entropies, stages. Plotly figures as plain
+dictionaries.
 
 numpy is imported where it is used; nothing here reads a file.
 """
@@ -10,11 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.records.comparison import Comparison, StageMatrix
+from holdfast.records.evaluation import Metric
 from holdfast.reports.calibration import Calibration
 from holdfast.reports.charts import LEGEND, Chart, axis, finite, layout, plain, row_note
 from holdfast.reports.figures import Row, decimals_for, interval_text, number, percent, significant
 from holdfast.reports.markup import Column
-from holdfast.results import Comparison, Metric, StageMatrix
 
 COLOURS = ("accent", "second", "good", "third", "fourth", "bad")
 """Colours of models where there are more than two; they begin again after the last."""
@@ -59,7 +61,9 @@ def is_share(unit: str, metric: str = "", *values: float) -> bool:
         values: the figure itself; anything outside [0, 1] is no share.
     """
     words = {w.split(",")[0].partition("@")[0] for w in (unit, metric)}
-    known = bool(words & _SHARES) or any(w.startswith(("acc", "exact_match", "quasi_")) or w.endswith("_acc") for w in words)
+    known = bool(words & _SHARES) or any(
+        w.startswith(("acc", "exact_match", "quasi_")) or w.endswith("_acc") for w in words
+    )
     return known and all(not math.isfinite(v) or -1e-9 <= v <= 1 + 1e-9 for v in values)
 
 
@@ -98,7 +102,8 @@ def metric_interval(metric: Metric) -> str:
 
 
 def short_names(comparisons: Sequence[Comparison]) -> list[str]:
-    """A name a comparison: the entry's, with its suite where two entries share it and its metric where one entry has several."""
+    """A name a comparison: the entry's, with its suite where two entries share it and its metric where one entry has
+    several."""
     names = [c.name for c in comparisons]
     full = [f"{c.suite}/{c.name}" for c in comparisons]
     chosen = [n if names.count(n) == 1 else f for n, f in zip(names, full, strict=True)]
@@ -120,7 +125,15 @@ def reliability_chart(series: Sequence[tuple[str, str, Calibration]], *, title: 
     low = max(0.0, 10 * math.floor(10 * low - 0.3))
     diagonal = {"color": "var(--muted)", "width": 1, "dash": "dot"}
     data: list[dict[str, Any]] = [
-        {"type": "scatter", "mode": "lines", "x": [low, 100], "y": [low, 100], "line": diagonal, "hoverinfo": "skip", "showlegend": False}
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [low, 100],
+            "y": [low, 100],
+            "line": diagonal,
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
     ]
     rows = []
     for label, colour, found in series:
@@ -134,7 +147,8 @@ def reliability_chart(series: Sequence[tuple[str, str, Calibration]], *, title: 
                 "customdata": list(found.counts),
                 "line": {"color": f"var(--{colour})", "width": 2},
                 "marker": {"size": 7},
-                "hovertemplate": f"{plain(label)}<br>confidence %{{x:.1f}} %<br>right %{{y:.1f}} % of %{{customdata}}<extra></extra>",
+                "hovertemplate": f"{plain(label)}<br>confidence %{{x:.1f}} %<br>right %{{y:.1f}} % of "
+                f"%{{customdata}}<extra></extra>",
             }
         )
         for sure, right, n in zip(found.confidence, found.accuracy, found.counts, strict=True):
@@ -150,13 +164,19 @@ def reliability_chart(series: Sequence[tuple[str, str, Calibration]], *, title: 
             margin={"l": 12, "r": 12, "t": 30, "b": 12},
         ),
     }
-    caption = "One point a bin of equal size. On the dotted line confidence comes true; below it the model is too sure of itself."
+    caption = (
+        "One point a bin of equal size. On the dotted line confidence comes true; below it the model is too "
+        "sure of itself."
+    )
     columns = [Column(title="Model"), *(Column(title=t, numeric=True) for t in ("Confidence", "Right", "Questions"))]
     return Chart(title=title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
 
 
-def quantile_chart(series: Sequence[Series], *, title: str, unit: str, caption: str, height: int = 300, zero: bool = False) -> Chart | None:
-    """Each model's values sorted, smallest first, against the share of samples below: the whole distribution in one line.
+def quantile_chart(
+    series: Sequence[Series], *, title: str, unit: str, caption: str, height: int = 300, zero: bool = False
+) -> Chart | None:
+    """Each model's values sorted, smallest first, against the share of samples below: the whole distribution in one
+    line.
 
     Args:
         series: values of each model; those that are not finite are left out.
@@ -191,7 +211,9 @@ def quantile_chart(series: Sequence[Series], *, title: str, unit: str, caption: 
             }
         )
         five = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
-        rows.append([s.label, *(significant(float(v)) for v in (five[0], five[1], five[2], values.mean())), f"{values.size:,}"])
+        rows.append(
+            [s.label, *(significant(float(v)) for v in (five[0], five[1], five[2], values.mean())), f"{values.size:,}"]
+        )
     if not data:
         return None
     figure = {
@@ -206,7 +228,10 @@ def quantile_chart(series: Sequence[Series], *, title: str, unit: str, caption: 
             margin={"l": 12, "r": 14, "t": 30 if len(data) > 1 else 12, "b": 12},
         ),
     }
-    columns = [Column(title="Model"), *(Column(title=t, numeric=True) for t in ("10 % below", "Median", "90 % below", "Mean", "Samples"))]
+    columns = [
+        Column(title="Model"),
+        *(Column(title=t, numeric=True) for t in ("10 % below", "Median", "90 % below", "Mean", "Samples")),
+    ]
     return Chart(title=title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
 
 
@@ -218,11 +243,14 @@ def _rounded(value: float) -> float:
 # --------------------------------------------------------------------------------------------------------------- gains
 
 
-def gain_forest(rows: Sequence[Row], *, title: str, names: Sequence[str] | None = None, caption: str = "", ordered: bool = True) -> Chart | None:
+def gain_forest(
+    rows: Sequence[Row], *, title: str, names: Sequence[str] | None = None, caption: str = "", ordered: bool = True
+) -> Chart | None:
     """Gains with their paired intervals, one line a comparison, the largest loss first; right of zero is better.
 
-    Shares are drawn in points. Other figures are drawn in their unit where they share one, otherwise in percent of the value before; those without
-    such a percentage (a start of 0) are named in the caption. From `COMPACT_FROM` lines on each takes one text line.
+    Shares are drawn in points. Other figures are drawn in their unit where they share one, otherwise in percent of the
+    value before; those without such a percentage (a start of 0) are named in the caption. From `COMPACT_FROM` lines on
+    each takes one text line.
 
     Args:
         rows: what was compared.
@@ -263,7 +291,11 @@ def gain_forest(rows: Sequence[Row], *, title: str, names: Sequence[str] | None 
             tint = "var(--ink)" if side == 0 or r.tone == "flat" else f"var(--{r.tone})"
             notes.append(row_note(said, place, side, tint))
     height = 66 + (19 if compact else 46) * len(found)
-    down: dict[str, Any] = {"range": [len(found) - 0.4, -0.9 if not compact else -0.7], "fixedrange": True, "zeroline": False}
+    down: dict[str, Any] = {
+        "range": [len(found) - 0.4, -0.9 if not compact else -0.7],
+        "fixedrange": True,
+        "zeroline": False,
+    }
     if compact:
         ticks = [plain(squeeze(name, 26)) for _, name in found]
         down |= {"tickvals": list(range(len(found))), "ticktext": ticks, "gridcolor": "var(--grid)"}
@@ -273,7 +305,14 @@ def gain_forest(rows: Sequence[Row], *, title: str, names: Sequence[str] | None 
         "data": data,
         "layout": layout(
             height,
-            xaxis=axis(f"gain, {plain(unit)} → better", zeroline=True, zerolinewidth=2, zerolinecolor="var(--muted)", rangemode="tozero", nticks=7),
+            xaxis=axis(
+                f"gain, {plain(unit)} → better",
+                zeroline=True,
+                zerolinewidth=2,
+                zerolinecolor="var(--muted)",
+                rangemode="tozero",
+                nticks=7,
+            ),
             yaxis=axis(**down),
             annotations=[] if compact else notes,
             meta={"narrow": _narrow([name for _, name in found])} if compact else None,
@@ -281,14 +320,22 @@ def gain_forest(rows: Sequence[Row], *, title: str, names: Sequence[str] | None 
     }
     words = [caption] if caption else []
     words.append(
-        f"Right of zero is better whatever the metric's direction. Bars: paired {100 * found[0][0].raw.confidence:g} % intervals over the"
+        f"Right of zero is better whatever the metric's direction. Bars: paired {100 * found[0][0].raw.confidence:g} "
+        f"% intervals over the"
         " evaluated samples. Filled: the interval excludes zero."
     )
     if left_out:
         reason = "a start of 0 has no relative change" if relative else "the difference is not a number"
         words.append(f"Not drawn, because {reason}: {', '.join(name for _, name in left_out)}.")
-    columns = [Column(title="Measure"), *(Column(title=t, numeric=True) for t in (f"Gain, {unit}", "Interval")), Column(title="Verdict")]
-    cells = [[name, text, _shown_interval(r, share=share, relative=relative), r.verdict] for (r, name), text in zip(found, shown, strict=True)]
+    columns = [
+        Column(title="Measure"),
+        *(Column(title=t, numeric=True) for t in (f"Gain, {unit}", "Interval")),
+        Column(title="Verdict"),
+    ]
+    cells = [
+        [name, text, _shown_interval(r, share=share, relative=relative), r.verdict]
+        for (r, name), text in zip(found, shown, strict=True)
+    ]
     return Chart(title=title, figure=figure, caption=" ".join(words), columns=columns, rows=cells, height=height)
 
 
@@ -310,7 +357,10 @@ def _shown_interval(r: Row, *, share: bool, relative: bool) -> str:
 def _forest_trace(held: Sequence[tuple[int, Row, str]], tone: str, scale: Any, *, compact: bool) -> dict[str, Any]:
     """All lines of one verdict as one trace: sixty traces would make a slow page."""
     gains = [scale(r, r.raw.gain) for _, r, _ in held]
-    ends = [[scale(r, v) if math.isfinite(v) else gain for v in r.gain_interval] for (_, r, _), gain in zip(held, gains, strict=True)]
+    ends = [
+        [scale(r, v) if math.isfinite(v) else gain for v in r.gain_interval]
+        for (_, r, _), gain in zip(held, gains, strict=True)
+    ]
     colour = f"var(--{tone})"
     return {
         "type": "scatter",
@@ -333,7 +383,8 @@ def _forest_trace(held: Sequence[tuple[int, Row, str]], tone: str, scale: Any, *
             "symbol": "circle",
         },
         "hovertemplate": [
-            f"{plain(name)}<br>{r.before} → {r.after} {plain(r.unit)}<br>difference {r.difference} {r.interval}<br>{r.verdict}, p {r.p}, n {r.n}"
+            f"{plain(name)}<br>{r.before} → {r.after} {plain(r.unit)}<br>difference {r.difference} "
+            f"{r.interval}<br>{r.verdict}, p {r.p}, n {r.n}"
             "<extra></extra>"
             for _, r, name in held
         ],
@@ -349,12 +400,19 @@ def retained(rows: Sequence[Row]) -> list[Row]:
 
 
 def retention_bars(rows: Sequence[Row]) -> Chart | None:
-    """After in percent of before, a bar an entry, with a line at 100 %; None where no figure has a meaning as a share kept."""
-    held = sorted(zip(retained(rows), short_names([r.raw for r in retained(rows)]), strict=True), key=lambda p: p[0].raw.after / p[0].raw.before)
+    """After in percent of before, a bar an entry, with a line at 100 %; None where no figure has a meaning as a share
+    kept."""
+    held = sorted(
+        zip(retained(rows), short_names([r.raw for r in retained(rows)]), strict=True),
+        key=lambda p: p[0].raw.after / p[0].raw.before,
+    )
     if not held:
         return None
     kept = [100 * r.raw.after / r.raw.before for r, _ in held]
-    ends = [[100 + (r.to_relative(v) or 0.0) if math.isfinite(v) else k for v in r.raw.interval] for (r, _), k in zip(held, kept, strict=True)]
+    ends = [
+        [100 + (r.to_relative(v) or 0.0) if math.isfinite(v) else k for v in r.raw.interval]
+        for (r, _), k in zip(held, kept, strict=True)
+    ]
     height = 76 + (20 if len(held) >= COMPACT_FROM else 30) * len(held)
     figure = {
         "data": [
@@ -374,7 +432,8 @@ def retention_bars(rows: Sequence[Row]) -> Chart | None:
                     "width": 3,
                 },
                 "hovertemplate": [
-                    f"{plain(name)}: {k:.1f} %<br>{r.before} → {r.after}, n {r.n}<extra></extra>" for (r, name), k in zip(held, kept, strict=True)
+                    f"{plain(name)}: {k:.1f} %<br>{r.before} → {r.after}, n {r.n}<extra></extra>"
+                    for (r, name), k in zip(held, kept, strict=True)
                 ],
             }
         ],
@@ -387,18 +446,24 @@ def retention_bars(rows: Sequence[Row]) -> Chart | None:
         ),
     }
     caption = (
-        "Left of the line: less than before. Bars: the interval of the paired difference over the value before, which is taken as it is. A task at"
+        "Left of the line: less than before. Bars: the interval of the paired difference over the value before, which "
+        "is taken as it is. A task at"
         " chance level keeps a high share even where all that was known is gone."
     )
     left_out = len(rows) - len(held)
     if left_out:
         caption += f" Not drawn, because less is better or nothing was there before: {left_out}."
-    columns = [Column(title="Measure"), *(Column(title=t, numeric=True) for t in ("Kept", "Interval", "Before", "After"))]
+    columns = [
+        Column(title="Measure"),
+        *(Column(title=t, numeric=True) for t in ("Kept", "Interval", "Before", "After")),
+    ]
     cells = [
         [name, f"{number(k, 1)} %", f"[{number(low, 1)}, {number(high, 1)}] %", r.before, r.after]
         for (r, name), k, (low, high) in zip(held, kept, ends, strict=True)
     ]
-    return Chart(title="Kept of the value before", figure=figure, caption=caption, columns=columns, rows=cells, height=height)
+    return Chart(
+        title="Kept of the value before", figure=figure, caption=caption, columns=columns, rows=cells, height=height
+    )
 
 
 def retention_radar(rows: Sequence[Row], labels: tuple[str, str], *, fewest: int = 3, most: int = 12) -> Chart | None:
@@ -411,7 +476,10 @@ def retention_radar(rows: Sequence[Row], labels: tuple[str, str], *, fewest: int
     kept = [100 * r.raw.after / r.raw.before for r in held]
     step = 360 / len(held)  # places are angles, so that two tasks whose shortened names are equal stay apart
     data = []
-    for label, values, colour, dash in ((labels[0], [100.0] * len(held), "muted", "dot"), (labels[1], kept, "accent", "solid")):
+    for label, values, colour, dash in (
+        (labels[0], [100.0] * len(held), "muted", "dot"),
+        (labels[1], kept, "accent", "solid"),
+    ):
         data.append(
             {
                 "type": "scatterpolar",
@@ -477,7 +545,13 @@ def _names_axis(names: Sequence[str], length: int = 24) -> dict[str, Any]:
     """Names from the top down at places 0, 1, 2, ...: equal names stay apart."""
     ticks = [plain(squeeze(n, length)) for n in names]
     return axis(
-        tickvals=list(range(len(names))), ticktext=ticks, range=[len(names) - 0.4, -0.6], fixedrange=True, showgrid=False, zeroline=False, ticklen=4
+        tickvals=list(range(len(names))),
+        ticktext=ticks,
+        range=[len(names) - 0.4, -0.6],
+        fixedrange=True,
+        showgrid=False,
+        zeroline=False,
+        ticklen=4,
     )
 
 
@@ -502,7 +576,9 @@ def _line_at(x: float) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- scores
 
 
-def score_bars(names: Sequence[str], models: Sequence[tuple[str, str, Sequence[Metric | None]]], *, title: str, unit: str) -> Chart | None:
+def score_bars(
+    names: Sequence[str], models: Sequence[tuple[str, str, Sequence[Metric | None]]], *, title: str, unit: str
+) -> Chart | None:
     """Scores of several models on several entries as bars with intervals; shares in percent.
 
     Args:
@@ -540,7 +616,8 @@ def score_bars(names: Sequence[str], models: Sequence[tuple[str, str, Sequence[M
                     "width": 3,
                 },
                 "hovertemplate": [
-                    f"{plain(name)}<br>{plain(label)}: {_metric_cell(m)}<extra></extra>" for name, m in zip(names, metrics, strict=True)
+                    f"{plain(name)}<br>{plain(label)}: {_metric_cell(m)}<extra></extra>"
+                    for name, m in zip(names, metrics, strict=True)
                 ],
             }
         )
@@ -561,13 +638,17 @@ def score_bars(names: Sequence[str], models: Sequence[tuple[str, str, Sequence[M
     confidence = next((m.confidence for _, _, metrics in models for m in metrics if m is not None), 0.95)
     caption = f"Thin lines: {100 * confidence:g} % intervals over the samples of each model alone."
     if len(models) > 1:
-        caption += " Two of them may overlap and the difference still be sure, since both models answered the same questions."
+        caption += (
+            " Two of them may overlap and the difference still be sure, since both models answered the same questions."
+        )
     columns = [Column(title="Entry"), *(Column(title=label, numeric=True) for label, _, _ in models)]
     rows = [[name, *(_metric_cell(metrics[i]) for _, _, metrics in models)] for i, name in enumerate(names)]
     return Chart(title=title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
 
 
-def subject_dots(names: Sequence[str], models: Sequence[tuple[str, str, Sequence[Metric | None]]], *, title: str) -> Chart:
+def subject_dots(
+    names: Sequence[str], models: Sequence[tuple[str, str, Sequence[Metric | None]]], *, title: str
+) -> Chart:
     """Scores on the subjects of a group, a line a subject and a dot a model, with intervals; sorted by the first model.
 
     Args:
@@ -602,7 +683,8 @@ def subject_dots(names: Sequence[str], models: Sequence[tuple[str, str, Sequence
                     "width": 0,
                 },
                 "hovertemplate": [
-                    f"{plain(names[order[place]])}<br>{plain(label)}: {metric_text(m)} {metric_interval(m)}, n {m.n:,}<extra></extra>"
+                    f"{plain(names[order[place]])}<br>{plain(label)}: {metric_text(m)} {metric_interval(m)}, n "
+                    f"{m.n:,}<extra></extra>"
                     for place, m in held
                 ],
             }
@@ -620,7 +702,11 @@ def subject_dots(names: Sequence[str], models: Sequence[tuple[str, str, Sequence
             margin={"l": 12, "r": 14, "t": 34 if len(models) > 1 else 12, "b": 12},
         ),
     }
-    columns = [Column(title="Subject"), *(Column(title=label, numeric=True) for label, _, _ in models), Column(title="n", numeric=True)]
+    columns = [
+        Column(title="Subject"),
+        *(Column(title=label, numeric=True) for label, _, _ in models),
+        Column(title="n", numeric=True),
+    ]
     rows = []
     for i in order:
         held_here = [metrics[i] for _, _, metrics in models]
@@ -665,7 +751,14 @@ def stage_heat(matrix: StageMatrix) -> Chart:
 
     height = 96 + 44 * len(matrix.stages)
     outline = [
-        {"type": "rect", "x0": i - 0.5, "x1": i + 0.5, "y0": i + 0.5, "y1": i + 1.5, "line": {"color": "var(--second)", "width": 2.5}}
+        {
+            "type": "rect",
+            "x0": i - 0.5,
+            "x1": i + 0.5,
+            "y0": i + 0.5,
+            "y1": i + 1.5,
+            "line": {"color": "var(--second)", "width": 2.5},
+        }
         for i in range(len(matrix.tasks))
     ]
     figure = {
@@ -704,7 +797,10 @@ def stage_heat(matrix: StageMatrix) -> Chart:
     rows = [[stage, *(text(v) or "n/a" for v in line)] for stage, line in zip(matrix.stages, scores, strict=True)]
     unit = f"{matrix.unit}, %" if share and matrix.unit else "%" if share else matrix.unit or "score"
     caption = (
-        f"Each row: the model after one stage ({unit}; higher is better). Outlined: the task that this stage trained. Down a column: what became"
+        f"Each row: the model after one stage ({unit}; higher is better). Outlined: the task that this stage trained. "
+        f"Down a column: what became"
         " of it."
     )
-    return Chart(title="Every task after every stage", figure=figure, caption=caption, columns=columns, rows=rows, height=height)
+    return Chart(
+        title="Every task after every stage", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+    )

@@ -1,8 +1,8 @@
 """One page on what `holdfast evaluate` measured: one model, or several side by side.
 
-The table has an entry a line and a model a column, each with the metric that leads, its interval, n and the number of examples shown. Intervals
-are those of each model alone; whether two models differ is said by the paired comparisons with the first model, which are given. Entries that are
-not there yet, and files that cannot be read, are said.
+The table has an entry a line and a model a column, each with the metric that leads, its interval, n and the number of
+examples shown. Intervals are those of each model alone; whether two models differ is said by the paired comparisons
+with the first model, which are given. Entries that are not there yet, and files that cannot be read, are said.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.reports.calibration import confidences
 from holdfast.reports.comparison_report import (
     CURVE_ENTRIES,
@@ -39,7 +41,6 @@ from holdfast.reports.evaluation_charts import (
 from holdfast.reports.figures import count, duration, flatten, group_rank, group_title, hardware_text, plural, row
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
-from holdfast.results import Comparison, Evaluation, EvaluationFolder, EvaluationRecord, Metric
 
 STATUS_TONE = {"finished": "good", "failed": "bad", "interrupted": "warn"}
 
@@ -70,11 +71,17 @@ def write_evaluation_report(
     """
     if len(folders) != len(record.models):
         raise ConfigError(
-            f"Expected a folder for each of {plural(len(record.models), 'model')}, got {len(folders)}. Give them in the record's order."
+            f"Expected a folder for each of {plural(len(record.models), 'model')}, got {len(folders)}. Give them in "
+            f"the record's order."
         )
-    models = [Measured(folder, str(m.get("label") or m.get("name") or folder.path.name)) for folder, m in zip(folders, record.models, strict=True)]
+    models = [
+        Measured(folder, str(m.get("label") or m.get("name") or folder.path.name))
+        for folder, m in zip(folders, record.models, strict=True)
+    ]
     entries = _entries(record, models)
-    rows = {(m.label, key): m.rows(e) for m in models for key, e in _with_curves(m)}  # read first, so that what is unreadable is said on top
+    rows = {
+        (m.label, key): m.rows(e) for m in models for key, e in _with_curves(m)
+    }  # read first, so that what is unreadable is said on top
     page = Page(f"{', '.join(m.label for m in models) or 'no model'}: holdfast evaluation")
     _head(page, record, models, entries)
     _scores(page, record, models, entries)
@@ -89,9 +96,14 @@ def write_evaluation_report(
 
 
 def _entries(record: EvaluationRecord, models: Sequence[Measured]) -> list[Key]:
-    """Every entry that was asked for or found: in the plan's order, what no plan names after it, averages last in their suite."""
+    """Every entry that was asked for or found: in the plan's order, what no plan names after it, averages last in their
+    suite."""
     planned = record.plan.get("entries")
-    keys = [(str(e["suite"]), str(e["name"])) for e in planned or () if isinstance(e, Mapping) and "suite" in e and "name" in e]
+    keys = [
+        (str(e["suite"]), str(e["name"]))
+        for e in planned or ()
+        if isinstance(e, Mapping) and "suite" in e and "name" in e
+    ]
     keys += [key for m in models for key in m.evaluations]
     known = list(dict.fromkeys(keys))
     suites = list(dict.fromkeys(suite for suite, _ in known))
@@ -102,7 +114,11 @@ def _entries(record: EvaluationRecord, models: Sequence[Measured]) -> list[Key]:
 
 def _with_curves(model: Measured) -> list[tuple[Key, Evaluation]]:
     """Entries whose rows the page draws: answers, classes and choices, and groups of several subtasks."""
-    return [(key, e) for key, e in model.evaluations.items() if e.kind in _CONFIDENT or (e.kind == "task" and e.settings.get("subtasks"))]
+    return [
+        (key, e)
+        for key, e in model.evaluations.items()
+        if e.kind in _CONFIDENT or (e.kind == "task" and e.settings.get("subtasks"))
+    ]
 
 
 def _lead(models: Sequence[Measured], key: Key) -> str:
@@ -127,11 +143,17 @@ def _shots(evaluation: Evaluation) -> str:
 
 
 def _head(page: Page, record: EvaluationRecord, models: Sequence[Measured], entries: Sequence[Key]) -> None:
-    missing = [f"{m.label}: {suite}/{name}" for m in models for suite, name in entries if (suite, name) not in m.evaluations]
+    missing = [
+        f"{m.label}: {suite}/{name}" for m in models for suite, name in entries if (suite, name) not in m.evaluations
+    ]
     done = sum(len(m.evaluations) for m in models)
     title = " · ".join(m.label for m in models) if len(models) <= 3 else f"{len(models)} models"
     lead = f"{plural(len(models), 'model')} on {_entries_text(len(entries))}"
-    lead += "." if not missing else f"; {len(missing):,} of {len(entries) * len(models):,} evaluations are not there{_why(record.status)}."
+    lead += (
+        "."
+        if not missing
+        else f"; {len(missing):,} of {len(entries) * len(models):,} evaluations are not there{_why(record.status)}."
+    )
     seconds = sum(e.seconds for m in models for e in m.evaluations.values())
     details = [", ".join(record.suites), f"{duration(seconds)} of evaluation" if seconds else "", record.created]
     page.add(
@@ -144,9 +166,19 @@ def _head(page: Page, record: EvaluationRecord, models: Sequence[Measured], entr
         )
     )
     if record.status == "failed":
-        page.add(banner(tag("strong", "The evaluation failed. What was finished before is shown; the same command continues."), "bad"))
+        page.add(
+            banner(
+                tag("strong", "The evaluation failed. What was finished before is shown; the same command continues."),
+                "bad",
+            )
+        )
     elif record.status == "interrupted":
-        page.add(banner(tag("strong", "The evaluation was interrupted. The same command continues with what is missing."), "warn"))
+        page.add(
+            banner(
+                tag("strong", "The evaluation was interrupted. The same command continues with what is missing."),
+                "warn",
+            )
+        )
     elif record.status == "running":
         page.add(banner("The evaluation had not ended when this page was written."))
     problems = [p for m in models for p in m.problems]
@@ -174,7 +206,9 @@ def _why(status: str) -> str:
 
 def _tiles(models: Sequence[Measured], entries: Sequence[Key]) -> list[tuple[str, str, str, str]]:
     """Averages, then the first entries; of the best model where there are several."""
-    averages = [key for key in entries if any(m.evaluations[key].kind == "average" for m in models if key in m.evaluations)]
+    averages = [
+        key for key in entries if any(m.evaluations[key].kind == "average" for m in models if key in m.evaluations)
+    ]
     found = []
     for key in [*averages, *(k for k in entries if k not in averages)][:4]:
         name = _lead(models, key)
@@ -196,12 +230,24 @@ def _scores(page: Page, record: EvaluationRecord, models: Sequence[Measured], en
     for suite in dict.fromkeys(s for s, _ in entries):
         cells, classes = [], []
         for key in (k for k in entries if k[0] == suite):
-            cells.append([_entry_cell(models, key), *(_score_cell(m, key, _lead(models, key), record.status) for m in models)])
+            cells.append(
+                [_entry_cell(models, key), *(_score_cell(m, key, _lead(models, key), record.status) for m in models)]
+            )
             classes.append("")
-        panels.append(tag("div", tag("h3", group_title(suite)), table(columns, cells, cards=True, classes=classes), cls="panel dense scores"))
+        panels.append(
+            tag(
+                "div",
+                tag("h3", group_title(suite)),
+                table(columns, cells, cards=True, classes=classes),
+                cls="panel dense scores",
+            )
+        )
     others = _other_metrics(models, entries)
     panels += [others] if others is not None else []
-    note = "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” where a figure is no mean over samples."
+    note = (
+        "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” where a "
+        "figure is no mean over samples."
+    )
     page.section("Scores", tag("div", tag("div", *panels, cls="panels"), tag("p", note, cls="note"), cls="stacked"))
 
 
@@ -212,7 +258,9 @@ def _entry_cell(models: Sequence[Measured], key: Key) -> Html:
     first, name = held[0], _lead(models, key)
     counts = {e.metrics[name].n for e in held if name in e.metrics}
     words = [name, first.metrics[name].unit if first.metrics[name].unit != name.split(",")[0] else "", _shots(first)]
-    words.append("mean of " + plural(len(first.settings.get("members") or ()), "figure") if first.kind == "average" else "")
+    words.append(
+        "mean of " + plural(len(first.settings.get("members") or ()), "figure") if first.kind == "average" else ""
+    )
     words.append(f"n {next(iter(counts)):,}" if len(counts) == 1 and first.kind != "average" else "")
     words.append("" if first.metrics[name].higher_is_better else "lower is better")
     return join(key[1], tag("span", ", ".join(w for w in words if w), cls="sub"))
@@ -240,9 +288,12 @@ def _score_charts(page: Page, models: Sequence[Measured], entries: Sequence[Key]
             continue
         names = [name if [n for _, n in keys].count(name) == 1 else f"{suite}/{name}" for suite, name in keys]
         drawn = [
-            (m.label, "accent" if len(models) == 1 else colour_of(i), [_metric(m, k, _lead(models, k)) for k in keys]) for i, m in enumerate(models)
+            (m.label, "accent" if len(models) == 1 else colour_of(i), [_metric(m, k, _lead(models, k)) for k in keys])
+            for i, m in enumerate(models)
         ]
-        chart = score_bars(names, drawn, title="Shares of right answers" if unit == "accuracy" else f"In {unit}", unit=unit)
+        chart = score_bars(
+            names, drawn, title="Shares of right answers" if unit == "accuracy" else f"In {unit}", unit=unit
+        )
         if chart is not None:
             charts.append(chart)
     return [page.chart(c) for c in charts]
@@ -253,15 +304,24 @@ def _other_metrics(models: Sequence[Measured], entries: Sequence[Key]) -> Html |
     cells = []
     for key in entries:
         lead = _lead(models, key)
-        for name in dict.fromkeys(n for m in models if key in m.evaluations for n in m.evaluations[key].metrics if n != lead):
+        for name in dict.fromkeys(
+            n for m in models if key in m.evaluations for n in m.evaluations[key].metrics if n != lead
+        ):
             held = [_metric(m, key, name) for m in models]
             unit = next(m.unit for m in held if m is not None)
-            shown = ["" if m is None else tag("span", metric_text(m), tag("span", metric_interval(m), cls="sub")) for m in held]
+            shown = [
+                "" if m is None else tag("span", metric_text(m), tag("span", metric_interval(m), cls="sub"))
+                for m in held
+            ]
             cells.append([join(f"{key[0]}/{key[1]}", tag("span", f"{name}, {unit}", cls="sub")), *shown])
     if not cells:
         return None
     columns = [Column(title="Entry"), *(Column(title=m.label, numeric=True) for m in models)]
-    return tag("div", fold(f"Other metrics ({len(cells):,})", tag("div", table(columns, cells, cards=True), cls="dense")), cls="whole")
+    return tag(
+        "div",
+        fold(f"Other metrics ({len(cells):,})", tag("div", table(columns, cells, cards=True), cls="dense")),
+        cls="whole",
+    )
 
 
 def _comparisons(page: Page, models: Sequence[Measured], comparisons: Mapping[str, Sequence[Comparison]]) -> None:
@@ -277,7 +337,9 @@ def _comparisons(page: Page, models: Sequence[Measured], comparisons: Mapping[st
         shown += rows
         primary = [r for r in rows if r.raw.primary] or rows
         panels = gains_panels(page, primary)
-        table_of_all = tag("div", fold(f"Figures ({len(rows):,})", tag("div", measures_table(rows), cls="dense compared")), cls="whole")
+        table_of_all = tag(
+            "div", fold(f"Figures ({len(rows):,})", tag("div", measures_table(rows), cls="dense compared")), cls="whole"
+        )
         parts += [
             tag("h3", f"{first} → {label}"),
             tag("p", comparison_verdict((first, label), primary)),
@@ -286,8 +348,13 @@ def _comparisons(page: Page, models: Sequence[Measured], comparisons: Mapping[st
     page.section(f"Compared with {first}", tag("div", *parts, difference_note(shown), cls="stacked"))
 
 
-def _subjects(page: Page, models: Sequence[Measured], entries: Sequence[Key], rows: Mapping[tuple[str, Key], list[dict[str, Any]] | None]) -> None:
-    from holdfast.evaluation.estimates import estimate, figure_for
+def _subjects(
+    page: Page,
+    models: Sequence[Measured],
+    entries: Sequence[Key],
+    rows: Mapping[tuple[str, Key], list[dict[str, Any]] | None],
+) -> None:
+    from holdfast.statistics.estimates import estimate, figure_for
 
     panels = []
     for key in entries:
@@ -302,7 +369,11 @@ def _subjects(page: Page, models: Sequence[Measured], entries: Sequence[Key], ro
             lead = _metric(m, key, name)
             for task in tasks:
                 alone = [r for r in found if r.get("task") == task]
-                figure = figure_for(name, alone, higher_is_better=lead.higher_is_better, unit=lead.unit) if lead is not None else None
+                figure = (
+                    figure_for(name, alone, higher_is_better=lead.higher_is_better, unit=lead.unit)
+                    if lead is not None
+                    else None
+                )
                 if figure is None or lead is None:
                     scores.append(None)
                     continue
@@ -323,7 +394,12 @@ def _subjects(page: Page, models: Sequence[Measured], entries: Sequence[Key], ro
         page.section("Subjects", tag("div", *panels, cls="panels"))
 
 
-def _answers(page: Page, models: Sequence[Measured], entries: Sequence[Key], rows: Mapping[tuple[str, Key], list[dict[str, Any]] | None]) -> None:
+def _answers(
+    page: Page,
+    models: Sequence[Measured],
+    entries: Sequence[Key],
+    rows: Mapping[tuple[str, Key], list[dict[str, Any]] | None],
+) -> None:
     panels: list[Html] = []
     cells = []
     drawn = 0
@@ -338,10 +414,18 @@ def _answers(page: Page, models: Sequence[Measured], entries: Sequence[Key], row
         for label, _, found in held:
             side = confidences(found)
             if side is not None:
-                level = next(m for m in models if m.label == label).evaluations[key].metrics[_lead(models, key)].confidence
+                level = (
+                    next(m for m in models if m.label == label).evaluations[key].metrics[_lead(models, key)].confidence
+                )
                 sure, right = (100 * sum(v) / len(v) for v in side)
                 cells.append(
-                    [join(key[1], tag("span", label, cls="sub")), ece_cell(side, level), f"{sure:.1f} %", f"{right:.1f} %", f"{len(found):,}"]
+                    [
+                        join(key[1], tag("span", label, cls="sub")),
+                        ece_cell(side, level),
+                        f"{sure:.1f} %",
+                        f"{right:.1f} %",
+                        f"{len(found):,}",
+                    ]
                 )
         drawn += 1
         if drawn <= CURVE_ENTRIES:
@@ -350,11 +434,21 @@ def _answers(page: Page, models: Sequence[Measured], entries: Sequence[Key], row
     if not panels:
         return
     columns = [Column(title="Entry"), *(Column(title=t, numeric=True) for t in ("ECE", "Confidence", "Right", "n"))]
-    measures = tag("div", tag("div", table(columns, cells, cards=True), cls="panel dense") if cells else None, *panels, cls="panels")
+    measures = tag(
+        "div",
+        tag("div", table(columns, cells, cards=True), cls="panel dense") if cells else None,
+        *panels,
+        cls="panels",
+    )
     left_out = f" Curves are drawn for the first {CURVE_ENTRIES} of {drawn} entries." if drawn > CURVE_ENTRIES else ""
     page.section(
         "Confidence and entropy",
-        tag("div", measures, tag("p", ECE_NOTE.replace(", paired for the change", "", 1) + left_out, cls="note"), cls="stacked"),
+        tag(
+            "div",
+            measures,
+            tag("p", ECE_NOTE.replace(", paired for the change", "", 1) + left_out, cls="note"),
+            cls="stacked",
+        ),
     )
 
 
@@ -381,7 +475,9 @@ def _small_print(page: Page, record: EvaluationRecord, models: Sequence[Measured
         for (suite, name), e in m.evaluations.items():
             settings.setdefault(f"{suite}/{name}", settings_text(e.settings))
     plan = flatten({k: v for k, v in record.plan.items() if k != "entries"})
-    hardware = [(k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()]
+    hardware = [
+        (k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()
+    ]
     when = facts(
         [
             ("Started", record.created or "not recorded"),
@@ -391,14 +487,23 @@ def _small_print(page: Page, record: EvaluationRecord, models: Sequence[Measured
     )
     page.section(
         "What was run",
-        tag("div", tag("div", table(columns, cells, cards=True), cls="panel dense") if cells else None, tag("div", when, cls="card"), cls="stacked"),
+        tag(
+            "div",
+            tag("div", table(columns, cells, cards=True), cls="panel dense") if cells else None,
+            tag("div", when, cls="card"),
+            cls="stacked",
+        ),
         fold(f"Settings ({plural(len(plan), 'key')})", facts(plan)) if plan else None,
         fold(f"Settings of the entries ({len(settings):,})", facts(list(settings.items()))) if settings else None,
         fold("Versions", facts(list(record.versions.items()))) if record.versions else None,
         fold("Hardware", facts(hardware)) if hardware else None,
     )
     page.add(
-        tag("footer", f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the evaluation. This page needs no network.")
+        tag(
+            "footer",
+            f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the evaluation. This page "
+            f"needs no network.",
+        )
     )
 
 

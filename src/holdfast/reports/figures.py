@@ -1,14 +1,17 @@
 """The figures that page, terminal and model card share: formatted once here, so that they cannot disagree.
 
-Everything is derived from what lies on disk in a run folder (`holdfast.results`); nothing is measured, and torch is never imported.
+Everything is derived from what lies on disk in a run folder (`holdfast.results`); nothing is measured, and torch is
+never imported.
 
-Number of decimals: the paired interval of a difference decides. With half-width h, `1 - floor(log10(h))` decimals show two significant digits
-of it (never fewer than 3 nor more than 6), and before, after and difference carry the same number, so that a reader can subtract.
+Number of decimals: the paired interval of a difference decides. With half-width h, `1 - floor(log10(h))` decimals show
+two significant digits of it (never fewer than 3 nor more than 6), and before, after and difference carry the same
+number, so that a reader can subtract.
 
-A *gain* is a difference with its sign turned so that more is better; a *relative* gain is `100 · gain / |before|` in percent, which is
-what puts nats, accuracies and bits on one axis. It does not exist where `before` is 0.
+A *gain* is a difference with its sign turned so that more is better; a *relative* gain is `100 · gain / |before|` in
+percent, which is what puts nats, accuracies and bits on one axis. It does not exist where `before` is 0.
 
-What this module does not do: tests, bootstraps and verdicts of single measures are made by `holdfast.evaluation` and lie in the records.
+What this module does not do: tests, bootstraps and verdicts of single measures are made by `holdfast.evaluation` and
+lie in the records.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.results import Comparison, Evaluation, LayerDistance, Metric, RunFolder, RunRecord
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 
 NOT_MEASURED = "not measured"
 MINUS = "\u2212"
@@ -30,7 +35,8 @@ GROUPS = ("target", "source")
 
 
 def number(value: float | None, decimals: int = 4, *, sign: bool = False) -> str:
-    """`value` with `decimals` decimals and a typographic minus; `sign` shows a plus too. None and NaN read "n/a", infinities "∞"."""
+    """`value` with `decimals` decimals and a typographic minus; `sign` shows a plus too. None and NaN read "n/a",
+    infinities "∞"."""
     if value is None or math.isnan(value):
         return "n/a"
     if math.isinf(value):
@@ -116,7 +122,8 @@ def ascii_only(text: str) -> str:
 
 
 def decimals_for(interval: tuple[float, float] | None) -> int:
-    """Decimals that show two significant digits of the interval's half-width; between 3 and 6, and 4 where there is no interval."""
+    """Decimals that show two significant digits of the interval's half-width; between 3 and 6, and 4 where there is no
+    interval."""
     if interval is None or not all(math.isfinite(v) for v in interval):
         return 4
     half = abs(interval[1] - interval[0]) / 2
@@ -185,7 +192,11 @@ def row(c: Comparison) -> Row:
     """Formats one comparison."""
     digits = decimals_for(c.interval)
     before = abs(c.before)
-    flips = "" if c.flips_lost is None and c.flips_gained is None else f"{c.flips_lost or 0:,} lost, {c.flips_gained or 0:,} gained"
+    flips = (
+        ""
+        if c.flips_lost is None and c.flips_gained is None
+        else f"{c.flips_lost or 0:,} lost, {c.flips_gained or 0:,} gained"
+    )
     return Row(
         raw=c,
         group=group_title(c.suite),
@@ -223,10 +234,17 @@ def verdict_sentence(record: RunRecord, comparisons: Sequence[Comparison]) -> st
     """The run in one sentence of plain words, from its status and its primary comparisons."""
     primary = [c for c in comparisons if c.primary] or list(comparisons)
     if not primary:
-        what = {"running": "The run has not finished", "interrupted": "The run was interrupted", "failed": "The run failed"}.get(record.status)
+        what = {
+            "running": "The run has not finished",
+            "interrupted": "The run was interrupted",
+            "failed": "The run failed",
+        }.get(record.status)
         if what:
             return f"{what} (stage: {record.stage}), so there is no comparison with the starting model yet."
-        return "Training finished, but start and result were not compared, so what was learnt and what was lost is not known."
+        return (
+            "Training finished, but start and result were not compared, so what was learnt and what was lost is "
+            "not known."
+        )
     parts = []
     for suite in sorted({c.suite for c in primary}, key=group_rank):
         verdicts = [c.verdict for c in primary if c.suite == suite]
@@ -234,13 +252,17 @@ def verdict_sentence(record: RunRecord, comparisons: Sequence[Comparison]) -> st
         title = group_title(suite)
         if suite == "target":
             if gained:
-                parts.append(f"Target improved on {gained} of {n} measures" + (f" and got worse on {lost}" if lost else ""))
+                parts.append(
+                    f"Target improved on {gained} of {n} measures" + (f" and got worse on {lost}" if lost else "")
+                )
             elif lost:
                 parts.append(f"Target got worse on {lost} of {n} measures")
             else:
                 parts.append(f"Target did not change beyond noise on {plural(n, 'measure')}")
             continue
-        tally = [f"{k} {word}" for k, word in ((lost, "lost"), (gained, "gained"), (n - lost - gained, "within noise")) if k]
+        tally = [
+            f"{k} {word}" for k, word in ((lost, "lost"), (gained, "gained"), (n - lost - gained, "within noise")) if k
+        ]
         shown = title if not parts or suite not in GROUPS else title.lower()
         parts.append(f"{shown}: {', '.join(tally)}")
     return "; ".join(parts) + "."
@@ -272,12 +294,18 @@ def method_name(method: Mapping[str, Any]) -> str:
 
 
 def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
-    """`label annealing (weight 1, temperature 1) + replay of source data (fraction 0.05)`; "direct fine-tuning" for none."""
+    """`label annealing (weight 1, temperature 1) + replay of source data (fraction 0.05)`; "direct fine-tuning" for
+    none."""
     texts = []
     for method in retention:
         # Files by their last part: a page is shown to others, and whose folder it was says nothing.
-        shown = {k: v.rstrip("/").rsplit("/", 1)[-1] if isinstance(v, str) and v.startswith(("/", ".", "~")) else v for k, v in method.items()}
-        parameters = ", ".join(f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if k != "method" and v not in (None, ""))
+        shown = {
+            k: v.rstrip("/").rsplit("/", 1)[-1] if isinstance(v, str) and v.startswith(("/", ".", "~")) else v
+            for k, v in method.items()
+        }
+        parameters = ", ".join(
+            f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if k != "method" and v not in (None, "")
+        )
         texts.append(method_name(method) + (f" ({parameters})" if parameters else ""))
     return " + ".join(texts) or DIRECT
 
@@ -360,7 +388,10 @@ def read_run(folder: RunFolder) -> RunFigures:
         DataError: there is no `run.json`, or it cannot be read, so there is no run to report on.
     """
     if not folder.exists():
-        raise DataError(f"Expected the folder of a run at {folder.path}, but it has no run.json. Give the output folder of a holdfast run.")
+        raise DataError(
+            f"Expected the folder of a run at {folder.path}, but it has no run.json. Give the output folder of a "
+            f"holdfast run."
+        )
     record = folder.read()
     problems: list[str] = []
     metrics: list[dict[str, Any]] = _or_problem(folder.metrics, [], problems, "metrics.jsonl")
@@ -394,7 +425,9 @@ def _levels(folder: RunFolder, compared: set[tuple[str, str]], problems: list[st
     levels: list[Level] = []
     for which in ("start", "result"):
         for path in sorted((folder.evaluations / which).glob("*.json")):
-            evaluation: Evaluation | None = _or_problem(lambda p=path: read_evaluation(p), None, problems, f"evaluations/{which}/{path.name}")
+            evaluation: Evaluation | None = _or_problem(
+                lambda p=path: read_evaluation(p), None, problems, f"evaluations/{which}/{path.name}"
+            )
             if evaluation is None or (evaluation.suite, evaluation.name) in compared:
                 continue
             levels += [level(which, evaluation, key, metric) for key, metric in evaluation.metrics.items()]
@@ -403,7 +436,7 @@ def _levels(folder: RunFolder, compared: set[tuple[str, str]], problems: list[st
 
 def read_evaluation(path: Any) -> Evaluation:
     """One evaluation file."""
-    from holdfast.results import read_json
+    from holdfast.support.files import read_json
 
     return Evaluation.from_json(read_json(path))
 
@@ -423,7 +456,8 @@ def level(which: str, evaluation: Evaluation, key: str, metric: Metric) -> Level
 
 
 def training_figures(record: RunRecord, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`{"steps", "tokens", "seconds", "tokens_per_second"}` from run.json, or from the log where the run did not get to write them."""
+    """`{"steps", "tokens", "seconds", "tokens_per_second"}` from run.json, or from the log where the run did not get to
+    write them."""
     found = {k: record.training.get(k) for k in ("steps", "tokens", "seconds", "tokens_per_second")}
     for key, logged in (("steps", "step"), ("tokens", "tokens"), ("seconds", "seconds")):
         if found[key] is None:
@@ -441,14 +475,23 @@ def _facts(record: RunRecord, metrics: Sequence[Mapping[str, Any]]) -> list[tupl
     if model.get("parameters"):
         size = f"{count(model['parameters'])} parameters"
         if model.get("trainable") and model["trainable"] != model["parameters"]:
-            size += f", {count(model['trainable'])} trained ({percent(100 * model['trainable'] / model['parameters'], sign=False)})"
+            size += (
+                f", {count(model['trainable'])} trained "
+                f"({percent(100 * model['trainable'] / model['parameters'], sign=False)})"
+            )
     facts.append(("Model", _joined(model.get("name"), model.get("architecture"), size) or "not recorded"))
 
     examples = plural(int(data["examples"]), "example") if data.get("examples") is not None else ""
     tokens = f"{count(data['tokens'])} tokens" if data.get("tokens") is not None else ""
     replayed = f"{plural(int(data['replay_examples']), 'replayed example')}" if data.get("replay_examples") else ""
     facts.append(
-        ("Data", _joined(data.get("name"), examples, tokens, replayed, data.get("format"), "packed" if data.get("packed") else "") or "not recorded")
+        (
+            "Data",
+            _joined(
+                data.get("name"), examples, tokens, replayed, data.get("format"), "packed" if data.get("packed") else ""
+            )
+            or "not recorded",
+        )
     )
 
     facts.append(("Method", method_text(record.retention)))
@@ -457,11 +500,21 @@ def _facts(record: RunRecord, metrics: Sequence[Mapping[str, Any]]) -> list[tupl
     speed = f"{count(trained['tokens_per_second'])} tokens/s" if trained["tokens_per_second"] else ""
     sessions = record.training.get("sessions")
     several = plural(int(sessions), "session") if isinstance(sessions, int) and sessions > 1 else ""
-    facts.append(("Training time", _joined(duration(trained["seconds"]), speed, several) if trained["seconds"] is not None else "not recorded"))
+    facts.append(
+        (
+            "Training time",
+            _joined(duration(trained["seconds"]), speed, several) if trained["seconds"] is not None else "not recorded",
+        )
+    )
     facts.append(("Seed", str(record.seed)))
     facts.append(("Hardware", hardware_text(record.hardware) or "not recorded"))
     if record.parents:
-        facts.append(("Derived from", "; ".join(_joined(p.get("name"), p.get("role"), str(p.get("hash", ""))[:12]) for p in record.parents)))
+        facts.append(
+            (
+                "Derived from",
+                "; ".join(_joined(p.get("name"), p.get("role"), str(p.get("hash", ""))[:12]) for p in record.parents),
+            )
+        )
     facts.append(("Started", record.created or "not recorded"))
     facts.append(("Finished", record.finished or f"no ({record.status})"))
     return facts
@@ -476,12 +529,16 @@ def _joined(*parts: Any) -> str:
     return " · ".join(str(p) for p in parts if p)
 
 
-def _missing(record: RunRecord, rows: Sequence[Row], levels: Sequence[Level], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def _missing(
+    record: RunRecord, rows: Sequence[Row], levels: Sequence[Level], metrics: Sequence[Mapping[str, Any]]
+) -> list[str]:
     missing = []
     if not rows and not levels:
         missing.append("No evaluation lies in this folder: what the model learnt and lost was not measured.")
     elif not rows:
-        missing.append("Only one of the two models was evaluated, or the two were not compared; the figures below stand alone.")
+        missing.append(
+            "Only one of the two models was evaluated, or the two were not compared; the figures below stand alone."
+        )
     for suite, purpose in (("target", "what was to be learnt"), ("source", "what was to be kept")):
         if rows and not any(r.raw.suite == suite for r in rows):
             missing.append(f"No {suite} measure was compared, so this report cannot say anything about {purpose}.")

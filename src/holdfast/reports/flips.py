@@ -1,10 +1,13 @@
-"""What changed sample by sample: questions that were right before and wrong after, the reverse, and the documents that moved most.
+"""What changed sample by sample: questions that were right before and wrong after, the reverse, and the documents that
+moved most.
 
-A figure says how much was lost; these say what. A question is *lost* where the metric was 1 before and is 0 after, and *gained* the other way
-round. Rows of the two models are joined as `holdfast.evaluation.compare` joins them, on the document's hash.
+A figure says how much was lost; these say what. A question is *lost* where the metric was 1 before and is 0 after, and
+*gained* the other way round. Rows of the two models are joined as `holdfast.evaluation.compare.samples` joins them, on
+the document's hash.
 
-A page holds `MOST_FLIPS` questions at most, spread evenly over the entries and over each entry's questions (the first ones of MMLU would all be
-algebra); where the rest lies is said. Long texts are folded, and the middle of very long ones is left out, because answers end texts.
+A page holds `MOST_FLIPS` questions at most, spread evenly over the entries and over each entry's questions (the first
+ones of MMLU would all be algebra); where the rest lies is said. Long texts are folded, and the middle of very long ones
+is left out, because answers end texts.
 
 What it does not do: say why an answer changed.
 """
@@ -18,10 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
+from holdfast.records.evaluation import Evaluation
 from holdfast.reports.charts import shorten
 from holdfast.reports.figures import number, plural
 from holdfast.reports.markup import Column, Html, join, table, tag
-from holdfast.results import Evaluation
 
 MOST_FLIPS = 300
 """Questions that one page shows."""
@@ -50,7 +53,7 @@ class Flip:
     lost: bool
     """Right before and wrong after; False is the reverse."""
     before: Mapping[str, Any]
-    """The row of the first model (`holdfast.results.Evaluation` lists its forms)."""
+    """The row of the first model (`holdfast.records.evaluation.Evaluation` lists its forms)."""
     after: Mapping[str, Any]
     metric: str
 
@@ -76,12 +79,15 @@ def joined(before: Rows, after: Rows, *, what: str) -> tuple[list[Mapping[str, A
     Raises:
         DataError: the two did not answer the same samples with the same prompts, or rows have no `doc`.
     """
-    from holdfast.evaluation.compare import join as join_rows
+    from holdfast.evaluation.compare.samples import join as join_rows
 
     try:
         return join_rows(before, after, what=what)
     except KeyError as error:
-        raise DataError(f"{what}: expected rows with {error}, which samples are joined on. Delete the evaluation to have it made again.") from None
+        raise DataError(
+            f"{what}: expected rows with {error}, which samples are joined on. Delete the evaluation to have it made "
+            f"again."
+        ) from None
 
 
 def flips_of(entry: str, file: str, metric: str, before: Rows, after: Rows) -> Flips:
@@ -103,7 +109,8 @@ def flips_of(entry: str, file: str, metric: str, before: Rows, after: Rows) -> F
 
 
 def chosen(groups: Sequence[Flips], most: int = MOST_FLIPS) -> list[list[Flip]]:
-    """Which flips the page shows of each group, lost and gained in turn: both get equal room, so do entries; what one does not need others have."""
+    """Which flips the page shows of each group, lost and gained in turn: both get equal room, so do entries; what one
+    does not need others have."""
     room = fair_shares([len(g.found) for g in groups], most)
     shown = []
     for group, places in zip(groups, room, strict=True):
@@ -115,7 +122,8 @@ def chosen(groups: Sequence[Flips], most: int = MOST_FLIPS) -> list[list[Flip]]:
 
 
 def fair_shares(wanted: Sequence[int], most: int) -> list[int]:
-    """How `most` places are divided: nobody gets more than wanted, and nobody less than another unless it wants less (by one at most)."""
+    """How `most` places are divided: nobody gets more than wanted, and nobody less than another unless it wants less
+    (by one at most)."""
     shares = [0] * len(wanted)
     open_places = [i for i, w in enumerate(wanted) if w]
     while open_places and most > 0:
@@ -137,7 +145,8 @@ def spread(items: Sequence[Any], n: int) -> list[Any]:
 
 
 def flips_panel(groups: Sequence[Flips], most: int = MOST_FLIPS) -> Html | None:
-    """The questions as cards; page.js adds the box that filters them and the lost / gained switch. None where nothing flipped."""
+    """The questions as cards; page.js adds the box that filters them and the lost / gained switch. None where nothing
+    flipped."""
     groups = [g for g in groups if g.found]
     if not groups:
         return None
@@ -145,14 +154,17 @@ def flips_panel(groups: Sequence[Flips], most: int = MOST_FLIPS) -> Html | None:
     # Entries in turn: the first questions that a reader sees are not all of one kind.
     cards = [_card(flip) for turn in itertools.zip_longest(*shown) for flip in turn if flip is not None]
     left_out = [
-        f"{g.entry}: {len(g.found) - len(picked):,} more in {g.file}" for g, picked in zip(groups, shown, strict=True) if len(picked) < len(g.found)
+        f"{g.entry}: {len(g.found) - len(picked):,} more in {g.file}"
+        for g, picked in zip(groups, shown, strict=True)
+        if len(picked) < len(g.found)
     ]
     total = sum(len(g.found) for g in groups)
     note = None
     if left_out:
         note = tag(
             "p",
-            f"{len(cards):,} of {plural(total, 'question')} are in this page, evenly picked. {'; '.join(left_out)}; of both models, joined on “doc”.",
+            f"{len(cards):,} of {plural(total, 'question')} are in this page, evenly picked. {'; '.join(left_out)}; "
+            f"of both models, joined on “doc”.",
             cls="note",
         )
     return join(tag("div", tag("ol", *cards, cls="questions"), cls="panel flips"), note)
@@ -171,7 +183,11 @@ def _card(flip: Flip) -> Html:
         cls="head",
     )
     question = row.get("question")
-    said = _long(str(question), cls="question") if question not in (None, "") else tag("p", "The question was not recorded.", cls="note")
+    said = (
+        _long(str(question), cls="question")
+        if question not in (None, "")
+        else tag("p", "The question was not recorded.", cls="note")
+    )
     return tag("li", head, said, _answers(flip), cls="flip", data_change="lost" if flip.lost else "gained")
 
 
@@ -205,7 +221,10 @@ def _options(flip: Flip) -> Html:
         letter = chr(ord("A") + place) if place < 26 else str(place + 1)
         marks = [
             tag("span", name, cls=f"mark {name}")
-            for name, on in (("gold", place in right), *zip(("before", "after"), (a == place for a in answers), strict=True))
+            for name, on in (
+                ("gold", place in right),
+                *zip(("before", "after"), (a == place for a in answers), strict=True),
+            )
             if on
         ]
         chances = [_chance(row, place) for row in (before, after)]
@@ -224,7 +243,8 @@ def _options(flip: Flip) -> Html:
 
 
 def answer_of(row: Mapping[str, Any], metric: str) -> int | None:
-    """Which option a row's answer is under `metric`: `acc_norm` and `acc_bytes` divide log-likelihoods by the options' lengths first."""
+    """Which option a row's answer is under `metric`: `acc_norm` and `acc_bytes` divide log-likelihoods by the options'
+    lengths first."""
     kind = metric.split(",")[0]
     choices, scores = row.get("choices"), row.get("loglikelihoods")
     if kind in ("acc_norm", "acc_bytes") and choices and scores and len(choices) == len(scores):
@@ -232,7 +252,11 @@ def answer_of(row: Mapping[str, Any], metric: str) -> int | None:
         values = [float(s) / max(1, n) for s, n in zip(scores, lengths, strict=True)]
         return max(range(len(values)), key=values.__getitem__)
     answer = row.get("answer")
-    return int(answer) if isinstance(answer, (int, float)) and not isinstance(answer, bool) and math.isfinite(answer) else None
+    return (
+        int(answer)
+        if isinstance(answer, (int, float)) and not isinstance(answer, bool) and math.isfinite(answer)
+        else None
+    )
 
 
 def _chance(row: Mapping[str, Any], place: int) -> str:
@@ -257,7 +281,11 @@ def _gold(gold: Any) -> Html | None:
 
 def _sides(before: Sequence[str], after: Sequence[str], cls: str | None = None) -> Html:
     columns = [
-        tag("div", tag("span", name, cls=f"mark {name}"), *(_long(t, cls) for t in texts) if any(texts) else [tag("p", "No output.", cls="note")])
+        tag(
+            "div",
+            tag("span", name, cls=f"mark {name}"),
+            *(_long(t, cls) for t in texts) if any(texts) else [tag("p", "No output.", cls="note")],
+        )
         for name, texts in (("before", before), ("after", after))
     ]
     return tag("div", *columns, cls="sides")
@@ -270,7 +298,9 @@ def _long(text: str, cls: str | None = None) -> Html:
     if len(text) <= FOLDED_FROM:
         return tag("div", text, cls=classes)
     head = shorten(text, FOLDED_FROM - 60)
-    return tag("details", tag("summary", head), tag("div", "…" + text[len(head) - 1 :].lstrip("…")), cls=f"{classes} long")
+    return tag(
+        "details", tag("summary", head), tag("div", "…" + text[len(head) - 1 :].lstrip("…")), cls=f"{classes} long"
+    )
 
 
 def _cut(text: str) -> str:
@@ -293,13 +323,18 @@ def document_changes(before: Rows, after: Rows) -> list[float]:
 
 def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) -> Html:
     """The documents whose nats changed most, in both directions, with their place in the file of rows."""
-    moves = [(float(b["nats"]) - float(a["nats"]), place) for place, (a, b) in enumerate(zip(before, after, strict=True))]
+    moves = [
+        (float(b["nats"]) - float(a["nats"]), place) for place, (a, b) in enumerate(zip(before, after, strict=True))
+    ]
     moves = [m for m in moves if math.isfinite(m[0]) and m[0]]
     worse = sorted((m for m in moves if m[0] > 0), reverse=True)[:most]
     better = sorted(m for m in moves if m[0] < 0)[:most]
     columns = [
         Column(title="Document"),
-        *(Column(title=t, numeric=True) for t in ("Tokens", "Nats/token before", "After", "Change", "Change, nats in all")),
+        *(
+            Column(title=t, numeric=True)
+            for t in ("Tokens", "Nats/token before", "After", "Change", "Change, nats in all")
+        ),
     ]
     rows = []
     for move, place in [*worse, *better]:
@@ -322,7 +357,8 @@ def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) ->
         return tag("p", "No document changed.", cls="note")
     words = (
         f"{f'The {len(worse)} that lost most' if worse else 'No document lost'}"
-        f" and {f'the {len(better)} that gained most' if better else 'none gained'}, of {plural(len(before), 'document')}."
+        f" and {f'the {len(better)} that gained most' if better else 'none gained'}, of "
+        f"{plural(len(before), 'document')}."
         " Row: the line in the first model's file."
     )
     return tag("div", tag("p", words, cls="note above"), table(columns, rows, cards=True), cls="panel dense documents")

@@ -37,7 +37,8 @@ def join(*parts: Any) -> Html:
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
-    """One element. `cls` is the class; other underscores become hyphens; True is a bare attribute, None and False leave it out."""
+    """One element. `cls` is the class; other underscores become hyphens; True is a bare attribute, None and False leave
+    it out."""
     text = ""
     for key, value in attributes.items():
         if value is None or value is False:
@@ -59,7 +60,12 @@ class Column:
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, caption: str | None = None, cards: bool = False, classes: Sequence[str] = ()
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    *,
+    caption: str | None = None,
+    cards: bool = False,
+    classes: Sequence[str] = (),
 ) -> Html:
     """A table inside a container that scrolls by itself.
 
@@ -76,7 +82,15 @@ def table(
         out = []
         for place, (column, cell) in enumerate(zip(columns, cells, strict=True)):
             cls = " ".join(k for k, on in (("num", column.numeric), ("wide", column.wide)) if on) or None
-            out.append(tag("th" if place == 0 else "td", cell, cls=cls, data_label=column.title, scope="row" if place == 0 else None))
+            out.append(
+                tag(
+                    "th" if place == 0 else "td",
+                    cell,
+                    cls=cls,
+                    data_label=column.title,
+                    scope="row" if place == 0 else None,
+                )
+            )
         body.append(tag("tr", *out, cls=(classes[index] or None) if classes else None))
     inner = join(tag("caption", caption) if caption else None, tag("thead", head), tag("tbody", *body))
     return tag("div", tag("table", inner, cls="cards" if cards else None), cls="scroll", tabindex="0")

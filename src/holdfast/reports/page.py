@@ -1,8 +1,9 @@
 """One self-contained HTML page: opens from `file://`, offline, on a phone, on paper, in the dark.
 
-plotly.js is taken from the installed plotly package and inlined as gzip + base64 (about 2 MB instead of 5); the page decompresses it with
-`DecompressionStream` and draws the figures once it is there. A Content-Security-Policy without any origin makes the promise "no network"
-one that the browser keeps. Without scripts every figure still has its table of numbers.
+plotly.js is taken from the installed plotly package and inlined as gzip + base64 (about 2 MB instead of 5); the page
+decompresses it with `DecompressionStream` and draws the figures once it is there. A Content-Security-Policy without any
+origin makes the promise "no network" one that the browser keeps. Without scripts every figure still has its table of
+numbers.
 
 What this module knows nothing about: runs. It takes sections and charts.
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 from holdfast.reports.charts import Chart
 from holdfast.reports.markup import Html, join, table, tag
-from holdfast.results import to_jsonable, write_bytes_atomic
+from holdfast.support.files import to_jsonable, write_bytes_atomic
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:;"
@@ -43,7 +44,13 @@ def _asset(name: str) -> str:
 def _script_json(value: Any) -> Html:
     """JSON that cannot end the script element it stands in."""
     text = json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for mark, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
+    for mark, code in (
+        ("<", "\\u003c"),
+        (">", "\\u003e"),
+        ("&", "\\u0026"),
+        ("\u2028", "\\u2028"),
+        ("\u2029", "\\u2029"),
+    ):
         text = text.replace(mark, code)
     return Html(text)
 
@@ -69,7 +76,8 @@ class Page:
         self.add(tag("section", tag("h2", title), tag("p", intro, cls="intro") if intro else None, *parts, id=anchor))
 
     def chart(self, chart: Chart, *, heading: bool = True, width: str = "full") -> Html:
-        """The markup of a chart; its figure is drawn when the page opens. `width` on wide screens: "full", "half" or "third"."""
+        """The markup of a chart; its figure is drawn when the page opens. `width` on wide screens: "full", "half" or
+        "third"."""
         self._figures.append(chart.figure)
         return tag(
             "figure",
@@ -100,7 +108,12 @@ class Page:
             tag("noscript", tag("style", Html(".plot{display:none}"))),
         )
         without = tag(
-            "noscript", tag("p", "Scripts are off, so the figures are not drawn; their numbers are in the tables under each heading.", cls="banner")
+            "noscript",
+            tag(
+                "p",
+                "Scripts are off, so the figures are not drawn; their numbers are in the tables under each heading.",
+                cls="banner",
+            ),
         )
         scripts: Html | None = None
         if self._figures:
@@ -122,7 +135,8 @@ class Page:
 
 
 def header(*, eyebrow: str, title: str, lead: str, status: tuple[str, str] | None = None, details: str = "") -> Html:
-    """The top of a page: what it is, the name, the verdict in one sentence, a line of particulars. `status` is (text, tone)."""
+    """The top of a page: what it is, the name, the verdict in one sentence, a line of particulars. `status` is (text,
+    tone)."""
     pill = tag("span", status[0], cls=f"pill {status[1]}") if status else None
     return tag(
         "header",
@@ -137,7 +151,12 @@ def tiles(items: Sequence[tuple[str, str, str, str]]) -> Html:
     """A row of key figures: (label, figure, words below, tone)."""
     return tag(
         "div",
-        *(tag("div", tag("p", a, cls="label"), tag("p", b, cls=f"figure {tone}"), tag("p", c, cls="below"), cls="tile") for a, b, c, tone in items),
+        *(
+            tag(
+                "div", tag("p", a, cls="label"), tag("p", b, cls=f"figure {tone}"), tag("p", c, cls="below"), cls="tile"
+            )
+            for a, b, c, tone in items
+        ),
         cls="tiles",
     )
 

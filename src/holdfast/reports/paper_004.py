@@ -1,12 +1,14 @@
 """What the residual paper (004) prints in its tables 2, 3 and 4, figure by figure, for the page to put ours beside.
 
-"Balancing Continuous Pre-Training and Instruction Fine-Tuning: Optimizing Instruction-Following in LLMs" (Jindal et al., Samsung Research). All
-figures are percentages, printed with two decimals and without intervals. Sub-average 1 is the mean of the first eight, sub-average 2 of the next
-seven, the average of all sixteen. `disagreements` recomputes them: printed figures are rounded, so a mean of them may be off by 0.005 twice.
+"Balancing Continuous Pre-Training and Instruction Fine-Tuning: Optimizing Instruction-Following in LLMs" (Jindal et
+al., Samsung Research). All figures are percentages, printed with two decimals and without intervals. Sub-average 1 is
+the mean of the first eight, sub-average 2 of the next seven, the average of all sixteen. `disagreements` recomputes
+them: printed figures are rounded, so a mean of them may be off by 0.005 twice.
 
-What the paper leaves open: whether table 3's "+ residual" columns add the residual to the base as it was (so section 4.3: "merged with the LLaMa 3
-base model") or to one that was continued ("continuously pre-trained base model", same section). They are taken as the first here. Qwen models of
-0.5B and 7B are said to have been run; no figure of them is printed.
+What the paper leaves open: whether table 3's "+ residual" columns add the residual to the base as it was (so section
+4.3: "merged with the LLaMa 3 base model") or to one that was continued ("continuously pre-trained base model", same
+section). They are taken as the first here. Qwen models of 0.5B and 7B are said to have been run; no figure of them is
+printed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import re
 TITLE = "Balancing Continuous Pre-Training and Instruction Fine-Tuning (paper 004)"
 MILLION = 1_000_000
 TOLERANCE = 0.05
-"""A token count within this share of the paper's budget is taken for it: packing and whole documents move it a little."""
+"""A token count within this share of the paper's budget is taken for it: packing and whole documents move it a
+little."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,22 +40,68 @@ class PaperRow:
 
 
 ROWS: tuple[PaperRow, ...] = (
-    PaperRow(benchmark="IFEval", metric="ILL_acc", entry="ifeval", key="inst_level_loose_acc", words="instructions followed, loose"),
-    PaperRow(benchmark="IFEval", metric="ILS_acc", entry="ifeval", key="inst_level_strict_acc", words="instructions followed, strict"),
-    PaperRow(benchmark="IFEval", metric="PLL_acc", entry="ifeval", key="prompt_level_loose_acc", words="prompts followed, loose"),
-    PaperRow(benchmark="IFEval", metric="PLS_acc", entry="ifeval", key="prompt_level_strict_acc", words="prompts followed, strict"),
+    PaperRow(
+        benchmark="IFEval",
+        metric="ILL_acc",
+        entry="ifeval",
+        key="inst_level_loose_acc",
+        words="instructions followed, loose",
+    ),
+    PaperRow(
+        benchmark="IFEval",
+        metric="ILS_acc",
+        entry="ifeval",
+        key="inst_level_strict_acc",
+        words="instructions followed, strict",
+    ),
+    PaperRow(
+        benchmark="IFEval",
+        metric="PLL_acc",
+        entry="ifeval",
+        key="prompt_level_loose_acc",
+        words="prompts followed, loose",
+    ),
+    PaperRow(
+        benchmark="IFEval",
+        metric="PLS_acc",
+        entry="ifeval",
+        key="prompt_level_strict_acc",
+        words="prompts followed, strict",
+    ),
     PaperRow(benchmark="MMLU", metric="acc", entry="mmlu", key="acc", words="accuracy, 5-shot"),
     PaperRow(benchmark="MMLU-Pro", metric="EM", entry="mmlu_pro", key="exact_match", words="exact match, 5-shot"),
-    PaperRow(benchmark="GSM8K", metric="EM", entry="gsm8k", key="exact_match,flexible-extract", words="exact match, flexible, 5-shot"),
-    PaperRow(benchmark="GSM8K", metric="strict-EM", entry="gsm8k", key="exact_match,strict-match", words="exact match, strict, 5-shot"),
+    PaperRow(
+        benchmark="GSM8K",
+        metric="EM",
+        entry="gsm8k",
+        key="exact_match,flexible-extract",
+        words="exact match, flexible, 5-shot",
+    ),
+    PaperRow(
+        benchmark="GSM8K",
+        metric="strict-EM",
+        entry="gsm8k",
+        key="exact_match,strict-match",
+        words="exact match, strict, 5-shot",
+    ),
     PaperRow(benchmark="WinoGrande", metric="acc", entry="winogrande", key="acc", words="accuracy"),
     PaperRow(benchmark="HellaSwag", metric="acc", entry="hellaswag", key="acc", words="accuracy"),
-    PaperRow(benchmark="HellaSwag", metric="acc_n", entry="hellaswag", key="acc_norm", words="accuracy, length-normalised"),
+    PaperRow(
+        benchmark="HellaSwag", metric="acc_n", entry="hellaswag", key="acc_norm", words="accuracy, length-normalised"
+    ),
     PaperRow(benchmark="ARC-easy", metric="acc", entry="arc_easy", key="acc", words="accuracy"),
-    PaperRow(benchmark="ARC-easy", metric="acc_n", entry="arc_easy", key="acc_norm", words="accuracy, length-normalised"),
+    PaperRow(
+        benchmark="ARC-easy", metric="acc_n", entry="arc_easy", key="acc_norm", words="accuracy, length-normalised"
+    ),
     PaperRow(benchmark="PIQA", metric="acc", entry="piqa", key="acc", words="accuracy"),
     PaperRow(benchmark="PIQA", metric="acc_n", entry="piqa", key="acc_norm", words="accuracy, length-normalised"),
-    PaperRow(benchmark="TruthfulQA mc2", metric="acc", entry="truthfulqa_mc2", key="acc", words="probability of the true answers"),
+    PaperRow(
+        benchmark="TruthfulQA mc2",
+        metric="acc",
+        entry="truthfulqa_mc2",
+        key="acc",
+        words="probability of the true answers",
+    ),
 )
 FIRST, SECOND = slice(0, 8), slice(8, 15)
 """The rows of sub-average 1 (instruction following) and of sub-average 2 (reasoning)."""
@@ -68,28 +117,49 @@ MODELS = {
     "Q2.5i": ("Qwen/Qwen2.5-1.5B-Instruct",),
     "DocChat": ("cerebras/Llama3-DocChat-1.0-8B",),
 }
-"""The paper's names for its models -> names they have on the hub. The paper gives no hashes, so a model is known by its name alone."""
+"""The paper's names for its models -> names they have on the hub. The paper gives no hashes, so a model is known by its
+name alone."""
 
 INSTRUCTION_TUNING_FLOPS = 6 * 8e9 * 204_800e6 * 5
-"""Appendix A: 6 x 8B parameters x 204,800M tokens (25M samples of 8,192) x 5 epochs, an estimate of theirs for Llama 3 8B."""
+"""Appendix A: 6 x 8B parameters x 204,800M tokens (25M samples of 8,192) x 5 epochs, an estimate of theirs for Llama 3
+8B."""
 CONTINUED_FLOPS = 6 * 8e9 * 100e6 * 5
 """Appendix A: the same for 100M new tokens; the ratio of the two is 2048."""
 
 _COLUMNS = {
     2: (
-        ("L3b", 0, None), ("L3b", 100, None), ("L3b", 500, None), ("L3b", 1000, None),
-        ("L3i", 0, None), ("L3i", 100, None), ("L3i", 500, None), ("L3i", 1000, None),
-        ("L3b", 100, "L3i"), ("L3b", 500, "L3i"), ("L3b", 1000, "L3i"),
+        ("L3b", 0, None),
+        ("L3b", 100, None),
+        ("L3b", 500, None),
+        ("L3b", 1000, None),
+        ("L3i", 0, None),
+        ("L3i", 100, None),
+        ("L3i", 500, None),
+        ("L3i", 1000, None),
+        ("L3b", 100, "L3i"),
+        ("L3b", 500, "L3i"),
+        ("L3b", 1000, "L3i"),
     ),
     3: (
-        ("L3b", 0, None), ("L3i", 0, None), ("L3b", 0, "L3.1i"), ("L3.1b", 0, None), ("L3.1i", 0, None), ("L3.1b", 0, "L3i"),
-        ("Q2b", 0, None), ("Q2i", 0, None), ("Q2b", 0, "Q2.5i"), ("Q2.5b", 0, None), ("Q2.5i", 0, None), ("Q2.5b", 0, "Q2i"),
+        ("L3b", 0, None),
+        ("L3i", 0, None),
+        ("L3b", 0, "L3.1i"),
+        ("L3.1b", 0, None),
+        ("L3.1i", 0, None),
+        ("L3.1b", 0, "L3i"),
+        ("Q2b", 0, None),
+        ("Q2i", 0, None),
+        ("Q2b", 0, "Q2.5i"),
+        ("Q2.5b", 0, None),
+        ("Q2.5i", 0, None),
+        ("Q2.5b", 0, "Q2i"),
     ),
     4: (("DocChat", 0, None), ("DocChat", 0, "L3i"), ("DocChat", 0, "L3.1i")),
-}  # fmt: skip
+}
 """Table -> (start, millions of new tokens, the instruct model whose residual was added) a column."""
 
-# Rows as printed: eight figures, their mean, seven figures, their mean, TruthfulQA, the average. Table 4 prints no sub-averages.
+# Rows as printed: eight figures, their mean, seven figures, their mean, TruthfulQA, the average. Table 4 prints no
+# sub-averages.
 _TABLE_2 = """
 19.06 17.75 19.30 20.14 53.36 45.68 45.32 41.01 57.67 56.47 57.79
 17.87 16.31 17.87 17.87 47.84 40.41 38.61 35.25 51.68 51.44 51.68
@@ -214,7 +284,8 @@ def recognise(name: str) -> str | None:
     """The paper's name of a model, by its name or the last part of its folder's; None where it is none of the paper's.
 
     Args:
-        name: "meta-llama/Meta-Llama-3-8B", a folder of that name, or one of the hub's cache ("models--meta-llama--Meta-Llama-3-8B/snapshots/...").
+        name: "meta-llama/Meta-Llama-3-8B", a folder of that name, or one of the hub's cache
+            ("models--meta-llama--Meta-Llama-3-8B/snapshots/...").
     """
     cached = re.search(r"models--[\w.-]+?--([\w.-]+)", name)
     last = cached[1] if cached else re.split(r"[/\\]", name.rstrip("/\\"))[-1]
@@ -251,26 +322,37 @@ class Disagreement:
 
 
 def disagreements() -> list[Disagreement]:
-    """Where a table's own averages cannot be had from its own figures, by more than rounding (0.005 of the figures and 0.005 of their mean)."""
+    """Where a table's own averages cannot be had from its own figures, by more than rounding (0.005 of the figures and
+    0.005 of their mean)."""
     found = []
     for column in columns():
         printed = (column.sub_average_1, column.sub_average_2, column.average)
-        for what, value, mean in zip(("sub-average 1", "sub-average 2", "average"), printed, column.recomputed(), strict=True):
+        for what, value, mean in zip(
+            ("sub-average 1", "sub-average 2", "average"), printed, column.recomputed(), strict=True
+        ):
             if value is not None and abs(value - mean) > 0.01 + 1e-9:
-                found.append(Disagreement(table=column.table, column=column.name, what=what, printed=value, recomputed=round(mean, 4)))
+                found.append(
+                    Disagreement(
+                        table=column.table, column=column.name, what=what, printed=value, recomputed=round(mean, 4)
+                    )
+                )
     return found
 
 
 AGAINST_ITS_TEXT = (
-    "Section 4.1 gives the average loss of the instruct model after 1B new tokens as 3 points; table 2 has 62.94 and 58.00, a loss of 4.94.",
-    "Section 4.3 says that Llama 3.1's residual on the Llama 3 base beats Llama 3's own instruct model by about 11 points; table 3 has 64.25 and "
+    "Section 4.1 gives the average loss of the instruct model after 1B new tokens as 3 points; table 2 has 62.94 and "
+    "58.00, a loss of 4.94.",
+    "Section 4.3 says that Llama 3.1's residual on the Llama 3 base beats Llama 3's own instruct model by about 11 "
+    "points; table 3 has 64.25 and "
     "62.94, 1.31 points (12.61 above the base, 51.64).",
 )
 """Sentences of the paper that its tables do not bear out."""
 
 SMALL_MODELS = (
-    "At 1.5B the paper's own gain is small: the sibling's residual adds 0.47 points to Qwen 2's base (48.07 to 48.54) and 0.11 to Qwen 2.5's (51.24 "
-    "to 51.35), where it adds 12.61 and 10.44 to the bases of Llama 3 and 3.1 8B. The paper calls models below 1.5B an open question."
+    "At 1.5B the paper's own gain is small: the sibling's residual adds 0.47 points to Qwen 2's base (48.07 to 48.54) "
+    "and 0.11 to Qwen 2.5's (51.24 "
+    "to 51.35), where it adds 12.61 and 10.44 to the bases of Llama 3 and 3.1 8B. The paper calls models below 1.5B "
+    "an open question."
 )
 SMALL = 3_000_000_000
 """Below this many parameters the page says what `SMALL_MODELS` says."""

@@ -1,7 +1,9 @@
-"""Plots of an update or a study of the instruction residual: scores against new tokens, compute and scale, siblings, and what an update kept.
+"""Plots of an update or a study of the instruction residual: scores against new tokens, compute and scale, siblings,
+and what an update kept.
 
-The axis of new tokens has the original at its left end and is logarithmic from the smallest budget on; between the two lies a gap of one decade's
-width. Bars are the intervals of each model alone. Where the paper (004) prints a figure of a model made in the same way, a hollow point shows it.
+The axis of new tokens has the original at its left end and is logarithmic from the smallest budget on; between the two
+lies a gap of one decade's width. Bars are the intervals of each model alone. Where the paper (004) prints a figure of a
+model made in the same way, a hollow point shows it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.records.evaluation import Metric
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, ScaleChoice
 from holdfast.reports import paper_004
 from holdfast.reports.charts import LEGEND, Chart, axis, layout, plain
 from holdfast.reports.evaluation_charts import squeeze
@@ -17,8 +21,6 @@ from holdfast.reports.figures import decimals_for, interval_text, number, signif
 from holdfast.reports.markup import Column
 from holdfast.reports.residual_figures import Block, FigureTable, Group, Studied, flops_text, tokens_text
 from holdfast.reports.residual_scores import Score, figure_text
-from holdfast.residual_results import BASE, DERIVED, INSTRUCT, ResidualRecord, ScaleChoice
-from holdfast.results import Metric
 
 STYLES = {
     BASE: ("accent", "circle"),
@@ -100,7 +102,8 @@ def budgets_of(tables: Sequence[FigureTable]) -> list[int]:
 
 
 def token_charts(tables: Sequence[FigureTable], scores: Sequence[Score]) -> list[Chart]:
-    """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model and the base with the residual.
+    """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model and the base with the
+    residual.
 
     Args:
         tables: of `residual_figures.tables`; those of kind "continued" are drawn.
@@ -151,8 +154,14 @@ def token_charts(tables: Sequence[FigureTable], scores: Sequence[Score]) -> list
             ),
         }
         caption = _caption(metrics, drawn) + (" Hollow: as the paper prints it." if printed else "")
-        columns = [Column(title="Model"), Column(title="New tokens"), *(Column(title=c, numeric=True) for c in ("Score", "Interval", "n"))]
-        charts.append(Chart(title=score.title, figure=figure, caption=caption, columns=columns, rows=rows, height=height))
+        columns = [
+            Column(title="Model"),
+            Column(title="New tokens"),
+            *(Column(title=c, numeric=True) for c in ("Score", "Interval", "n")),
+        ]
+        charts.append(
+            Chart(title=score.title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
+        )
     return charts
 
 
@@ -192,7 +201,11 @@ def _token_traces(
             "hovertemplate": [_hover(g, m, score) for g, m in held],
         }
     ]
-    printed = [(x, value) for x, (g, _) in zip(xs, held, strict=True) if g.paper is not None and (value := score.paper(g.paper)) is not None]
+    printed = [
+        (x, value)
+        for x, (g, _) in zip(xs, held, strict=True)
+        if g.paper is not None and (value := score.paper(g.paper)) is not None
+    ]
     if printed:
         data.append(
             {
@@ -213,7 +226,8 @@ def _token_traces(
 
 
 def compute_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, most: int = 4) -> list[Chart]:
-    """Score against the compute that was spent here on making a model (figure 2 of the paper), with the given models as lines across.
+    """Score against the compute that was spent here on making a model (figure 2 of the paper), with the given models as
+    lines across.
 
     Args:
         tables: of `residual_figures.tables`.
@@ -221,7 +235,8 @@ def compute_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, mo
         most: charts.
 
     Returns:
-        Charts of the scores that a model with known compute has; none where all models cost the same and the paper's estimate is not drawn.
+        Charts of the scores that a model with known compute has; none where all models cost the same and the paper's
+        estimate is not drawn.
     """
     groups: dict[tuple[int, ...], tuple[Group, Block]] = {}
     for t in tables:
@@ -230,8 +245,14 @@ def compute_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, mo
                 groups.setdefault(tuple(id(m) for m in g.members), (g, b))
     charts: list[Chart] = []
     for score in scores:
-        spent = [(g, metric) for g, _ in groups.values() if g.flops > 0 and (metric := g.metric(score.pick)) is not None]
-        given = [(g, metric) for g, _ in groups.values() if g.members[0].given and (metric := g.metric(score.pick)) is not None]
+        spent = [
+            (g, metric) for g, _ in groups.values() if g.flops > 0 and (metric := g.metric(score.pick)) is not None
+        ]
+        given = [
+            (g, metric)
+            for g, _ in groups.values()
+            if g.members[0].given and (metric := g.metric(score.pick)) is not None
+        ]
         if spent and len(charts) < most and (_large(spent) or max(_flops(spent)) > ALIKE * min(_flops(spent))):
             charts.append(_compute_chart(spent, given, score))
     return charts
@@ -264,7 +285,12 @@ def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[
             }
         )
     kinds = dict.fromkeys(kind_of(g.members[0]) for g, _ in spent)
-    words = {BASE: "base, continued", INSTRUCT: "instruct, continued", "residual": "with residual", DERIVED: "derived, continued"}
+    words = {
+        BASE: "base, continued",
+        INSTRUCT: "instruct, continued",
+        "residual": "with residual",
+        DERIVED: "derived, continued",
+    }
     apart = (ends[1] / ends[0]) ** 0.012  # models of one cost would cover each other
     for place, kind in enumerate(kinds):
         held = [(g, metric) for g, metric in spent if kind_of(g.members[0]) == kind]
@@ -291,7 +317,8 @@ def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[
                 "x": [paper_004.INSTRUCTION_TUNING_FLOPS] * 2,
                 "y": [min(values), max(values)],
                 "line": {"color": "var(--muted)", "width": 2, "dash": "dot"},
-                "hovertemplate": f"instruction tuning, by the paper's estimate: {flops_text(paper_004.INSTRUCTION_TUNING_FLOPS)}<extra></extra>",
+                "hovertemplate": f"instruction tuning, by the paper's estimate: "
+                f"{flops_text(paper_004.INSTRUCTION_TUNING_FLOPS)}<extra></extra>",
             }
         )
     height = 380
@@ -306,20 +333,36 @@ def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[
             margin={"l": 12, "r": 14, "t": 76, "b": 12},
         ),
     }
-    caption = "FLOPs of the training behind a model; adding a residual costs some per weight, and is not counted. Models of one cost are drawn a"
+    caption = (
+        "FLOPs of the training behind a model; adding a residual costs some per weight, and is not counted. "
+        "Models of one cost are drawn a"
+    )
     caption += " little apart. Lines across: models as given."
     if large:
-        caption += " Dotted, upright: what the paper states for tuning 8B on instructions (appendix A), an estimate of theirs."
+        caption += (
+            " Dotted, upright: what the paper states for tuning 8B on instructions (appendix A), an estimate of theirs."
+        )
     columns = [Column(title="Model"), *(Column(title=c, numeric=True) for c in ("Compute", "Score", "Interval"))]
-    rows = [[g.model.label or g.model.name, flops_text(g.flops), *figure_text(metric, score)] for g, metric in (*spent, *given)]
-    return Chart(title=f"{score.title} against compute", figure=figure, caption=caption, columns=columns, rows=rows, height=height)
+    rows = [
+        [g.model.label or g.model.name, flops_text(g.flops), *figure_text(metric, score)]
+        for g, metric in (*spent, *given)
+    ]
+    return Chart(
+        title=f"{score.title} against compute",
+        figure=figure,
+        caption=caption,
+        columns=columns,
+        rows=rows,
+        height=height,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- scale
 
 
 def scale_chart(choice: ScaleChoice) -> Chart | None:
-    """The gain over the base against the scale of the residual, with the chosen one marked; None without a candidate that has a score."""
+    """The gain over the base against the scale of the residual, with the chosen one marked; None without a candidate
+    that has a score."""
     held = [c for c in choice.candidates if _known(c.get("scale")) and _known(c.get("score"))]
     if not held:
         return None
@@ -336,7 +379,9 @@ def scale_chart(choice: ScaleChoice) -> Chart | None:
             "error_y": {
                 "type": "data",
                 "symmetric": False,
-                "arrayminus": [0.0 if i is None else float(c["score"]) - i[0] for c, i in zip(held, intervals, strict=True)],
+                "arrayminus": [
+                    0.0 if i is None else float(c["score"]) - i[0] for c, i in zip(held, intervals, strict=True)
+                ],
                 "array": [0.0 if i is None else i[1] - float(c["score"]) for c, i in zip(held, intervals, strict=True)],
                 "color": "var(--accent)",
                 "thickness": 1.4,
@@ -371,7 +416,10 @@ def scale_chart(choice: ScaleChoice) -> Chart | None:
             margin={"l": 12, "r": 14, "t": 34, "b": 12},
         ),
     }
-    columns = [Column(title="Scale"), *(Column(title=c, numeric=True) for c in ("Mean gain", "Interval", "Against scale 1", "Interval"))]
+    columns = [
+        Column(title="Scale"),
+        *(Column(title=c, numeric=True) for c in ("Mean gain", "Interval", "Against scale 1", "Interval")),
+    ]
     rows = []
     for c, interval in zip(held, intervals, strict=True):
         difference, between = against_one(c)
@@ -388,11 +436,14 @@ def scale_chart(choice: ScaleChoice) -> Chart | None:
         )
     what = ", ".join(choice.entries) or "not recorded"
     caption = f"Chosen by: {what}. The chosen scale looks a little better on these than it is, because they chose it."
-    return Chart(title="Scale of the residual", figure=figure, caption=caption, columns=columns, rows=rows, height=height)
+    return Chart(
+        title="Scale of the residual", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+    )
 
 
 def against_one(candidate: Any) -> tuple[float | None, tuple[float, float] | None]:
-    """A candidate's difference to scale 1 and its interval, from `{"gain", "interval"}`, `[difference, low, high]` or a number."""
+    """A candidate's difference to scale 1 and its interval, from `{"gain", "interval"}`, `[difference, low, high]` or a
+    number."""
     found = candidate.get("against_one")
     if isinstance(found, dict):
         value = next((found[k] for k in ("gain", "difference") if _known(found.get(k))), None)
@@ -420,7 +471,8 @@ def _interval(value: Any) -> tuple[float, float] | None:
 
 
 def carried_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, most: int = 4) -> list[Chart]:
-    """Whether residuals carry over: every model of the tables of siblings and derived models as a point with its interval.
+    """Whether residuals carry over: every model of the tables of siblings and derived models as a point with its
+    interval.
 
     Args:
         tables: of `residual_figures.tables`.
@@ -456,7 +508,9 @@ def _dots(points: Sequence[tuple[int, Group, Metric]], names: Sequence[str], sco
                 "hovertemplate": [_hover(g, m, score) for _, g, m in held],
             }
         )
-    printed = [(place, value) for place, g, _ in points if g.paper is not None and (value := score.paper(g.paper)) is not None]
+    printed = [
+        (place, value) for place, g, _ in points if g.paper is not None and (value := score.paper(g.paper)) is not None
+    ]
     if printed:
         data.append(
             {
@@ -484,20 +538,30 @@ def _dots(points: Sequence[tuple[int, Group, Metric]], names: Sequence[str], sco
     }
     columns = [Column(title="Model"), *(Column(title=c, numeric=True) for c in ("Score", "Interval", "n"))]
     rows = [[names[place], *figure_text(m, score), f"{m.n:,}"] for place, _, m in points]
-    caption = _caption([m for _, _, m in points], [g for _, g, _ in points]) + (" Circles: as the paper prints it." if printed else "")
+    caption = _caption([m for _, _, m in points], [g for _, g, _ in points]) + (
+        " Circles: as the paper prints it." if printed else ""
+    )
     return Chart(title=score.title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
 
 
 def _names(names: Sequence[str], length: int = 34) -> dict[str, Any]:
     ticks = [plain(squeeze(n, length)) for n in names]
-    return axis(tickvals=list(range(len(names))), ticktext=ticks, range=[len(names) - 0.4, -0.6], fixedrange=True, zeroline=False, ticklen=4)
+    return axis(
+        tickvals=list(range(len(names))),
+        ticktext=ticks,
+        range=[len(names) - 0.4, -0.6],
+        fixedrange=True,
+        zeroline=False,
+        ticklen=4,
+    )
 
 
 # -------------------------------------------------------------------------------------------------- before and after
 
 
 def kept_charts(models: Sequence[Studied], scores: Sequence[Score], record: ResidualRecord) -> list[Chart]:
-    """What an update kept, a line for each score: the base, the instruct model, the continued instruct model and the result as points.
+    """What an update kept, a line for each score: the base, the instruct model, the continued instruct model and the
+    result as points.
 
     Args:
         models: of the update.
@@ -511,14 +575,21 @@ def kept_charts(models: Sequence[Studied], scores: Sequence[Score], record: Resi
     for unit in dict.fromkeys(s.unit for s in scores):
         held = [s for s in scores if s.unit == unit]
         found = [(m, name, style, [s.pick(m) for s in held]) for m, name, style in chosen]
-        rows_with = [place for place in range(len(held)) if sum(metrics[place] is not None for _, _, _, metrics in found) > 1]
+        rows_with = [
+            place for place in range(len(held)) if sum(metrics[place] is not None for _, _, _, metrics in found) > 1
+        ]
         if rows_with:
-            charts.append(_kept_chart([held[p] for p in rows_with], [(m, n, s, [v[p] for p in rows_with]) for m, n, s, v in found], unit))
+            charts.append(
+                _kept_chart(
+                    [held[p] for p in rows_with], [(m, n, s, [v[p] for p in rows_with]) for m, n, s, v in found], unit
+                )
+            )
     return charts
 
 
 def before_and_after(models: Sequence[Studied], record: ResidualRecord) -> list[tuple[Studied, str, str]]:
-    """(model, name in the legend, kind) of an update's base, instruct model, continued instruct model and result, as far as they are there."""
+    """(model, name in the legend, kind) of an update's base, instruct model, continued instruct model and result, as
+    far as they are there."""
     result = next((m for m in models if m.model.name == record.result), None)
     if result is None:
         return []
@@ -535,11 +606,15 @@ def before_and_after(models: Sequence[Studied], record: ResidualRecord) -> list[
     return [*found, (result, "result", "residual")]
 
 
-def _kept_chart(scores: Sequence[Score], found: Sequence[tuple[Studied, str, str, list[Metric | None]]], unit: str) -> Chart:
+def _kept_chart(
+    scores: Sequence[Score], found: Sequence[tuple[Studied, str, str, list[Metric | None]]], unit: str
+) -> Chart:
     data: list[dict[str, Any]] = []
     offset = 0.52 / max(1, len(found))
     for place, (m, name, kind, metrics) in enumerate(found):
-        held = [(row, s, metric) for row, (s, metric) in enumerate(zip(scores, metrics, strict=True)) if metric is not None]
+        held = [
+            (row, s, metric) for row, (s, metric) in enumerate(zip(scores, metrics, strict=True)) if metric is not None
+        ]
         colour, symbol = STYLES[kind]
         ends = [_ends(metric, s) for _, s, metric in held]
         data.append(
@@ -560,7 +635,8 @@ def _kept_chart(scores: Sequence[Score], found: Sequence[tuple[Studied, str, str
                 },
                 "marker": {"size": 9, "symbol": symbol, "color": f"var(--{colour})"},
                 "hovertemplate": [
-                    f"{plain(s.title)}<br>{plain(m.model.label or m.model.name)}: {' '.join(figure_text(metric, s))}, n {metric.n:,}<extra></extra>"
+                    f"{plain(s.title)}<br>{plain(m.model.label or m.model.name)}: {' '.join(figure_text(metric, s))}, "
+                    f"n {metric.n:,}<extra></extra>"
                     for _, s, metric in held
                 ],
             }
@@ -569,7 +645,15 @@ def _kept_chart(scores: Sequence[Score], found: Sequence[tuple[Studied, str, str
     height = 96 + 62 * len(scores)
     lower = not scores[0].higher_is_better
     shapes = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": row + 0.5, "y1": row + 0.5, "line": {"color": "var(--grid)", "width": 1}}
+        {
+            "type": "line",
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "y0": row + 0.5,
+            "y1": row + 0.5,
+            "line": {"color": "var(--grid)", "width": 1},
+        }
         for row in range(len(scores) - 1)
     ]
     figure = {
@@ -587,10 +671,19 @@ def _kept_chart(scores: Sequence[Score], found: Sequence[tuple[Studied, str, str
     }
     columns = [Column(title="Measure"), *(Column(title=name, numeric=True) for _, name, _, _ in found)]
     rows = [
-        [s.title, *(" ".join(figure_text(metric, s)) if (metric := metrics[row]) is not None else "" for _, _, _, metrics in found)]
+        [
+            s.title,
+            *(
+                " ".join(figure_text(metric, s)) if (metric := metrics[row]) is not None else ""
+                for _, _, _, metrics in found
+            ),
+        ]
         for row, s in enumerate(scores)
     ]
     drawn = [metric for _, _, _, metrics in found for metric in metrics if metric is not None]
-    caption = _caption(drawn, []) + " Two may overlap and their difference still be sure: the models answered the same questions, see the pairs."
+    caption = (
+        _caption(drawn, [])
+        + " Two may overlap and their difference still be sure: the models answered the same questions, see the pairs."
+    )
     title = "Shares" if unit == "%" else f"In {unit}"
     return Chart(title=title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)

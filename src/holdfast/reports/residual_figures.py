@@ -1,4 +1,5 @@
-"""The figures of an update, or of a study of the instruction residual, as plain tables: what every model measured, in the paper's layout or its own.
+"""The figures of an update, or of a study of the instruction residual, as plain tables: what every model measured, in
+the paper's layout or its own.
 
 Tables
 ------
@@ -6,17 +7,21 @@ A table has blocks of columns. Models that differ in their seed alone are one co
 
     half^2 = (t_{n-1} * s / sqrt(n))^2 + mean(h)^2
 
-n seeds of standard deviation s, and h the half-width of each model's own interval (seeds share their samples, so more of them do not shrink it).
+n seeds of standard deviation s, and h the half-width of each model's own interval (seeds share their samples, so more
+of them do not shrink it).
 
-- continued (the paper's table 2), one for each pair: base, instruct, and base + the pair's own residual, each by new tokens;
+- continued (the paper's table 2), one for each pair: base, instruct, and base + the pair's own residual, each by new
+  tokens;
 - siblings (table 3): base, instruct, and the base with another pair's residual, a block for each pair;
 - derived (table 4): a derived model, and the same with residuals.
 
-Rows are the paper's sixteen figures with its three averages, in its order, where the models measured the suite `instruction_residual` or a part of
-it (`PAPER_ENTRIES`); what was measured besides follows. Otherwise a row is a metric of an entry. The best figure of a block and the second best are
-marked, as in the paper (table 3's caption); that says nothing about noise.
+Rows are the paper's sixteen figures with its three averages, in its order, where the models measured the suite
+`instruction_residual` or a part of it (`PAPER_ENTRIES`); what was measured besides follows. Otherwise a row is a metric
+of an entry. The best figure of a block and the second best are marked, as in the paper (table 3's caption); that says
+nothing about noise.
 
-Two models are told apart by paired comparisons (`ResidualRecord.pairs`) and by nothing here: intervals of the tables are those of one model alone.
+Two models are told apart by paired comparisons (`ResidualRecord.pairs`) and by nothing here: intervals of the tables
+are those of one model alone.
 """
 
 from __future__ import annotations
@@ -29,14 +34,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.records.evaluation import EvaluationFolder, Metric
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.reports import paper_004
 from holdfast.reports.comparison_report import Measured, model_name
 from holdfast.reports.evaluation_charts import is_share, metric_interval, metric_text
 from holdfast.reports.figures import count, group_rank, group_title, interval_text, number, significant
 from holdfast.reports.paper_004 import PaperColumn, PaperRow
-from holdfast.residual_results import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
-from holdfast.results import EvaluationFolder, Metric
-from holdfast.selection import t_quantile
+from holdfast.statistics.selection import t_quantile
 
 PAPER_ENTRIES = frozenset(row.entry for row in paper_004.ROWS)
 FEWEST_PAPER_ENTRIES = 3
@@ -82,14 +87,17 @@ class Studied:
         return not self.continued and self.model.residual is None
 
     def metric(self, entry: str, key: str, *, suite: str | None = None) -> Metric | None:
-        """A figure by entry and metric; "exact_match" stands for "exact_match,custom-extract" where there is no other of that name.
+        """A figure by entry and metric; "exact_match" stands for "exact_match,custom-extract" where there is no other
+        of that name.
 
         Args:
             entry: the entry's name.
             key: the metric's name; "" is the one that leads.
             suite: of the entry; None: any, where one alone has an entry of that name.
         """
-        found = self.measured.find(suite or "", entry) if suite is None else self.measured.evaluations.get((suite, entry))
+        found = (
+            self.measured.find(suite or "", entry) if suite is None else self.measured.evaluations.get((suite, entry))
+        )
         if found is None:
             return None
         if key in found.metrics or not key:
@@ -105,7 +113,10 @@ def read_models(folder: Path, record: ResidualRecord) -> list[Studied]:
         folder: the update's or study's.
         record: what lies in it.
     """
-    return [Studied(m, Measured(m.measured(folder), m.label or m.name) if m.evaluations else _nothing(folder, m)) for m in record.models]
+    return [
+        Studied(m, Measured(m.measured(folder), m.label or m.name) if m.evaluations else _nothing(folder, m))
+        for m in record.models
+    ]
 
 
 def _nothing(folder: Path, model: StudiedModel) -> Measured:
@@ -119,7 +130,8 @@ def problems_of(models: Sequence[Studied]) -> list[str]:
 
 
 def target_of(m: Studied, models: Sequence[Studied]) -> Studied | None:
-    """What a model's residual was put on: the model of the same start, training and seed without one; None where that is not one model."""
+    """What a model's residual was put on: the model of the same start, training and seed without one; None where that
+    is not one model."""
     made = m.model
     found = [
         o
@@ -134,7 +146,8 @@ def target_of(m: Studied, models: Sequence[Studied]) -> Studied | None:
 
 
 def spent_in_all(models: Sequence[Studied]) -> tuple[float, float]:
-    """FLOPs and seconds of all complete models, each training counted once: a model with a residual has those of what it was put on in its own."""
+    """FLOPs and seconds of all complete models, each training counted once: a model with a residual has those of what
+    it was put on in its own."""
     done = [m for m in models if m.model.state == "complete"]
     flops = seconds = 0.0
     for m in done:
@@ -304,13 +317,16 @@ def tables(models: Sequence[Studied], record: ResidualRecord) -> list[FigureTabl
     rest = [m for m in models if id(m) not in placed]
     if rest:
         columns = tuple(Group(members=(m,), header=m.model.label or m.model.name) for m in rest)
-        made.append(("others", "Other models", [Block(title="Other models", kind="others", family="", columns=columns)]))
+        made.append(
+            ("others", "Other models", [Block(title="Other models", kind="others", family="", columns=columns)])
+        )
     rows = _rows_wanted(models)
     return [_table(kind, title, blocks, rows) for kind, title, blocks in made]
 
 
 def families_of(record: ResidualRecord) -> list[str]:
-    """The pairs of the record and those that its bases and instruct models are of, in order. A derived model may go by a name of its own."""
+    """The pairs of the record and those that its bases and instruct models are of, in order. A derived model may go by
+    a name of its own."""
     return list(dict.fromkeys([*record.families, *(m.family for m in record.models if m.start in (BASE, INSTRUCT))]))
 
 
@@ -326,12 +342,16 @@ def _continued_blocks(models: Sequence[Studied], record: ResidualRecord, family:
             first = next((m for m in held if m.given), None)
             name = shown_name(first.model) if first is not None else ""
             title = start.capitalize() + (f": {name}" if name.lower() not in ("", start) else "")
-            blocks.append(Block(title=title, kind=start, family=family, columns=_columns(held, models, record, _tokens_header)))
+            blocks.append(
+                Block(title=title, kind=start, family=family, columns=_columns(held, models, record, _tokens_header))
+            )
     added = [m for m in own if m.model.start == BASE and m.model.residual == family]
     for scale in dict.fromkeys(m.model.scale for m in added):
         held = [m for m in added if m.model.scale == scale]
         title = f"Base + {scale_text(scale)}residual"
-        blocks.append(Block(title=title, kind="residual", family=family, columns=_columns(held, models, record, _tokens_header)))
+        blocks.append(
+            Block(title=title, kind="residual", family=family, columns=_columns(held, models, record, _tokens_header))
+        )
     return blocks
 
 
@@ -378,12 +398,17 @@ def _residual_header(m: Studied, record: ResidualRecord) -> str:
     return f"+ {residual_text(m.model, families_of(record))}{tokens}"
 
 
-def _columns(held: Sequence[Studied], models: Sequence[Studied], record: ResidualRecord, header: Callable[[Studied], str]) -> tuple[Group, ...]:
-    """Models by new tokens, those that differ in their seed alone together. Two of one seed stay apart, under their labels."""
+def _columns(
+    held: Sequence[Studied], models: Sequence[Studied], record: ResidualRecord, header: Callable[[Studied], str]
+) -> tuple[Group, ...]:
+    """Models by new tokens, those that differ in their seed alone together. Two of one seed stay apart, under their
+    labels."""
     kinds: dict[tuple[Any, ...], list[Studied]] = {}
     for m in held:
         made = m.model
-        kinds.setdefault((made.start, made.residual, made.scale, made.budget, m.continued and made.budget is None), []).append(m)
+        kinds.setdefault(
+            (made.start, made.residual, made.scale, made.budget, m.continued and made.budget is None), []
+        ).append(m)
     groups = []
     for members in kinds.values():
         seeds = [m.model.seed for m in members]
@@ -405,7 +430,8 @@ def _columns(held: Sequence[Studied], models: Sequence[Studied], record: Residua
 
 
 def paper_column(m: Studied, models: Sequence[Studied]) -> PaperColumn | None:
-    """What the paper prints of a model made like this one: same start (by name), new tokens and residual at scale 1; None where it has none."""
+    """What the paper prints of a model made like this one: same start (by name), new tokens and residual at scale 1;
+    None where it has none."""
     start = _known(m.model.start, m.model.family, models, m)
     if start is None:
         return None
@@ -426,7 +452,11 @@ def _known(start: str, family: str, models: Sequence[Studied], m: Studied | None
         found = [m]
     if len(found) != 1:
         return None
-    names = [found[0].model.path, *(str(e.model.get("name") or "") for e in list(found[0].measured.evaluations.values())[:1]), found[0].model.label]
+    names = [
+        found[0].model.path,
+        *(str(e.model.get("name") or "") for e in list(found[0].measured.evaluations.values())[:1]),
+        found[0].model.label,
+    ]
     return next((key for name in names if name and (key := paper_004.recognise(name))), None)
 
 
@@ -467,9 +497,17 @@ def _rows_wanted(models: Sequence[Studied]) -> list[_Wanted]:
         for key, metric, leads in _metrics_of(models, (suite, name)):
             if paper and (_in_rows(name, key, models) or (suite == "average" and name in AVERAGES)):
                 continue
-            words = ", ".join(dict.fromkeys(w for w in (group_title(suite), key, metric.unit if metric.unit != key.split(",")[0] else "") if w))
+            words = ", ".join(
+                dict.fromkeys(
+                    w for w in (group_title(suite), key, metric.unit if metric.unit != key.split(",")[0] else "") if w
+                )
+            )
             words += "" if metric.higher_is_better else ", lower is better"
-            wanted.append(_Wanted(title=shown, words=words, pick=picker(suite, name, key), leads=leads, average=suite == "average"))
+            wanted.append(
+                _Wanted(
+                    title=shown, words=words, pick=picker(suite, name, key), leads=leads, average=suite == "average"
+                )
+            )
     return wanted
 
 
@@ -489,7 +527,11 @@ def _paper_row(place: int, row: PaperRow) -> _Wanted:
 
 
 def _paper_average(name: str) -> _Wanted:
-    words = {"sub_average_1": "mean of the eight above", "sub_average_2": "mean of the seven above", "average": "mean of all sixteen"}[name]
+    words = {
+        "sub_average_1": "mean of the eight above",
+        "sub_average_2": "mean of the seven above",
+        "average": "mean of all sixteen",
+    }[name]
     return _Wanted(
         title=AVERAGE_TITLES[name],
         words=words,
@@ -501,7 +543,8 @@ def _paper_average(name: str) -> _Wanted:
 
 
 def paper_average(m: Studied, name: str) -> Metric | None:
-    """One of the paper's averages: as it was measured, else the mean of its members without an interval; None where a member is missing."""
+    """One of the paper's averages: as it was measured, else the mean of its members without an interval; None where a
+    member is missing."""
     measured = m.metric(name, "", suite="average")
     if measured is not None:
         return measured
@@ -515,13 +558,17 @@ def paper_average(m: Studied, name: str) -> Metric | None:
 def _in_rows(name: str, key: str, models: Sequence[Studied]) -> bool:
     """Whether one of the paper's rows shows this metric."""
     for row in paper_004.ROWS:
-        if row.entry == name and (row.key == key or (row.key == key.split(",")[0] and any(m.metric(name, row.key) is not None for m in models))):
+        if row.entry == name and (
+            row.key == key
+            or (row.key == key.split(",")[0] and any(m.metric(name, row.key) is not None for m in models))
+        ):
             return True
     return False
 
 
 def entries_of(models: Sequence[Studied]) -> list[Key]:
-    """Every entry that a model measured: target, source, other suites, averages last; within a suite as they were met."""
+    """Every entry that a model measured: target, source, other suites, averages last; within a suite as they were
+    met."""
     keys = [key for key in dict.fromkeys(key for m in models for key in m.measured.evaluations) if key != CHOICE]
     return sorted(keys, key=lambda key: (is_average(models, key), group_rank(key[0]), keys.index(key)))
 
@@ -555,9 +602,15 @@ def _table(kind: str, title: str, blocks: Sequence[Block], wanted: Sequence[_Wan
             marks += marks_of(metrics[len(marks) : len(marks) + len(b.columns)])
         rows.append(
             TableRow(
-                title=want.title, words=want.words, metrics=metrics, marks=tuple(marks), paper=paper, average=want.average, leads=want.leads
+                title=want.title,
+                words=want.words,
+                metrics=metrics,
+                marks=tuple(marks),
+                paper=paper,
+                average=want.average,
+                leads=want.leads,
             )
-        )  # fmt: skip
+        )
     return FigureTable(
         kind=kind,
         title=title,
@@ -570,8 +623,15 @@ def _table(kind: str, title: str, blocks: Sequence[Block], wanted: Sequence[_Wan
 
 def marks_of(metrics: Sequence[Metric | None]) -> list[str]:
     """ "best" and "second" of a block's figures; figures that read alike share a mark, and a figure alone has none."""
-    shown = [None if m is None or not math.isfinite(m.value) else float(_value_text(m, 2).removesuffix(" %").replace("\u2212", "-")) for m in metrics]
-    known = sorted({v for v in shown if v is not None}, reverse=next((m.higher_is_better for m in metrics if m is not None), True))
+    shown = [
+        None
+        if m is None or not math.isfinite(m.value)
+        else float(_value_text(m, 2).removesuffix(" %").replace("\u2212", "-"))
+        for m in metrics
+    ]
+    known = sorted(
+        {v for v in shown if v is not None}, reverse=next((m.higher_is_better for m in metrics if m is not None), True)
+    )
     if sum(v is not None for v in shown) < 2 or len(known) < 2:
         return [""] * len(shown)
     return ["best" if v == known[0] else "second" if v == known[1] else "" for v in shown]
@@ -582,7 +642,8 @@ def _value_text(metric: Metric, digits: int) -> str:
 
 
 def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
-    """A figure and its interval as text; in the paper's layout in percent with two decimals (intervals: one), else as every page shows them."""
+    """A figure and its interval as text; in the paper's layout in percent with two decimals (intervals: one), else as
+    every page shows them."""
     if paper and is_share(metric.unit, "", metric.value):
         interval = None if metric.interval is None else (100 * metric.interval[0], 100 * metric.interval[1])
         return number(100 * metric.value, 2), interval_text(interval, 1)

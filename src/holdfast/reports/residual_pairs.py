@@ -1,7 +1,8 @@
-"""The pairs of a study of the residual, by what they answer: a row a pair of models, a column a measure, the mean over training seeds in each cell.
+"""The pairs of a study of the residual, by what they answer: a row a pair of models, a column a measure, the mean over
+training seeds in each cell.
 
-A study has a pair for every budget, seed and question, easily hundreds; which of them belong together is what a reader wants to see first. What each
-seed showed is folded below.
+A study has a pair for every budget, seed and question, easily hundreds; which of them belong together is what a reader
+wants to see first. What each seed showed is folded below.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from holdfast.records.comparison import Comparison
+from holdfast.records.residual import Pair, ResidualRecord
+from holdfast.records.study import Objective
 from holdfast.reports.comparison_report import difference_note, measures_table
 from holdfast.reports.evaluation_charts import point_digits, points, share_compared
 from holdfast.reports.figures import Row, decimals_for, group_rank, interval_text, number, plural, row
 from holdfast.reports.markup import Html, join, tag
 from holdfast.reports.page import Page, bullets, fold
 from holdfast.reports.residual_figures import label_of
-from holdfast.residual_results import Pair, ResidualRecord
-from holdfast.results import Comparison
-from holdfast.selection import Gain, gain_over_seeds
-from holdfast.study_results import Objective
+from holdfast.statistics.selection import Gain, gain_over_seeds
 
 _SEED = re.compile(r", seed \d+")
 Entry = tuple[str, str, str]
@@ -42,7 +43,9 @@ class PairGroup:
         first = next((c for p in self.pairs.values() for c in p.comparisons if _entry(c) == entry), None)
         if first is None:
             return None
-        objective = Objective(side="target", entries=[entry], label=entry[1], unit=first.unit, higher_is_better=first.higher_is_better)
+        objective = Objective(
+            side="target", entries=[entry], label=entry[1], unit=first.unit, higher_is_better=first.higher_is_better
+        )
         return gain_over_seeds({seed: pair.comparisons for seed, pair in self.pairs.items()}, objective)
 
 
@@ -58,7 +61,9 @@ def pair_groups(record: ResidualRecord) -> list[PairGroup]:
     for pair in record.pairs:
         before, after = (_SEED.sub("", label_of(record, name)) for name in (pair.before, pair.after))
         found.setdefault((pair.question, before, after), {})[seeds.get(pair.after, 0)] = pair
-    return [PairGroup(question=q, before=before, after=after, pairs=pairs) for (q, before, after), pairs in found.items()]
+    return [
+        PairGroup(question=q, before=before, after=after, pairs=pairs) for (q, before, after), pairs in found.items()
+    ]
 
 
 def study_pairs(page: Page, record: ResidualRecord) -> None:
@@ -71,7 +76,10 @@ def study_pairs(page: Page, record: ResidualRecord) -> None:
     parts: list[Html] = []
     for question in dict.fromkeys(g.question for g in known):
         asked = [g for g in known if g.question == question]
-        each = [tag("div", tag("h4", _title(record, p)), tag("div", measures_table(pair_rows(p)), cls="dense compared")) for p in _pairs(asked)]
+        each = [
+            tag("div", tag("h4", _title(record, p)), tag("div", measures_table(pair_rows(p)), cls="dense compared"))
+            for p in _pairs(asked)
+        ]
         parts += [
             tag("h3", question),
             tag("div", _table(asked), cls="panel figures"),
@@ -85,8 +93,10 @@ def study_pairs(page: Page, record: ResidualRecord) -> None:
 
 
 _NOTE = (
-    "In the tables: after \u2212 before of the metric that leads an entry, the mean over training seeds, with its 95 % interval over seeds and"
-    " evaluated samples (over samples alone where there is one seed). Green: better, red: worse, with the whole interval."
+    "In the tables: after \u2212 before of the metric that leads an entry, the mean over training seeds, with its 95 "
+    "% interval over seeds and"
+    " evaluated samples (over samples alone where there is one seed). Green: better, red: worse, with the whole "
+    "interval."
 )
 
 
@@ -108,7 +118,15 @@ def _table(groups: Sequence[PairGroup]) -> Html:
         c = leading[entry]
         unit = "points" if share_compared(c) else c.unit
         arrow = "higher is better" if c.higher_is_better else "lower is better"
-        heads.append(tag("th", entry[1].replace("_", "_\u200b"), tag("span", f"{unit}; {arrow}", cls="sub"), scope="col", cls="num"))
+        heads.append(
+            tag(
+                "th",
+                entry[1].replace("_", "_\u200b"),
+                tag("span", f"{unit}; {arrow}", cls="sub"),
+                scope="col",
+                cls="num",
+            )
+        )
     body = []
     for g in groups:
         seeds = f"{plural(len(g.pairs), 'seed')}; " if len(g.pairs) > 1 else ""

@@ -1,7 +1,9 @@
-"""`report.html` of an update, or of a study of the instruction residual (paper 004): the answer first, then the figures, then how they came about.
+"""`report.html` of an update, or of a study of the instruction residual (paper 004): the answer first, then the
+figures, then how they came about.
 
-Reads the record and the evaluation folders of its models, nothing else; it can be written at any moment, and what is missing is said. Verdicts are
-those of the paired comparisons in the record. The paper's own figures stand beside ours where a model was made as one of the paper's was.
+Reads the record and the evaluation folders of its models, nothing else; it can be written at any moment, and what is
+missing is said. Verdicts are those of the paired comparisons in the record. The paper's own figures stand beside ours
+where a model was made as one of the paper's was.
 """
 
 from __future__ import annotations
@@ -16,11 +18,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.records.comparison import Comparison
+from holdfast.records.residual import BASE, INSTRUCT, ResidualRecord, StudiedModel
+from holdfast.records.run import LayerDistance
 from holdfast.reports import paper_004
 from holdfast.reports.charts import Chart, layer_chart, moved
 from holdfast.reports.comparison_report import comparison_verdict, difference_note, measures_table
 from holdfast.reports.evaluation_charts import gain_forest, share_compared
-from holdfast.reports.figures import Row, count, duration, flatten, hardware_text, number, percent, plural, setting, significant
+from holdfast.reports.figures import (
+    Row,
+    count,
+    duration,
+    flatten,
+    hardware_text,
+    number,
+    percent,
+    plural,
+    setting,
+    significant,
+)
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
 from holdfast.reports.residual_charts import carried_charts, compute_charts, kept_charts, scale_chart, token_charts
@@ -42,9 +58,16 @@ from holdfast.reports.residual_figures import (
 )
 from holdfast.reports.residual_pairs import pair_rows, study_pairs
 from holdfast.reports.residual_scores import Score, by_role, pair_of, score_named, scores_of
-from holdfast.reports.residual_text import REPORT_FILE, corpus_text, difference_text, lead, levels_text, made_text, pair_title, print_update
-from holdfast.residual_results import BASE, INSTRUCT, ResidualRecord, StudiedModel
-from holdfast.results import Comparison, LayerDistance
+from holdfast.reports.residual_text import (
+    REPORT_FILE,
+    corpus_text,
+    difference_text,
+    lead,
+    levels_text,
+    made_text,
+    pair_title,
+    print_update,
+)
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 STATE_TONES = {"complete": "good", "running": "warn", "waiting": "", "failed": "bad"}
@@ -101,7 +124,11 @@ def _what(record: ResidualRecord) -> str:
 
 
 def _head(page: Page, models: Sequence[Studied], record: ResidualRecord) -> None:
-    details = [plural(len(models), "model"), f"new text: {corpus_text(record)}" if corpus_text(record) else "", record.created]
+    details = [
+        plural(len(models), "model"),
+        f"new text: {corpus_text(record)}" if corpus_text(record) else "",
+        record.created,
+    ]
     page.add(
         header(
             eyebrow=f"holdfast {_what(record)}",
@@ -114,26 +141,33 @@ def _head(page: Page, models: Sequence[Studied], record: ResidualRecord) -> None
     failed = [m.model for m in models if m.model.state == "failed"]
     if failed:
         lines = [f"{m.label or m.name}: {m.reason or 'no reason was recorded'}" for m in failed]
-        page.add(banner(join(tag("strong", f"{plural(len(failed), 'model')} could not be made."), bullets(lines)), "bad"))
+        page.add(
+            banner(join(tag("strong", f"{plural(len(failed), 'model')} could not be made."), bullets(lines)), "bad")
+        )
     if record.status == "interrupted":
         page.add(banner(tag("strong", "It was interrupted. The same command continues with what is missing."), "warn"))
     elif record.status == "running":
         page.add(banner("It had not ended when this page was written."))
     elif record.status == "failed" and not failed:
-        page.add(banner(tag("strong", "It failed. What was finished before is shown; the same command continues."), "bad"))
+        page.add(
+            banner(tag("strong", "It failed. What was finished before is shown; the same command continues."), "bad")
+        )
     problems = problems_of(models)
     if problems:
         page.add(banner(join(tag("strong", "Some files could not be used."), bullets(problems)), "warn"))
     warnings = _warnings(record)
     if warnings:
-        page.add(banner(join(tag("strong", "A pair does not look like a base and its child."), bullets(warnings)), "warn"))
+        page.add(
+            banner(join(tag("strong", "A pair does not look like a base and its child."), bullets(warnings)), "warn")
+        )
     shown = _tiles(models, record)
     if shown:
         page.add(tag("div", tiles(shown), cls="five") if len(shown) == 5 else tiles(shown))
 
 
 def _warnings(record: ResidualRecord) -> list[str]:
-    """Sentences on pairs that do not look like a base and its child: with the evidence, or among the notes (`holdfast.checkpoints.ancestry`)."""
+    """Sentences on pairs that do not look like a base and its child: with the evidence, or among the notes
+    (`holdfast.checkpoints.ancestry`)."""
     found = [str(w) for evidence in record.ancestry for w in _list(evidence.get("warnings"))]
     return list(dict.fromkeys([*found, *(n for n in record.notes if n.startswith("WARNING:"))]))
 
@@ -149,14 +183,25 @@ def _tiles(models: Sequence[Studied], record: ResidualRecord) -> list[tuple[str,
     ):
         held = by_role(pair[0], role) if pair is not None else []
         if pair is not None and held:
-            who = "the continued instruct model" if pair is continued else f"the {pair[1].start}{' model' if pair[1].start == INSTRUCT else ''}"
+            who = (
+                "the continued instruct model"
+                if pair is continued
+                else f"the {pair[1].start}{' model' if pair[1].start == INSTRUCT else ''}"
+            )
             found.append(_tile(title, held, f"against {who}"))
     tokens = max((m.model.tokens for m in models), default=0)
     if tokens:
         spent, seconds = spent_in_all(models)
         found.append(("New tokens", tokens_text(tokens), corpus_text(record).partition(" · ")[0] or "trained on", ""))
         if spent or seconds:
-            found.append(("Cost of all models", duration(seconds) if seconds else "not recorded", flops_text(spent) if spent else "", ""))
+            found.append(
+                (
+                    "Cost of all models",
+                    duration(seconds) if seconds else "not recorded",
+                    flops_text(spent) if spent else "",
+                    "",
+                )
+            )
     if record.kind != "update" and models:
         done = sum(m.model.state == "complete" for m in models)
         verdicts = [c.verdict for p in record.pairs for c in p.comparisons if c.primary]
@@ -176,7 +221,9 @@ def _tile(title: str, held: Sequence[Comparison], against: str) -> tuple[str, st
     verdicts = [c.verdict for c in held]
     rest = ", ".join(f"{verdicts.count(v)} {v}" for v in ("lost", "within noise") if v in verdicts)
     if len(held) <= FEW:
-        rest = "; ".join(f"{c.name.replace('_', ' ')} {difference_text(c).partition(' [')[0]}, {c.verdict}" for c in held)
+        rest = "; ".join(
+            f"{c.name.replace('_', ' ')} {difference_text(c).partition(' [')[0]}, {c.verdict}" for c in held
+        )
     return title, f"{verdicts.count('gained')} of {len(held)} gained", f"{against}: {rest}" if rest else against, ""
 
 
@@ -186,7 +233,11 @@ def _tile(title: str, held: Sequence[Comparison], against: str) -> tuple[str, st
 def _pairs(page: Page, record: ResidualRecord) -> None:
     held = [(pair, pair_rows(pair)) for pair in record.pairs]
     known = [(pair, rows) for pair, rows in held if rows]
-    empty = [f"{pair.question or pair_title(pair, record)} ({pair_title(pair, record)}): nothing was compared." for pair, rows in held if not rows]
+    empty = [
+        f"{pair.question or pair_title(pair, record)} ({pair_title(pair, record)}): nothing was compared."
+        for pair, rows in held
+        if not rows
+    ]
     if not known:
         if empty:
             page.section("Compared pairs", tag("div", bullets(empty), cls="card"), anchor="pairs")
@@ -196,7 +247,9 @@ def _pairs(page: Page, record: ResidualRecord) -> None:
         primary = [r for r in rows if r.raw.primary] or rows
         labels = (label_of(record, pair.before), label_of(record, pair.after))
         panels = _gains(page, primary)
-        figures = tag("div", fold(f"Figures ({len(rows):,})", tag("div", measures_table(rows), cls="dense compared")), cls="whole")
+        figures = tag(
+            "div", fold(f"Figures ({len(rows):,})", tag("div", measures_table(rows), cls="dense compared")), cls="whole"
+        )
         parts += [
             tag("h3", pair.question or pair_title(pair, record)),
             tag("p", comparison_verdict(labels, primary)),
@@ -230,37 +283,57 @@ def _before_and_after(page: Page, models: Sequence[Studied], scores: Sequence[Sc
 def _figure_tables(page: Page, made: Sequence[FigureTable], models: Sequence[Studied]) -> None:
     known = [t for t in made if any(m is not None for r in t.rows for m in r.metrics)]
     if not known:
-        page.section("What was measured", tag("p", "No evaluation of any model is there yet.", cls="note"), anchor="measured")
+        page.section(
+            "What was measured", tag("p", "No evaluation of any model is there yet.", cls="note"), anchor="measured"
+        )
         return
     panels: list[Html] = []
     for t in known:
-        panels.append(tag("div", tag("h3", t.title), figures_table(t, [r for r in t.rows if r.leads]), cls="panel figures"))
+        panels.append(
+            tag("div", tag("h3", t.title), figures_table(t, [r for r in t.rows if r.leads]), cls="panel figures")
+        )
         others = [r for r in t.rows if not r.leads]
         if others:
-            panels.append(tag("div", fold(f"Other metrics ({len(others):,})", tag("div", figures_table(t, others), cls="figures")), cls="whole"))
-    page.section("What was measured", tag("div", *panels, cls="panels"), *_table_notes(known, models), anchor="measured")
+            panels.append(
+                tag(
+                    "div",
+                    fold(f"Other metrics ({len(others):,})", tag("div", figures_table(t, others), cls="figures")),
+                    cls="whole",
+                )
+            )
+    page.section(
+        "What was measured", tag("div", *panels, cls="panels"), *_table_notes(known, models), anchor="measured"
+    )
 
 
 def _table_notes(made: Sequence[FigureTable], models: Sequence[Studied]) -> list[Html]:
     words = [
-        "Bold: the best of a block of columns. Underlined: the second best. Figures that read alike share the mark, and a mark says nothing about"
+        "Bold: the best of a block of columns. Underlined: the second best. Figures that read alike share the mark, "
+        "and a mark says nothing about"
         " noise. In brackets: the interval over samples of the model alone"
         + (" and over seeds" if any(len(c.members) > 1 for t in made for c in t.columns) else "")
         + "."
     ]
     if any(t.in_paper for t in made):
-        words[0] += " Shares are in percent; sub-average 1 is over the eight figures above it, 2 over the next seven, the average over all sixteen."
+        words[0] += (
+            " Shares are in percent; sub-average 1 is over the eight figures above it, 2 over the next seven, the "
+            "average over all sixteen."
+        )
         words[0] += " An empty cell was not measured."
     notes = [tag("p", words[0], cls="note")]
     if any(t.has_paper for t in made):
         text = (
-            "“Paper”: what is printed in tables 2 to 4 of “Balancing Continuous Pre-Training and Instruction Fine-Tuning”, without intervals, for a"
-            " model that began with one of the same name, saw as many new tokens (within 5 %), and got the same residual at scale 1. Its new text was"
+            "“Paper”: what is printed in tables 2 to 4 of “Balancing Continuous Pre-Training and Instruction "
+            "Fine-Tuning”, without intervals, for a"
+            " model that began with one of the same name, saw as many new tokens (within 5 %), and got the same "
+            "residual at scale 1. Its new text was"
             " 2 million news articles of December 2023 to September 2024; the harness has changed since."
         )
         found = paper_004.disagreements()
         text += "".join(
-            f" Table {d.table} prints {d.printed:g} as {d.what} of {d.column}, where its own figures give {number(d.recomputed, 2)}." for d in found
+            f" Table {d.table} prints {d.printed:g} as {d.what} of {d.column}, where its own figures give "
+            f"{number(d.recomputed, 2)}."
+            for d in found
         )
         notes.append(tag("p", text, cls="note"))
         notes.append(fold("Where the paper's text and its tables differ", bullets(paper_004.AGAINST_ITS_TEXT)))
@@ -271,7 +344,8 @@ def _table_notes(made: Sequence[FigureTable], models: Sequence[Studied]) -> list
 
 
 def figures_table(made: FigureTable, rows: Sequence[TableRow]) -> Html:
-    """A table of blocks: block titles over columns, a figure with its interval a cell, the paper's below where there is one.
+    """A table of blocks: block titles over columns, a figure with its interval a cell, the paper's below where there is
+    one.
 
     Args:
         made: the table.
@@ -356,7 +430,12 @@ def _scale(page: Page, record: ResidualRecord) -> None:
     chart = scale_chart(record.scale)
     words = f"Scale {significant(float(record.scale.chosen))} was chosen: {record.scale.reason}"
     body = tag("div", page.chart(chart, heading=False), cls="panels") if chart is not None else None
-    page.section("Scale of the residual", tag("p", words if words.endswith(".") else f"{words}.", cls="intro"), body, anchor="scale")
+    page.section(
+        "Scale of the residual",
+        tag("p", words if words.endswith(".") else f"{words}.", cls="intro"),
+        body,
+        anchor="scale",
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- models
@@ -393,18 +472,31 @@ def _models(page: Page, folder: Path, models: Sequence[Studied], record: Residua
     shown = (
         fold(
             f"The additions by hand ({len(commands)})",
-            tag("p", "With models that are there already, these commands write what the additions above wrote.", cls="note above"),
+            tag(
+                "p",
+                "With models that are there already, these commands write what the additions above wrote.",
+                cls="note above",
+            ),
             tag("pre", tag("code", "\n\n".join(commands)), cls="block-command", tabindex="0"),
         )
         if commands
         else None
     )
-    page.section("Models and how they were made", tag("div", table(columns, cells, cards=True, classes=classes), cls="panel dense"), shown)
+    page.section(
+        "Models and how they were made",
+        tag("div", table(columns, cells, cards=True, classes=classes), cls="panel dense"),
+        shown,
+    )
 
 
 def _where(folder: Path, model: StudiedModel) -> Html:
     path = shown_name(model) if model.path else "not recorded"
-    if model.path and not Path(model.path).is_absolute() and ".." not in Path(model.path).parts and (folder / model.path).exists():
+    if (
+        model.path
+        and not Path(model.path).is_absolute()
+        and ".." not in Path(model.path).parts
+        and (folder / model.path).exists()
+    ):
         path = model.path
         for parent in (Path(model.path), *Path(model.path).parents):
             if str(parent) != "." and (folder / parent / REPORT_FILE).is_file():
@@ -418,7 +510,8 @@ def _hash(model: StudiedModel) -> Html | None:
 
 
 def _commands(models: Sequence[Studied], record: ResidualRecord) -> list[str]:
-    """`holdfast residual apply` for every addition whose parts are in the record; paths of other folders by their last part."""
+    """`holdfast residual apply` for every addition whose parts are in the record; paths of other folders by their last
+    part."""
     given = {(m.model.start, m.model.family): m.model for m in models if m.given}
     found = []
     for m in models:
@@ -429,7 +522,17 @@ def _commands(models: Sequence[Studied], record: ResidualRecord) -> list[str]:
         target = target_of(m, models)
         if base is None or instruct is None or target is None:
             continue
-        words = ["holdfast", "residual", "apply", "--instruct", _path(instruct), "--old_base", _path(base), "--base", _path(target.model)]
+        words = [
+            "holdfast",
+            "residual",
+            "apply",
+            "--instruct",
+            _path(instruct),
+            "--old_base",
+            _path(base),
+            "--base",
+            _path(target.model),
+        ]
         words += ["--scale", f"{s.scale:g}"] if s.scale not in (None, 1) else []
         found.append(shlex.join([*words, "--output_dir", _path(s)]))
     return found
@@ -505,16 +608,24 @@ def _ancestry(page: Page, record: ResidualRecord) -> None:
         total = next((d for d in layers if d.layer == "total"), None)
         warnings = [str(w) for w in _list(found.get("warnings"))]
         if total is not None:
-            words = f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and the cosine is"
+            words = (
+                f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and "
+                f"the cosine is"
+            )
             words += f" {number(total.cosine, 4)}, on a sample of {count(total.parameters)} weights."
             words += " That is what a fine-tune of a base looks like." if not _warnings(record) else ""
             parts.append(tag("p", words))
         parts += [tag("p", w, cls="note") for w in warnings]
         chart = layer_chart([d for d in layers if d.layer != "total"])
         if chart is not None:
-            caption = "L2 norm of (instruct \u2212 base) over the base's, per layer, on a sample; other colour: outside the blocks."
+            caption = (
+                "L2 norm of (instruct \u2212 base) over the base's, per layer, on a sample; other colour: "
+                "outside the blocks."
+            )
             charts.append(dataclasses.replace(chart, title=title, caption=caption))
-        rest = {k: v for k, v in found.items() if k not in ("layers", "warnings", "instruct", "base", "family", "total")}
+        rest = {
+            k: v for k, v in found.items() if k not in ("layers", "warnings", "instruct", "base", "family", "total")
+        }
         if rest:
             parts.append(fold(f"{title}: more", facts(flatten(rest))))
     panels = [page.chart(c, width="half" if len(charts) > 1 else "full") for c in charts]
@@ -556,7 +667,8 @@ class CostLine:
 
 
 def cost_lines(models: Sequence[Studied], record: ResidualRecord) -> list[CostLine]:
-    """Estimates beside measurements: in all, and by model where the estimate has `models` (a mapping of names, or a list with "name").
+    """Estimates beside measurements: in all, and by model where the estimate has `models` (a mapping of names, or a
+    list with "name").
 
     Measured is what the complete models spent; a sum stands beside the estimate only where every model is complete.
     """
@@ -572,10 +684,19 @@ def cost_lines(models: Sequence[Studied], record: ResidualRecord) -> list[CostLi
             planned = _finite(part.get(key)) if isinstance(part, Mapping) else None
             if planned is not None:
                 measured = next((getattr(m, key) for m in made if m.name == name), None)
-                lines.append(CostLine(what=label_of(record, str(name)), planned=planned, measured=measured or None, unit=unit))
+                lines.append(
+                    CostLine(what=label_of(record, str(name)), planned=planned, measured=measured or None, unit=unit)
+                )
         planned = _finite(record.cost.get(key))
         if planned is not None:
-            lines.append(CostLine(what="all models together", planned=planned, measured=(totals[key] if whole else None) or None, unit=unit))
+            lines.append(
+                CostLine(
+                    what="all models together",
+                    planned=planned,
+                    measured=(totals[key] if whole else None) or None,
+                    unit=unit,
+                )
+            )
     return lines
 
 
@@ -590,16 +711,28 @@ def _cost(page: Page, models: Sequence[Studied], record: ResidualRecord) -> None
         return
     parts: list[Html] = []
     if lines:
-        columns = [Column(title="What"), *(Column(title=t, numeric=True) for t in ("Estimated before", "Measured", "Measured / estimated"))]
+        columns = [
+            Column(title="What"),
+            *(Column(title=t, numeric=True) for t in ("Estimated before", "Measured", "Measured / estimated")),
+        ]
         rows = []
         for line in lines:
             ratio = f"{line.measured / line.planned:.2f}" if line.measured and line.planned else ""
-            shown = [flops_text(v) if line.unit == "FLOPs" else duration(v) for v in (line.planned, *([line.measured] if line.measured else []))]
+            shown = [
+                flops_text(v) if line.unit == "FLOPs" else duration(v)
+                for v in (line.planned, *([line.measured] if line.measured else []))
+            ]
             what = f"{line.what}: {'operations' if line.unit == 'FLOPs' else 'time'}"
             rows.append([what, shown[0], shown[1] if len(shown) > 1 else "not known", ratio])
         parts.append(tag("div", table(columns, rows, cards=True), cls="panel dense"))
         if any(line.unit == "FLOPs" for line in lines):
-            parts.append(tag("p", "Operations are counted, not timed: “measured” is of the tokens that were trained on.", cls="note"))
+            parts.append(
+                tag(
+                    "p",
+                    "Operations are counted, not timed: “measured” is of the tokens that were trained on.",
+                    cls="note",
+                )
+            )
     rest = flatten({k: v for k, v in record.cost.items() if k not in ("flops", "seconds")})
     if rest:
         parts.append(fold("The estimate in full", facts([(k, _quantity(k, v, record.cost)) for k, v in rest])))
@@ -624,23 +757,31 @@ def _quantity(key: str, text: str, cost: Mapping[str, Any]) -> str:
     return text
 
 
-# ----------------------------------------------------------------------------------------------------------- small print
+# ---------------------------------------------------------------------------------------------------------- small print
 
 
 def _reading(record: ResidualRecord, made: Sequence[FigureTable]) -> list[str]:
     parts = [
-        "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. Added to the base after it was continued on new"
-        " text, it is meant to bring instruction following back without instruction data (paper 004, equations 1 and 2).",
-        "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: the interval of the difference excludes 0. No"
+        "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. Added to the base "
+        "after it was continued on new"
+        " text, it is meant to bring instruction following back without instruction data (paper 004, equations 1 and "
+        "2).",
+        "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: the interval of "
+        "the difference excludes 0. No"
         " change beyond noise is not proof of no change; the interval says how large one may be.",
         "Intervals are over samples"
-        + (" and, for columns of several seeds, over seeds." if any(len(c.members) > 1 for t in made for c in t.columns) else ".")
+        + (
+            " and, for columns of several seeds, over seeds."
+            if any(len(c.members) > 1 for t in made for c in t.columns)
+            else "."
+        )
         + " Where one training run stands behind a model, how far another seed would move it is not in them.",
         "Tokens are those trained on, as counted. FLOPs are those of the training behind a model.",
     ]
     if record.kind == "update":
         parts.append(
-            "“Instruct, continued” is the instruct model trained on the same new text: the way that the residual is there to spare. Where it was not"
+            "“Instruct, continued” is the instruct model trained on the same new text: the way that the residual is "
+            "there to spare. Where it was not"
             " made, nothing here says what it would have lost."
         )
     return parts
@@ -649,7 +790,9 @@ def _reading(record: ResidualRecord, made: Sequence[FigureTable]) -> list[str]:
 def _small_print(page: Page, models: Sequence[Studied], record: ResidualRecord) -> None:
     settings = flatten(record.config)
     versions = [(k, str(v)) for k, v in record.versions.items()]
-    hardware = [(k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()]
+    hardware = [
+        (k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()
+    ]
     hashes = [(m.model.label or m.model.name, m.model.hash or "not recorded") for m in models]
     nothing = tag("p", "Not recorded.", cls="note")
     found = [("Began", record.created or "not recorded"), ("Finished", record.finished or f"no ({record.status})")]
@@ -662,7 +805,13 @@ def _small_print(page: Page, models: Sequence[Studied], record: ResidualRecord) 
         fold("Hardware", facts(hardware) if hardware else nothing),
         fold("Hashes of the weights", facts(hashes) if hashes else nothing),
     )
-    page.add(tag("footer", f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the folder. This page needs no network."))
+    page.add(
+        tag(
+            "footer",
+            f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the folder. This page needs "
+            f"no network.",
+        )
+    )
 
 
 __all__ = ["figures_table", "print_update", "write_residual_report"]

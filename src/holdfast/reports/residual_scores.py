@@ -1,9 +1,12 @@
-"""What the plots and the first lines of an update's page lead with: scores, what an entry says something about, and the pairs of an update.
+"""What the plots and the first lines of an update's page lead with: scores, what an entry says something about, and the
+pairs of an update.
 
-A score is one figure of every model. Where the models measured the suite `instruction_residual`, scores are the paper's (004) three groups, the
-panels of its figure 1, and its average; otherwise every entry is one, or every suite where there are many entries.
+A score is one figure of every model. Where the models measured the suite `instruction_residual`, scores are the paper's
+(004) three groups, the panels of its figure 1, and its average; otherwise every entry is one, or every suite where
+there are many entries.
 
-What an entry says something about, its role, is read off its suite's, its own and its metric's name (`role_of`): the record has no place for it.
+What an entry says something about, its role, is read off its suite's, its own and its metric's name (`role_of`): the
+record has no place for it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Metric
+from holdfast.records.residual import Pair, ResidualRecord, StudiedModel
 from holdfast.reports.evaluation_charts import is_share
 from holdfast.reports.figures import GROUPS, decimals_for, group_title, interval_text, number
 from holdfast.reports.paper_004 import PaperColumn
@@ -30,10 +36,13 @@ from holdfast.reports.residual_figures import (
     picker,
     trained,
 )
-from holdfast.residual_results import Pair, ResidualRecord, StudiedModel
-from holdfast.results import Comparison, Metric
 
-SCORE_TITLES = {"sub_average_1": "Instruction following", "sub_average_2": "Reasoning", "truthfulqa_mc2": "Truthfulness", "average": "Average"}
+SCORE_TITLES = {
+    "sub_average_1": "Instruction following",
+    "sub_average_2": "Reasoning",
+    "truthfulqa_mc2": "Truthfulness",
+    "average": "Average",
+}
 """What figure 1 of the paper calls its panels, and the average."""
 
 MOST_SCORES = 9
@@ -69,7 +78,8 @@ def figure_text(metric: Metric, score: Score) -> tuple[str, str]:
 
 
 def scores_of(models: Sequence[Studied]) -> list[Score]:
-    """What plots show: the paper's groups and average where its suite was measured, else averages and entries, or suites where they are many."""
+    """What plots show: the paper's groups and average where its suite was measured, else averages and entries, or
+    suites where they are many."""
     if in_papers_layout(models):
         found = [
             Score(
@@ -91,18 +101,36 @@ def scores_of(models: Sequence[Studied]) -> list[Score]:
                 paper=lambda column: column.values[-1],
             )
         )
-        found.append(Score(title="Average", unit="%", higher_is_better=True, pick=_averager("average"), paper=_printed("average")))
+        found.append(
+            Score(
+                title="Average", unit="%", higher_is_better=True, pick=_averager("average"), paper=_printed("average")
+            )
+        )
         kept = [s for s in found if any(s.pick(m) is not None for m in models)]
         parts = {name: PARTS[name] for name in ("sub_average_1", "sub_average_2")}
-        shown = {row.entry for name, rows in parts.items() for row in rows if SCORE_TITLES[name] in {s.title for s in kept}} | {"truthfulqa_mc2"}
-        others = [key for key in entries_of(models) if key[1] not in shown and not (key[0] == "average" and key[1] in AVERAGES)]
+        shown = {
+            row.entry for name, rows in parts.items() for row in rows if SCORE_TITLES[name] in {s.title for s in kept}
+        } | {"truthfulqa_mc2"}
+        others = [
+            key
+            for key in entries_of(models)
+            if key[1] not in shown and not (key[0] == "average" and key[1] in AVERAGES)
+        ]
         return kept + [s for key in others[:MOST_SCORES] if (s := _entry_score(models, key)) is not None]
     keys = entries_of(models)
     if len(keys) <= MOST_SCORES:
         return [s for key in keys if (s := _entry_score(models, key)) is not None]
     averages = [s for key in keys if is_average(models, key) and (s := _entry_score(models, key)) is not None]
-    suites = [s for suite in dict.fromkeys(s for s, _ in keys) if suite != "average" and (s := _suite_score(models, suite, keys)) is not None]
-    texts = [s for key in keys if not is_average(models, key) and (s := _entry_score(models, key)) is not None and not s.share]
+    suites = [
+        s
+        for suite in dict.fromkeys(s for s, _ in keys)
+        if suite != "average" and (s := _suite_score(models, suite, keys)) is not None
+    ]
+    texts = [
+        s
+        for key in keys
+        if not is_average(models, key) and (s := _entry_score(models, key)) is not None and not s.share
+    ]
     return [*averages, *suites, *texts[:MOST_SCORES]]
 
 
@@ -146,7 +174,11 @@ def _suite_score(models: Sequence[Studied], suite: str, keys: Sequence[Key]) -> 
     leads = []
     for key in keys:
         held = [m.measured.evaluations[key] for m in models if key in m.measured.evaluations]
-        share = all(is_share(metric.unit, e.primary, metric.value) and metric.higher_is_better for e in held for metric in [e.metrics[e.primary]])
+        share = all(
+            is_share(metric.unit, e.primary, metric.value) and metric.higher_is_better
+            for e in held
+            for metric in [e.metrics[e.primary]]
+        )
         if key[0] == suite and not is_average(models, key) and share:
             leads.append((key[1], held[0].primary))
     if not leads:
@@ -156,12 +188,19 @@ def _suite_score(models: Sequence[Studied], suite: str, keys: Sequence[Key]) -> 
         found = [metric for name, lead in leads if (metric := m.metric(name, lead, suite=suite)) is not None]
         if len(found) < len(leads):
             return None
-        value, intervals = statistics.fmean(f.value for f in found), [f.interval for f in found if f.interval is not None]
+        value, intervals = (
+            statistics.fmean(f.value for f in found),
+            [f.interval for f in found if f.interval is not None],
+        )
         half = math.sqrt(sum(((high - low) / 2) ** 2 for low, high in intervals)) / len(found)
         interval = (value - half, value + half) if len(intervals) == len(found) else None
         return dataclasses.replace(found[0], value=value, n=sum(f.n for f in found), unit="share", interval=interval)
 
-    title = f"{group_title(suite)}: mean of {len(leads)} entries" if len(leads) > 1 else f"{group_title(suite)}: {leads[0][0]}"
+    title = (
+        f"{group_title(suite)}: mean of {len(leads)} entries"
+        if len(leads) > 1
+        else f"{group_title(suite)}: {leads[0][0]}"
+    )
     return Score(title=title, unit="%", higher_is_better=True, pick=pick, role=role_of(suite, "", "share"))
 
 
@@ -174,8 +213,8 @@ INSTRUCTION_METRICS = ("inst_level_", "prompt_level_")
 def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
     """What an entry says something about: "new" text, "instruction" following, or what is to be "kept".
 
-    Words of suite and name decide, and metrics of IFEval's kind. Text in the suite "target", what is to be learnt, is new text. Of averages the
-    paper's first is instruction following (its figure 1a).
+    Words of suite and name decide, and metrics of IFEval's kind. Text in the suite "target", what is to be learnt, is
+    new text. Of averages the paper's first is instruction following (its figure 1a).
     """
     if suite == "average":
         return "instruction" if name == "sub_average_1" else "kept"
@@ -191,7 +230,8 @@ def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
 
 
 def pair_of(record: ResidualRecord, start: str, *, continued: bool) -> tuple[Pair, StudiedModel] | None:
-    """The comparison of an update's result with the model that it is held against: its pair's base or instruct, as given or continued; None: none."""
+    """The comparison of an update's result with the model that it is held against: its pair's base or instruct, as
+    given or continued; None: none."""
     result = next((m for m in record.models if m.name == record.result), None)
     if result is None:
         return None
@@ -200,14 +240,23 @@ def pair_of(record: ResidualRecord, start: str, *, continued: bool) -> tuple[Pai
         other = by_name.get(pair.before)
         if pair.after != record.result or other is None or not pair.comparisons:
             continue
-        if other.start == start and other.family == result.family and other.residual is None and trained(other) == continued:
+        if (
+            other.start == start
+            and other.family == result.family
+            and other.residual is None
+            and trained(other) == continued
+        ):
             return pair, other
     return None
 
 
 def by_role(pair: Pair, role: str) -> list[Comparison]:
     """The comparisons of one role that lead; an average in place of its members where it is there."""
-    held = [c for c in pair.comparisons if (c.suite, c.name) != CHOICE and role_of(c.suite, c.name, c.unit, c.metric) == role]
+    held = [
+        c
+        for c in pair.comparisons
+        if (c.suite, c.name) != CHOICE and role_of(c.suite, c.name, c.unit, c.metric) == role
+    ]
     averages = [c for c in held if c.suite == "average" and (role != "instruction" or c.name == "sub_average_1")]
     if role == "instruction" and averages:
         return averages

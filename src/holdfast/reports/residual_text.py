@@ -1,7 +1,8 @@
-"""An update or a study of the instruction residual in words: the answer that the page and the terminal lead with, and what the terminal prints.
+"""An update or a study of the instruction residual in words: the answer that the page and the terminal lead with, and
+what the terminal prints.
 
-Every verdict is that of a paired comparison in the record (`ResidualRecord.pairs`); nothing is compared here. "No change beyond noise" means that the
-interval of the difference holds 0, not that there is no difference.
+Every verdict is that of a paired comparison in the record (`ResidualRecord.pairs`); nothing is compared here. "No
+change beyond noise" means that the interval of the difference holds 0, not that there is no difference.
 """
 
 from __future__ import annotations
@@ -10,13 +11,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Metric
+from holdfast.records.residual import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
 from holdfast.reports.evaluation_charts import point_digits, points, share_compared
 from holdfast.reports.figures import count, decimals_for, duration, interval_text, number, plural
-from holdfast.reports.residual_figures import Studied, families_of, flops_text, label_of, read_models, spent_in_all, tables, tokens_text, trained
+from holdfast.reports.residual_figures import (
+    Studied,
+    families_of,
+    flops_text,
+    label_of,
+    read_models,
+    spent_in_all,
+    tables,
+    tokens_text,
+    trained,
+)
 from holdfast.reports.residual_scores import Score, by_role, figure_text, pair_of, scores_of
 from holdfast.reports.terminal import STYLE, Printer
-from holdfast.residual_results import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
-from holdfast.results import Comparison, Metric
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +61,8 @@ def levels_text(c: Comparison) -> str:
 
 
 def clause(comparisons: Sequence[Comparison], what: str) -> str:
-    """What became of one role ("" for the rest), such as "on new text it gained (2.31 → 2.05 nats/token; −0.26 nats/token [−0.29, −0.24])"."""
+    """What became of one role ("" for the rest), such as "on new text it gained (2.31 → 2.05 nats/token; −0.26
+    nats/token [−0.29, −0.24])"."""
     where = f"on {what}" if what else "elsewhere"
     if len(comparisons) == 1:
         [c] = comparisons
@@ -63,7 +76,11 @@ def tally(comparisons: Sequence[Comparison]) -> str:
     verdicts = [c.verdict for c in comparisons]
     parts = [
         f"{words} {verdicts.count(verdict)}"
-        for verdict, words in (("gained", "gained on"), ("lost", "lost on"), ("within noise", "did not change beyond noise on"))
+        for verdict, words in (
+            ("gained", "gained on"),
+            ("lost", "lost on"),
+            ("within noise", "did not change beyond noise on"),
+        )
         if verdict in verdicts
     ]
     joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
@@ -71,7 +88,8 @@ def tally(comparisons: Sequence[Comparison]) -> str:
 
 
 def lead(models: Sequence[Studied], record: ResidualRecord) -> str:
-    """The answer in a few sentences: of an update what was gained and kept, of a study how far it is and what its scores say."""
+    """The answer in a few sentences: of an update what was gained and kept, of a study how far it is and what its
+    scores say."""
     found = _update_answer(record) if record.kind == "update" else _study_answer(models, record)
     if found:
         return " ".join(found)
@@ -80,7 +98,10 @@ def lead(models: Sequence[Studied], record: ResidualRecord) -> str:
     if unfinished:
         return f"The {what} {unfinished}, so there is nothing to compare yet."
     if any(m.measured.evaluations for m in models):
-        return "Models were measured and not compared with each other, so what was gained and what was kept stands in the tables alone."
+        return (
+            "Models were measured and not compared with each other, so what was gained and what was kept stands "
+            "in the tables alone."
+        )
     return f"The {what} is finished and nothing was measured, so what was gained and what was lost is not known."
 
 
@@ -114,12 +135,20 @@ def _study_answer(models: Sequence[Studied], record: ResidualRecord) -> list[str
     if score is None:
         return []
     done = sum(m.model.state == "complete" for m in models)
-    sentences = [f"{done} of {plural(len(models), 'model')} are complete." if done < len(models) else f"{plural(len(models), 'model')}."]
+    sentences = [
+        f"{done} of {plural(len(models), 'model')} are complete."
+        if done < len(models)
+        else f"{plural(len(models), 'model')}."
+    ]
     several = len(families_of(record)) > 1
     for table in tables(models, record):
         if table.kind != "continued":
             continue
-        said = [text for b in table.blocks if (text := _block_text(b.kind, [(c.header, c.metric(score.pick)) for c in b.columns], score))]
+        said = [
+            text
+            for b in table.blocks
+            if (text := _block_text(b.kind, [(c.header, c.metric(score.pick)) for c in b.columns], score))
+        ]
         if said:
             family = next((b.family for b in table.blocks), "")
             sentences.append(f"{score.title}{f', {family}' if several and family else ''}: {'; '.join(said)}.")
@@ -138,7 +167,11 @@ def _block_text(kind: str, columns: Sequence[tuple[str, Metric | None]], score: 
 def made_text(model: StudiedModel, record: ResidualRecord) -> str:
     """How a model came about, such as "base, continued on 100 M new tokens, + 1 × (instruct − base)"."""
     several = len(families_of(record)) > 1
-    start = f"{model.start} of {model.family}" if several and model.family in families_of(record) and model.family else model.start
+    start = (
+        f"{model.start} of {model.family}"
+        if several and model.family in families_of(record) and model.family
+        else model.start
+    )
     parts = [start if trained(model) or model.residual is not None else f"{start}, as given"]
     if trained(model):
         tokens = model.tokens if model.tokens > 0 else model.budget or 0
@@ -170,7 +203,8 @@ def pair_title(pair: Pair, record: ResidualRecord) -> str:
 
 STATE_STYLES = {"failed": "red", "waiting": "dim", "running": "dim"}
 MOST_PAIRS = 2
-"""With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on the page."""
+"""With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on
+the page."""
 MOST_COLUMNS = 3
 """Scores that fit beside a label into eighty columns."""
 
@@ -196,7 +230,9 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
     rows = []
     for m in models:
         style = "bold" if record.result and m.model.name == record.result else STATE_STYLES.get(m.model.state, "")
-        state = "" if m.model.state == "complete" else f"\n{m.model.state}{f': {m.model.reason}' if m.model.reason else ''}"
+        state = (
+            "" if m.model.state == "complete" else f"\n{m.model.state}{f': {m.model.reason}' if m.model.reason else ''}"
+        )
         rows.append([(f"{m.model.label or m.model.name}{state}", style), *(_cell(m, s) for s in scores)])
     if rows:
         out.table("Models", columns, rows)
@@ -212,7 +248,11 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
             tone = {"gained": "good", "lost": "bad"}.get(c.verdict, "flat")
             out.line(f"  {c.name}: {levels_text(c)}, {difference_text(c)}: {c.verdict}", STYLE[tone])
     if rest:
-        out.line(f"{rest} {'more ' if told else ''}pair{'s' if rest != 1 else ''} of models {'are' if rest != 1 else 'is'} on the page.", "dim")
+        out.line(
+            f"{rest} {'more ' if told else ''}pair{'s' if rest != 1 else ''} of models {'are' if rest != 1 else 'is'} "
+            f"on the page.",
+            "dim",
+        )
     if record.scale is not None:
         out.line(f"Scale     {record.scale.chosen:g}: {record.scale.reason}")
     if corpus_text(record):
@@ -223,7 +263,9 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
     result = next((m.model for m in models if m.model.name == record.result), None)
     if result is not None and result.path and result.state == "complete":
         shown = folder / result.path if not Path(result.path).is_absolute() else Path(result.path)
-        out.line(f"Result    {shown} ({count(result.parameters)} parameters)" if result.parameters else f"Result    {shown}")
+        out.line(
+            f"Result    {shown} ({count(result.parameters)} parameters)" if result.parameters else f"Result    {shown}"
+        )
     for note in record.notes:
         out.line(f"Note: {note}", "dim")
     if (folder / REPORT_FILE).is_file():

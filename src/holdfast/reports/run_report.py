@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.records.run import RunFolder
 from holdfast.reports.budget_figures import budget_charts, without_budget
 from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, forest, layer_chart, training_charts
 from holdfast.reports.figures import (
@@ -25,7 +26,6 @@ from holdfast.reports.figures import (
 )
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
-from holdfast.results import RunFolder
 
 STATUS_TONE = {"finished": "good", "failed": "bad", "interrupted": "warn"}
 PURPOSE = {"target": "what was to be learnt", "source": "what was to be kept"}
@@ -45,7 +45,11 @@ def _page(run: RunFigures) -> Page:
     record = run.record
     page = Page(f"{run.title}: holdfast run report")
     trained = training_figures(record, run.metrics)
-    details = [record.model.get("name"), run.method, f"{significant(trained['steps'])} steps" if trained["steps"] is not None else None]
+    details = [
+        record.model.get("name"),
+        run.method,
+        f"{significant(trained['steps'])} steps" if trained["steps"] is not None else None,
+    ]
     page.add(
         header(
             eyebrow=f"holdfast run report ({record.command})",
@@ -69,12 +73,23 @@ def _state(page: Page, run: RunFigures) -> None:
     """What a reader must know before reading any figure."""
     record = run.record
     if record.status == "failed":
-        page.add(banner(join(tag("strong", f"The run failed in stage “{record.stage}”."), f"\n{record.error or 'No reason was recorded.'}"), "bad"))
+        page.add(
+            banner(
+                join(
+                    tag("strong", f"The run failed in stage “{record.stage}”."),
+                    f"\n{record.error or 'No reason was recorded.'}",
+                ),
+                "bad",
+            )
+        )
     elif record.status == "interrupted":
         reason = f"\n{record.error}" if record.error else ""
         page.add(
             banner(
-                join(tag("strong", f"The run was interrupted in stage “{record.stage}”."), f" Start it again with the same folder to go on.{reason}"),
+                join(
+                    tag("strong", f"The run was interrupted in stage “{record.stage}”."),
+                    f" Start it again with the same folder to go on.{reason}",
+                ),
                 "warn",
             )
         )
@@ -105,17 +120,28 @@ def _tiles(run: RunFigures) -> list[tuple[str, str, str, str]]:
             verdicts = [r.verdict for r in rows]
             wanted = "gained" if suite == "target" else "lost"
             tone = "" if wanted not in verdicts else "good" if wanted == "gained" else "bad"
-            rest = ", ".join(f"{verdicts.count(v)} {v}" for v in ("gained", "lost", "within noise") if v != wanted and v in verdicts)
+            rest = ", ".join(
+                f"{verdicts.count(v)} {v}" for v in ("gained", "lost", "within noise") if v != wanted and v in verdicts
+            )
             found.append((title, f"{verdicts.count(wanted)} of {len(rows)} {wanted}", rest or PURPOSE[suite], tone))
     move = run.largest_move
     if move is not None:
         where = f"layer {move.layer}" if move.layer.isdigit() else move.layer
-        found.append(("Largest move of a layer", percent(100 * move.relative, sign=False), f"of its norm, in {where}", ""))
+        found.append(
+            ("Largest move of a layer", percent(100 * move.relative, sign=False), f"of its norm, in {where}", "")
+        )
     else:
         found.append(("Largest move of a layer", "not recorded", "relative L2 distance", ""))
     trained = training_figures(run.record, run.metrics)
     tokens = f"{count(trained['tokens'])} tokens" if trained["tokens"] is not None else "tokens not recorded"
-    found.append(("Training time", duration(trained["seconds"]) if trained["seconds"] is not None else "not recorded", tokens, ""))
+    found.append(
+        (
+            "Training time",
+            duration(trained["seconds"]) if trained["seconds"] is not None else "not recorded",
+            tokens,
+            "",
+        )
+    )
     return found
 
 
@@ -136,7 +162,17 @@ def _measure(r: Row) -> list[Html | str]:
     name = join(r.name, tag("span", f"{r.metric}, {r.unit}; {r.direction}", cls="sub"))
     difference = tag("span", r.difference, tag("span", r.interval, cls="sub"))
     test = tag("span", r.test, tag("span", r.flips, cls="sub") if r.flips else None)
-    return [name, r.before, r.after, difference, r.relative, r.p, r.n, test, tag("span", r.verdict, cls=f"chip {r.tone}")]
+    return [
+        name,
+        r.before,
+        r.after,
+        difference,
+        r.relative,
+        r.p,
+        r.n,
+        test,
+        tag("span", r.verdict, cls=f"chip {r.tone}"),
+    ]
 
 
 def _changes(page: Page, run: RunFigures) -> None:
@@ -145,7 +181,9 @@ def _changes(page: Page, run: RunFigures) -> None:
     for suite in dict.fromkeys(r.raw.suite for r in run.rows):
         rows = [r for r in run.rows if r.raw.suite == suite]
         title = group_title(suite) + (f": {PURPOSE[suite]}" if suite in PURPOSE else "")
-        measures = table(MEASURES, [_measure(r) for r in rows], cards=True, classes=["" if r.raw.primary else "minor" for r in rows])
+        measures = table(
+            MEASURES, [_measure(r) for r in rows], cards=True, classes=["" if r.raw.primary else "minor" for r in rows]
+        )
         panels.append(tag("div", tag("h3", title), measures, cls="panel measures"))
     chart = forest(run.rows)
     if chart is not None:
@@ -156,9 +194,12 @@ def _changes(page: Page, run: RunFigures) -> None:
         parts.append(
             tag(
                 "p",
-                f"Difference: after \u2212 before, with its paired {confidence} interval over the evaluated samples. Gained or lost: the interval"
-                " excludes zero, otherwise the change is within noise. Relative gain: the change in percent of the value before, signed so that"
-                " positive is better. One training run is behind these figures: how far another seed would move them is not in the intervals.",
+                f"Difference: after \u2212 before, with its paired {confidence} interval over the evaluated samples. "
+                f"Gained or lost: the interval"
+                " excludes zero, otherwise the change is within noise. Relative gain: the change in percent of the "
+                "value before, signed so that"
+                " positive is better. One training run is behind these figures: how far another seed would move them "
+                "is not in the intervals.",
                 cls="note",
             )
         )
@@ -171,9 +212,18 @@ def _changes(page: Page, run: RunFigures) -> None:
             Column(title="n", numeric=True),
         ]
         cells = [
-            [join(f"{v.group}: {v.name}", tag("span", f"{v.metric}, {v.unit}", cls="sub")), v.which, v.value, v.interval, v.n] for v in run.levels
+            [
+                join(f"{v.group}: {v.name}", tag("span", f"{v.metric}, {v.unit}", cls="sub")),
+                v.which,
+                v.value,
+                v.interval,
+                v.n,
+            ]
+            for v in run.levels
         ]
-        parts.append(tag("div", tag("h3", "Measured, but not compared"), table(columns, cells, cards=True), cls="panel"))
+        parts.append(
+            tag("div", tag("h3", "Measured, but not compared"), table(columns, cells, cards=True), cls="panel")
+        )
     gaps = [m for m in run.missing if "evaluat" in m or "compared" in m]
     parts += [tag("p", m, cls="note") for m in gaps]
     page.section("Before and after", *parts)
@@ -192,7 +242,13 @@ def _training(page: Page, run: RunFigures) -> None:
     if len(run.metrics) >= SMOOTHED_FROM:
         words.append(tag("p", "Thin lines: as logged. Bold lines: trailing mean.", cls="note"))
     if run.record.retention and not any(c.title.startswith("KL") for c in charts):
-        words.append(tag("p", "No divergence from a teacher was logged: the method works without one, or logging began later.", cls="note"))
+        words.append(
+            tag(
+                "p",
+                "No divergence from a teacher was logged: the method works without one, or logging began later.",
+                cls="note",
+            )
+        )
     page.section("Training", *words)
 
 
@@ -207,7 +263,10 @@ def _widths(n: int) -> list[str]:
 def _distance(page: Page, run: RunFigures) -> None:
     chart: Chart | None = layer_chart(run.record.distance)
     if chart is None:
-        page.section("How far the weights moved", tag("p", "The distance from the starting weights was not recorded.", cls="note"))
+        page.section(
+            "How far the weights moved",
+            tag("p", "The distance from the starting weights was not recorded.", cls="note"),
+        )
     else:
         page.section("How far the weights moved", tag("div", page.chart(chart), cls="panels"))
 
@@ -217,7 +276,9 @@ def _small_print(page: Page, run: RunFigures) -> None:
     if record.notes:
         page.section("Notes of the run", tag("div", bullets(record.notes), cls="card"))
     versions = [(k, v) for k, v in record.versions.items()]
-    hardware = [(k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()]
+    hardware = [
+        (k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()
+    ]
     identity = [
         ("config fingerprint", record.config_key or "not recorded"),
         ("model hash", str(record.model.get("hash") or "not recorded")),
@@ -233,5 +294,9 @@ def _small_print(page: Page, run: RunFigures) -> None:
         fold("Fingerprints", facts(identity)),
     )
     page.add(
-        tag("footer", f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the run folder. This page needs no network.")
+        tag(
+            "footer",
+            f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the run folder. This page "
+            f"needs no network.",
+        )
     )

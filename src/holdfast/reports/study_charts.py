@@ -1,8 +1,10 @@
-"""Plots of a trade-off study: the frontier of every pair of measures, gains against each varied number, and who worked on what when.
+"""Plots of a trade-off study: the frontier of every pair of measures, gains against each varied number, and who worked
+on what when.
 
-A frontier plot has the source across and the target up, both the metric itself in its unit; an arrow says where better lies. Bars are the
-intervals of the paired change (seeds and samples), drawn around the trial's value. Names beside points are placed here, so that none covers
-another: a name for which there is no room is left to the hover text and the table.
+A frontier plot has the source across and the target up, both the metric itself in its unit; an arrow says where better
+lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. Names beside
+points are placed here, so that none covers another: a name for which there is no room is left to the hover text and the
+table.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.records.study import Objective, StudyRecord
 from holdfast.reports.charts import LEGEND, Chart, axis, layout, plain, shorten
 from holdfast.reports.figures import decimals_for, duration, number, plural, significant
 from holdfast.reports.markup import Column
@@ -28,8 +31,7 @@ from holdfast.reports.study_figures import (
     shown_params,
     study_curves,
 )
-from holdfast.selection import Gain, Selection, mean_gain, pareto
-from holdfast.study_results import Objective, StudyRecord
+from holdfast.statistics.selection import Gain, Selection, mean_gain, pareto
 
 COLOURS = ("accent", "second", "good", "third", "fourth")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon")
@@ -53,7 +55,12 @@ def kind_styles(kinds: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def frontier_chart(
-    record: StudyRecord, trials: Sequence[TrialFigures], pair: tuple[Objective, Objective], chosen: Selection | None, *, wide: bool = True
+    record: StudyRecord,
+    trials: Sequence[TrialFigures],
+    pair: tuple[Objective, Objective],
+    chosen: Selection | None,
+    *,
+    wide: bool = True,
 ) -> Chart | None:
     """One pair of measures, target up and source across; None where no whole trial has both.
 
@@ -78,11 +85,18 @@ def frontier_chart(
     numbers = [*gains, None]
     places = pareto([*((s.value, g.value) for s, g in gains.values()), (0.0, 0.0)])
     front = [numbers[i] for i in places]
-    box = _Box(start, gains, {n for n in front if n is not None} | {t.trial.number for t in drawn if t.trial.kind == "direct"}, wide=wide)
+    box = _Box(
+        start,
+        gains,
+        {n for n in front if n is not None} | {t.trial.number for t in drawn if t.trial.kind == "direct"},
+        wide=wide,
+    )
 
     styles, curves = kind_styles([t.trial.kind for t in trials]), study_curves(drawn)
     ring = chosen is not None and chosen.chosen in gains
-    named = _names(curves, gains, start, box, chosen.chosen if chosen is not None else None, many=len(drawn) > MANY or not wide)
+    named = _names(
+        curves, gains, start, box, chosen.chosen if chosen is not None else None, many=len(drawn) > MANY or not wide
+    )
     data: list[dict[str, Any]] = [_front(front, gains, start)] if len(front) > 1 else []
     shown: set[str] = set()
     split = {c.kind for c in curves if sum(o.kind == c.kind and o.joined for o in curves) in (2, 3, 4)}
@@ -143,14 +157,27 @@ def frontier_chart(
             ]
         )
     columns = [Column(title="Label"), Column(title="Trial", numeric=True)]
-    columns += [Column(title=title, numeric=True) for title in (f"Target ({up.unit})", "Gain", f"Source ({across.unit})", "Gain")]
-    return Chart(title=f"{up.label} against {across.label}", figure=figure_, caption=caption, columns=columns, rows=rows, height=height)
+    columns += [
+        Column(title=title, numeric=True)
+        for title in (f"Target ({up.unit})", "Gain", f"Source ({across.unit})", "Gain")
+    ]
+    return Chart(
+        title=f"{up.label} against {across.label}",
+        figure=figure_,
+        caption=caption,
+        columns=columns,
+        rows=rows,
+        height=height,
+    )
 
 
 class _Box:
-    """The ranges of both axes: around the start, direct fine-tuning and the frontier; what lies far off does not stretch them."""
+    """The ranges of both axes: around the start, direct fine-tuning and the frontier; what lies far off does not
+    stretch them."""
 
-    def __init__(self, start: tuple[float, float], gains: Mapping[int, tuple[Gain, Gain]], core: set[int], *, wide: bool) -> None:
+    def __init__(
+        self, start: tuple[float, float], gains: Mapping[int, tuple[Gain, Gain]], core: set[int], *, wide: bool
+    ) -> None:
         self.pixels = (960.0 if wide else 420.0, 390.0 if wide else 260.0)
         values = {n: (s.after, g.after) for n, (s, g) in gains.items()}
         self.outside: list[int] = []
@@ -158,14 +185,21 @@ class _Box:
         for side in (0, 1):
             middle = [start[side], *(values[n][side] for n in core)]
             low, high = min(middle), max(middle)
-            spread = (high - low) or max((abs(v[side] - start[side]) for v in values.values()), default=0.0) or abs(start[side]) or 1.0
+            spread = (
+                (high - low)
+                or max((abs(v[side] - start[side]) for v in values.values()), default=0.0)
+                or abs(start[side])
+                or 1.0
+            )
             limits.append((low - spread, high + spread))
             self.outside += [n for n, v in values.items() if not limits[-1][0] <= v[side] <= limits[-1][1]]
         self.outside = sorted(set(self.outside))
         inside = [n for n in values if n not in self.outside]
         self.x, self.y = (self._range(side, start, [gains[n][side] for n in inside], limits[side]) for side in (0, 1))
 
-    def _range(self, side: int, start: tuple[float, float], gains: Sequence[Gain], limit: tuple[float, float]) -> list[float]:
+    def _range(
+        self, side: int, start: tuple[float, float], gains: Sequence[Gain], limit: tuple[float, float]
+    ) -> list[float]:
         ends = [start[side], *(v for g in gains for v in (g.interval_after or (g.after, g.after)))]
         low, high = max(min(ends), limit[0]), min(max(ends), limit[1])
         margin = 0.07 * ((high - low) or 1.0)
@@ -179,15 +213,31 @@ class _Box:
         )
 
 
-_SIDES = ("top right", "top left", "bottom right", "bottom left", "top center", "bottom center", "middle right", "middle left")
+_SIDES = (
+    "top right",
+    "top left",
+    "bottom right",
+    "bottom left",
+    "top center",
+    "bottom center",
+    "middle right",
+    "middle left",
+)
 
 
 def _names(
-    curves: Sequence[StudyCurve], gains: Mapping[int, tuple[Gain, Gain]], start: tuple[float, float], box: _Box, chosen: int | None, *, many: bool
+    curves: Sequence[StudyCurve],
+    gains: Mapping[int, tuple[Gain, Gain]],
+    start: tuple[float, float],
+    box: _Box,
+    chosen: int | None,
+    *,
+    many: bool,
 ) -> dict[int | str, str]:
     """Trial (or "start") -> where its name goes; trials without room for one are not among them.
 
-    Greedy: the start, direct fine-tuning and the chosen trial first, then along the curves; a name may cover no point and no other name.
+    Greedy: the start, direct fine-tuning and the chosen trial first, then along the curves; a name may cover no point
+    and no other name.
     """
     points = {n: box.place(s.after, g.after) for n, (s, g) in gains.items()}
     dots = [(x - 7, y - 7, x + 7, y + 7) for x, y in [*points.values(), box.place(*start)]]
@@ -201,7 +251,10 @@ def _names(
     bars = [b for pair in gains.values() for b in _bar_boxes(pair, box)]
     for key, text, (x, y) in wanted:
         others = [d for d in dots if not (d[0] <= x <= d[2] and d[1] <= y <= d[3])]
-        for side, in_the_way in [*((s, bars) for s in _SIDES), *((s, []) for s in _SIDES)]:  # on a bar only where there is no other place
+        for side, in_the_way in [
+            *((s, bars) for s in _SIDES),
+            *((s, []) for s in _SIDES),
+        ]:  # on a bar only where there is no other place
             label = _label_box(x, y, len(text) * 6.2 + 4, side, 10 if key == chosen else 5)
             within = label[0] >= 0 and label[1] >= 0 and label[2] <= box.pixels[0] and label[3] <= box.pixels[1]
             if within and not any(_overlap(label, o) for o in (*others, *taken, *in_the_way)):
@@ -224,7 +277,8 @@ def _bar_boxes(pair: tuple[Gain, Gain], box: _Box) -> list[tuple[float, float, f
 
 
 def point_name(curve: StudyCurve, t: TrialFigures) -> str:
-    """What stands beside a point: the strength where a legend names the rest, "direct" for that, the label of what stands alone, or its number."""
+    """What stands beside a point: the strength where a legend names the rest, "direct" for that, the label of what
+    stands alone, or its number."""
     if curve.kind == "direct":
         return "direct"
     if curve.joined:
@@ -259,7 +313,10 @@ def _trace(
 ) -> dict[str, Any]:
     colour, symbol = style
     pairs = [(t, *gains[t.trial.number]) for t in curve.members]
-    texts = [plain(point_name(curve, t)) if t.trial.number in named and t.trial.number != ringed else "" for t in curve.members]
+    texts = [
+        plain(point_name(curve, t)) if t.trial.number in named and t.trial.number != ringed else ""
+        for t in curve.members
+    ]
     lines = "lines+" if curve.joined and len(pairs) > 1 else ""
     return {
         "type": "scatter",
@@ -277,7 +334,10 @@ def _trace(
         "error_y": _bars([g for _, _, g in pairs], colour, faint=faint),
         "line": {"color": colour, "width": 2, "dash": dash},
         "marker": {"size": 8 if faint else 10, "color": colour, "symbol": symbol},
-        "hovertemplate": [f"{hover(t)}<br>{_hover_side('source', s)}<br>{_hover_side('target', g)}<extra></extra>" for t, s, g in pairs],
+        "hovertemplate": [
+            f"{hover(t)}<br>{_hover_side('source', s)}<br>{_hover_side('target', g)}<extra></extra>"
+            for t, s, g in pairs
+        ],
     }
 
 
@@ -301,10 +361,18 @@ def _value(gain: Gain) -> str:
 
 def _bars(gains: Sequence[Gain], colour: str, *, faint: bool) -> dict[str, Any]:
     half = [0.0 if math.isnan(g.half) else g.half for g in gains]
-    return {"type": "data", "array": half, "color": colour, "thickness": 0.6 if faint else 1.2, "width": 0 if faint else 3}
+    return {
+        "type": "data",
+        "array": half,
+        "color": colour,
+        "thickness": 0.6 if faint else 1.2,
+        "width": 0 if faint else 3,
+    }
 
 
-def _front(front: Sequence[int | None], gains: Mapping[int, tuple[Gain, Gain]], start: tuple[float, float]) -> dict[str, Any]:
+def _front(
+    front: Sequence[int | None], gains: Mapping[int, tuple[Gain, Gain]], start: tuple[float, float]
+) -> dict[str, Any]:
     at = [start if n is None else (gains[n][0].after, gains[n][1].after) for n in front]
     return {
         "type": "scatter",
@@ -319,7 +387,8 @@ def _front(front: Sequence[int | None], gains: Mapping[int, tuple[Gain, Gain]], 
 
 
 def _ring(pair: tuple[Gain, Gain], rule: str, text: str, side: str | None) -> dict[str, Any]:
-    """Around the chosen trial. It has the trial's name too, since plotly keeps names clear of the marker they belong to."""
+    """Around the chosen trial. It has the trial's name too, since plotly keeps names clear of the marker they belong
+    to."""
     return {
         "type": "scatter",
         "mode": "markers+text" if side else "markers",
@@ -330,7 +399,12 @@ def _ring(pair: tuple[Gain, Gain], rule: str, text: str, side: str | None) -> di
         "textposition": side or "top right",
         "textfont": {"size": 11, "color": "var(--ink)"},
         "meta": "named in legend",
-        "marker": {"size": 22, "symbol": "circle-open", "color": "var(--ink)", "line": {"width": 2.5, "color": "var(--ink)"}},
+        "marker": {
+            "size": 22,
+            "symbol": "circle-open",
+            "color": "var(--ink)",
+            "line": {"width": 2.5, "color": "var(--ink)"},
+        },
         "hoverinfo": "skip",
     }
 
@@ -348,7 +422,8 @@ def _start(start: tuple[float, float], gains: Mapping[int, tuple[Gain, Gain]], s
         "textfont": {"size": 12, "color": "var(--ink)"},
         "meta": "named in legend",
         "marker": {"size": 15, "symbol": "star", "color": "var(--ink)"},
-        "hovertemplate": f"<b>start</b><br>source {number(start[0], digits[0])}<br>target {number(start[1], digits[1])}<extra></extra>",
+        "hovertemplate": f"<b>start</b><br>source {number(start[0], digits[0])}<br>target "
+        f"{number(start[1], digits[1])}<extra></extra>",
     }
 
 
@@ -375,7 +450,8 @@ def _arrow(*, right: bool, up: bool) -> dict[str, Any]:
 
 
 def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
-    """Keys of the varied parameters with at least three different numbers among the whole trials, those of most trials first."""
+    """Keys of the varied parameters with at least three different numbers among the whole trials, those of most trials
+    first."""
     values: dict[str, list[float]] = {}
     for t in trials:
         for key, value in t.trial.params.items() if t.whole else ():
@@ -386,7 +462,8 @@ def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
 
 
 def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> list[tuple[Chart, Chart]]:
-    """(target gain, source gain) against each varied number, logarithmic where its values span more than a factor of ten."""
+    """(target gain, source gain) against each varied number, logarithmic where its values span more than a factor of
+    ten."""
     styles = kind_styles([t.trial.kind for t in trials])
     return [
         (_parameter(key, record.target, trials, styles), _parameter(key, record.source, trials, styles))
@@ -394,7 +471,9 @@ def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> lis
     ]
 
 
-def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures], styles: Mapping[str, tuple[str, str]]) -> Chart:
+def _parameter(
+    key: str, side: Objective, trials: Sequence[TrialFigures], styles: Mapping[str, tuple[str, str]]
+) -> Chart:
     found = [
         (t, value, t.target if side.side == "target" else t.source)
         for t in trials
@@ -416,7 +495,9 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures], styles
                 "y": [g.value for _, _, g in mine],
                 "error_y": _bars([g for _, _, g in mine], colour, faint=len(points) > MANY),
                 "marker": {"size": 7 if len(points) > MANY else 9, "color": colour, "symbol": symbol},
-                "hovertemplate": [f"{hover(t)}<br>gain {covered(gain_text(g), gain_interval(g))}<extra></extra>" for t, _, g in mine],
+                "hovertemplate": [
+                    f"{hover(t)}<br>gain {covered(gain_text(g), gain_interval(g))}<extra></extra>" for t, _, g in mine
+                ],
             }
         )
     limits, outside = _limits([(t.trial.number, g) for t, _, g in points])
@@ -437,14 +518,29 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures], styles
     )
     if len(data) > 1:
         shape |= {"showlegend": True, "legend": LEGEND, "margin": {"l": 12, "r": 12, "t": 30, "b": 12}}
-    columns = [Column(title="Trial"), Column(title=name, numeric=True), Column(title=f"Gain ({side.unit})", numeric=True)]
-    rows = [[f"{t.trial.number}", significant(v), covered(gain_text(g), gain_interval(g))] for t, v, g in sorted(points, key=lambda p: p[1])]
+    columns = [
+        Column(title="Trial"),
+        Column(title=name, numeric=True),
+        Column(title=f"Gain ({side.unit})", numeric=True),
+    ]
+    rows = [
+        [f"{t.trial.number}", significant(v), covered(gain_text(g), gain_interval(g))]
+        for t, v, g in sorted(points, key=lambda p: p[1])
+    ]
     title = f"{side.side.capitalize()} against {name}"
-    return Chart(title=title, figure={"data": data, "layout": shape}, caption=_outside(outside), columns=columns, rows=rows, height=height)
+    return Chart(
+        title=title,
+        figure={"data": data, "layout": shape},
+        caption=_outside(outside),
+        columns=columns,
+        rows=rows,
+        height=height,
+    )
 
 
 def _limits(gains: Sequence[tuple[int, Gain]]) -> tuple[dict[str, Any], list[int]]:
-    """A range without the trials that lie far off from nearly all others, and those trials; no range where there are none."""
+    """A range without the trials that lie far off from nearly all others, and those trials; no range where there are
+    none."""
     values = sorted(g.value for _, g in gains)
     low, high = values[len(values) // 10], values[-1 - len(values) // 10]
     spread = 2 * (high - low)
@@ -488,7 +584,11 @@ def time_chart(record: StudyRecord) -> Chart | None:
     whole = max((at + lasted for _, at, lasted in spans), default=0.0)
     if whole == 0:
         return None
-    size, unit = next((s, u) for s, u in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")) if whole >= 3 * s or s == 1.0)
+    size, unit = next(
+        (s, u)
+        for s, u in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+        if whole >= 3 * s or s == 1.0
+    )
     data = []
     for state in dict.fromkeys(t.state for t, _, _ in spans):
         mine = [(t, at, lasted) for t, at, lasted in spans if t.state == state]
@@ -500,9 +600,13 @@ def time_chart(record: StudyRecord) -> Chart | None:
                 "y": [plain(shorten(t.worker or "unknown", 22)) for t, _, _ in mine],
                 "x": [max(lasted, 0.006 * whole) / size for _, _, lasted in mine],  # what just began shows as a stroke
                 "base": [at / size for _, at, _ in mine],
-                "marker": {"color": f"var(--{STATE_COLOURS.get(state, 'flat')})", "line": {"width": 1, "color": "var(--surface)"}},
+                "marker": {
+                    "color": f"var(--{STATE_COLOURS.get(state, 'flat')})",
+                    "line": {"width": 1, "color": "var(--surface)"},
+                },
                 "hovertemplate": [
-                    f"<b>trial {t.number}</b> {plain(shorten(t.label, 60))}<br>{plain(state)}, {duration(lasted)}<extra></extra>"
+                    f"<b>trial {t.number}</b> {plain(shorten(t.label, 60))}<br>{plain(state)}, "
+                    f"{duration(lasted)}<extra></extra>"
                     for t, _, lasted in mine
                 ],
             }
@@ -513,7 +617,13 @@ def time_chart(record: StudyRecord) -> Chart | None:
         "layout": layout(
             height,
             xaxis=axis(f"{unit} since the first trial began", zeroline=False, rangemode="tozero"),
-            yaxis=axis("", type="category", categoryorder="array", categoryarray=[plain(shorten(w, 22)) for w in reversed(workers)], fixedrange=True),
+            yaxis=axis(
+                "",
+                type="category",
+                categoryorder="array",
+                categoryarray=[plain(shorten(w, 22)) for w in reversed(workers)],
+                fixedrange=True,
+            ),
             barmode="overlay",
             bargap=0.3,
             showlegend=len(data) > 1,
@@ -521,10 +631,18 @@ def time_chart(record: StudyRecord) -> Chart | None:
             margin={"l": 12, "r": 12, "t": 34, "b": 12},
         ),
     }
-    busy, overhead = math.fsum(s for t in record.trials for s in (r.seconds for r in t.runs)), math.fsum(t.overhead for t in record.trials)
+    busy, overhead = (
+        math.fsum(s for t in record.trials for s in (r.seconds for r in t.runs)),
+        math.fsum(t.overhead for t in record.trials),
+    )
     caption = f"{plural(len(workers), 'worker')}, {duration(busy)} in finished runs"
-    caption += f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / busy:.1f} %)." if busy > 0 else "."
-    columns = [Column(title="Worker"), *(Column(title=title, numeric=True) for title in ("Trials", "Busy", "Share of the time"))]
+    caption += (
+        f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / busy:.1f} %)." if busy > 0 else "."
+    )
+    columns = [
+        Column(title="Worker"),
+        *(Column(title=title, numeric=True) for title in ("Trials", "Busy", "Share of the time")),
+    ]
     rows = []
     for worker in workers:
         lasted = [d for t, _, d in spans if (t.worker or "unknown") == worker]

@@ -1,7 +1,7 @@
 """The figures of a trade-off study as text, for its page and for the terminal, so that the two cannot disagree.
 
-Gains, shares and choices are those of `holdfast.selection`; here they become words. A *curve* joins trials of one method that differ in its
-strength alone, such as label annealing at temperature 2 with growing weight.
+Gains, shares and choices are those of `holdfast.statistics.selection`; here they become words. A *curve* joins trials
+of one method that differ in its strength alone, such as label annealing at temperature 2 with growing weight.
 """
 
 from __future__ import annotations
@@ -14,10 +14,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.reports.arms import STRENGTH_KEYS
-from holdfast.reports.figures import DIRECT, METHOD_NAMES, MINUS, decimals_for, interval_text, number, percent, plural, setting
-from holdfast.selection import Gain, RuleGain, Selection, Share, incomplete, mean_gain, shares
-from holdfast.study_results import Objective, StudyRecord, TrialRecord
+from holdfast.reports.figures import (
+    DIRECT,
+    METHOD_NAMES,
+    MINUS,
+    decimals_for,
+    interval_text,
+    number,
+    percent,
+    plural,
+    setting,
+)
+from holdfast.statistics.selection import Gain, RuleGain, Selection, Share, incomplete, mean_gain, shares
 
 STATES = ("complete", "running", "waiting", "pruned", "failed", "lost")
 """In the order of reading."""
@@ -104,7 +114,9 @@ def share_interval_text(share: Share | None) -> str:
     """`[85.0, 97.3]` in percent, empty without one."""
     if share is None or share.interval is None:
         return ""
-    return interval_text((100 * share.interval[0], 100 * share.interval[1]), 1 if max(map(abs, share.interval)) < 10 else 0)
+    return interval_text(
+        (100 * share.interval[0], 100 * share.interval[1]), 1 if max(map(abs, share.interval)) < 10 else 0
+    )
 
 
 def covered(text: str, interval: str) -> str:
@@ -116,7 +128,10 @@ def method_title(kind: str) -> str:
     """A trial's kind for people: "direct fine-tuning", "replay + label annealing"."""
     if kind == "direct":
         return DIRECT
-    return " + ".join(SHORT_NAMES.get(k, METHOD_NAMES.get(k, k.replace("_", " ")).removesuffix(" of source data")) for k in kind.split("+"))
+    return " + ".join(
+        SHORT_NAMES.get(k, METHOD_NAMES.get(k, k.replace("_", " ")).removesuffix(" of source data"))
+        for k in kind.split("+")
+    )
 
 
 def direction(objective: Objective | Gain) -> str:
@@ -126,7 +141,10 @@ def direction(objective: Objective | Gain) -> str:
 def counts(record: StudyRecord) -> dict[str, int]:
     """State -> trials in it, in the order of reading; states without trials left out."""
     found = collections.Counter(t.state for t in record.trials)
-    return {state: found[state] for state in sorted(found, key=lambda s: (STATES.index(s) if s in STATES else len(STATES), s))}
+    return {
+        state: found[state]
+        for state in sorted(found, key=lambda s: (STATES.index(s) if s in STATES else len(STATES), s))
+    }
 
 
 def counts_text(record: StudyRecord) -> str:
@@ -135,24 +153,37 @@ def counts_text(record: StudyRecord) -> str:
 
 
 def kept_text(selection: Selection, record: StudyRecord) -> str:
-    """What the chosen trial keeps and loses, as words that follow "it": shares of what direct fine-tuning did, else the gains themselves."""
+    """What the chosen trial keeps and loses, as words that follow "it": shares of what direct fine-tuning did, else the
+    gains themselves."""
     target, source, kept, avoided = selection.target, selection.source, selection.kept, selection.avoided
     if target is None or source is None:
         return ""
     if kept is not None and kept.value is not None:
-        first = f"keeps {covered(share_text(kept), share_interval_text(kept))} of direct fine-tuning's gain on {record.target.label}"
+        first = (
+            f"keeps {covered(share_text(kept), share_interval_text(kept))} of direct fine-tuning's gain on "
+            f"{record.target.label}"
+        )
     else:
         first = f"changes {record.target.label} by {covered(gain_text(target), gain_interval(target))} {target.unit}"
     if avoided is not None and avoided.value is not None:
-        return f"{first} and avoids {covered(share_text(avoided), share_interval_text(avoided))} of its loss on {record.source.label}"
-    return f"{first} and {record.source.label} by {covered(gain_text(source), gain_interval(source))} {source.unit} (more is better)"
+        return (
+            f"{first} and avoids {covered(share_text(avoided), share_interval_text(avoided))} of its loss on "
+            f"{record.source.label}"
+        )
+    return (
+        f"{first} and {record.source.label} by {covered(gain_text(source), gain_interval(source))} {source.unit} "
+        f"(more is better)"
+    )
 
 
 def chosen_text(selection: Selection, record: StudyRecord) -> str:
     """What a rule chose and what that keeps, as a sentence without its end."""
     if selection.chosen is None:
         return f"The rule {rule_title(selection)} chooses none: {typographic(selection.reason)}"
-    return f"The rule {rule_title(selection)} chooses {selection.label} (trial {selection.chosen}): it {kept_text(selection, record)}"
+    return (
+        f"The rule {rule_title(selection)} chooses {selection.label} (trial {selection.chosen}): it "
+        f"{kept_text(selection, record)}"
+    )
 
 
 def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
@@ -160,8 +191,15 @@ def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
     whole = sum(incomplete(t, record) is None for t in record.trials)
     going = ""
     if record.status != "finished":
-        words = {"running": "is still running", "interrupted": "was interrupted", "failed": "ended with trials that failed"}
-        going = f"The study {words.get(record.status, record.status)}: {whole} of {plural(len(record.trials), 'trial')} count so far. "
+        words = {
+            "running": "is still running",
+            "interrupted": "was interrupted",
+            "failed": "ended with trials that failed",
+        }
+        going = (
+            f"The study {words.get(record.status, record.status)}: {whole} of "
+            f"{plural(len(record.trials), 'trial')} count so far. "
+        )
     if not whole:
         return f"{going}No trial is complete with all its seeds yet, so nothing can be chosen."
     if not selections:
@@ -184,7 +222,10 @@ def parameter_name(key: str) -> str:
 
 def long_name(key: str) -> str:
     """`retention.label_annealing.weight` as "label annealing: weight"."""
-    parts = [p.replace("_", " ") if p not in SHORT_NAMES else SHORT_NAMES[p] for p in key.removeprefix("retention.").split(".")]
+    parts = [
+        p.replace("_", " ") if p not in SHORT_NAMES else SHORT_NAMES[p]
+        for p in key.removeprefix("retention.").split(".")
+    ]
     return ": ".join((" ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
@@ -200,11 +241,16 @@ def parameters_text(params: Mapping[str, Any]) -> str:
 
 def figure(value: Any) -> float | None:
     """A finite number of a setting, None for anything else."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        else None
+    )
 
 
 def strength_key(trials: Iterable[TrialRecord]) -> str | None:
-    """The varied parameter that says how strongly these trials hold on to the start; None where none of them has one."""
+    """The varied parameter that says how strongly these trials hold on to the start; None where none of them has
+    one."""
     params = [t.params for t in trials]
     for name in STRENGTH_KEYS:
         for key in dict.fromkeys(k for p in params for k in p):
@@ -228,11 +274,16 @@ class StudyCurve:
 
     def short(self, trial: TrialRecord) -> str:
         """What stands beside a point."""
-        return setting(value) if self.strength is not None and (value := figure(trial.params.get(self.strength))) is not None else ""
+        return (
+            setting(value)
+            if self.strength is not None and (value := figure(trial.params.get(self.strength))) is not None
+            else ""
+        )
 
 
 def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
-    """Trials by method, then by all they have in common but the strength, each in the order of it; what is alone in that is not joined."""
+    """Trials by method, then by all they have in common but the strength, each in the order of it; what is alone in
+    that is not joined."""
     found: list[StudyCurve] = []
     for kind in dict.fromkeys(t.trial.kind for t in trials):
         mine = [t for t in trials if t.trial.kind == kind]
@@ -243,11 +294,23 @@ def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
                 t
             )  # to the last digit: random rates are no curve
         title = method_title(kind)
-        lines = {rest: sorted(g, key=lambda t: figure(t.trial.params.get(str(key))) or 0.0) for rest, g in groups.items() if len(g) > 1 and key}
+        lines = {
+            rest: sorted(g, key=lambda t: figure(t.trial.params.get(str(key))) or 0.0)
+            for rest, g in groups.items()
+            if len(g) > 1 and key
+        }
         rest_keys = {k for rest in groups for k, _ in rest if len({dict(r).get(k) for r in groups}) > 1}
         for rest, members in lines.items():
             common = parameters_text({k: members[0].trial.params[k] for k, _ in rest if k in rest_keys})
-            found.append(StudyCurve(kind=kind, name=f"{title}, {common}" if common else title, strength=key, members=members, joined=True))
+            found.append(
+                StudyCurve(
+                    kind=kind,
+                    name=f"{title}, {common}" if common else title,
+                    strength=key,
+                    members=members,
+                    joined=True,
+                )
+            )
         alone = [t for rest, g in groups.items() if rest not in lines for t in g]
         if alone:
             found.append(StudyCurve(kind=kind, name=title, strength=key, members=alone, joined=False))

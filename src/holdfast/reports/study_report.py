@@ -1,7 +1,8 @@
-"""One page on a trade-off study: what its rule chose, the frontier, every trial, the rules side by side, and the command that trains the choice.
+"""One page on a trade-off study: what its rule chose, the frontier, every trial, the rules side by side, and the
+command that trains the choice.
 
-Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.selection`), so it can be written at any moment of a study: what is still under
-way is said to be. Which trial to take is not decided here.
+Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.statistics.selection`), so it can be written at any
+moment of a study: what is still under way is said to be. Which trial to take is not decided here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.records.study import Objective, StudyRecord
 from holdfast.reports.charts import shorten
 from holdfast.reports.figures import duration, flatten, hardware_text, percent, plural, setting
 from holdfast.reports.markup import Column, Html, join, table, tag
@@ -36,8 +38,7 @@ from holdfast.reports.study_figures import (
     tone,
     typographic,
 )
-from holdfast.selection import SAMPLES, Gain, RuleGain, Selection, Share
-from holdfast.study_results import Objective, StudyRecord
+from holdfast.statistics.selection import SAMPLES, Gain, RuleGain, Selection, Share
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 STATE_TONES = {"complete": "", "running": "good", "waiting": "", "pruned": "warn", "failed": "bad", "lost": "warn"}
@@ -47,14 +48,20 @@ MOST_BARS = 4
 
 
 def write_study_report(
-    path: str | os.PathLike[str], record: StudyRecord, *, selections: Sequence[Selection], command: str = "", config_yaml: str = ""
+    path: str | os.PathLike[str],
+    record: StudyRecord,
+    *,
+    selections: Sequence[Selection],
+    command: str = "",
+    config_yaml: str = "",
 ) -> Path:
     """Writes the page and returns its path.
 
     Args:
         path: the HTML file; it belongs into the study's folder, since links to the runs' reports are relative to it.
         record: finished or not.
-        selections: what the rules chose, the study's own rule first, as `holdfast.selection.select_all` gives it.
+        selections: what the rules chose, the study's own rule first, as `holdfast.statistics.selection.select_all`
+            gives it.
         command: what trains the chosen trial; shown as it is.
         config_yaml: the configuration that `command` names; shown as it is.
 
@@ -67,14 +74,31 @@ def write_study_report(
     page = Page(f"{record.name}: holdfast study report")
     page.add(tag("style", Html(_asset("study_report.css"))))
     status = (record.status, STATUS_TONES.get(record.status, ""))
-    page.add(header(eyebrow="holdfast study report", title=record.name, lead=lead(record, selections), status=status, details=_details(record)))
+    page.add(
+        header(
+            eyebrow="holdfast study report",
+            title=record.name,
+            lead=lead(record, selections),
+            status=status,
+            details=_details(record),
+        )
+    )
     page.add(tag("div", tiles(_tiles(trials, first)), cls="five"))
     _frontier(page, record, trials, first)
     if any(s.candidates for s in selections):
-        page.section("The rules side by side", tag("div", *(_rule(s, record, own=s is first) for s in selections), cls="rules"), anchor="rules")
+        page.section(
+            "The rules side by side",
+            tag("div", *(_rule(s, record, own=s is first) for s in selections), cls="rules"),
+            anchor="rules",
+        )
     if first is not None and first.chosen is not None and (command or config_yaml):
         page.section("Train the chosen trial", *_training(first, command, config_yaml), anchor="train")
-    page.section("All trials", _table(record, trials, selections, path.parent), tag("p", _legend(record), cls="note"), anchor="trials")
+    page.section(
+        "All trials",
+        _table(record, trials, selections, path.parent),
+        tag("p", _legend(record), cls="note"),
+        anchor="trials",
+    )
     if record.trials:
         page.add(tag("script", Html(_asset("study_report.js"))))
     _parameters(page, record, trials)
@@ -85,7 +109,9 @@ def write_study_report(
         page.section("Notes", tag("div", bullets(record.notes), cls="card"), anchor="notes")
     page.section("How to read this page", tag("div", bullets(_reading(record)), cls="card"), anchor="reading")
     page.section(
-        "The study", tag("div", facts(_facts(record)), cls="card"), fold("Configuration", facts(flatten(record.config))) if record.config else None
+        "The study",
+        tag("div", facts(_facts(record)), cls="card"),
+        fold("Configuration", facts(flatten(record.config))) if record.config else None,
     )
     page.add(tag("footer", "Written by holdfast from the study's records. This page needs no network."))
     return page.write(path)
@@ -97,17 +123,34 @@ def _asset(name: str) -> str:
 
 def _details(record: StudyRecord) -> str:
     seeds = f"{plural(len(record.seeds), 'seed')} a trial"
-    return f"{plural(len(record.trials), 'trial')}: {counts_text(record)} · {seeds} · target: {record.target.label} · source: {record.source.label}"
+    return (
+        f"{plural(len(record.trials), 'trial')}: {counts_text(record)} · {seeds} · target: {record.target.label} "
+        f"· source: {record.source.label}"
+    )
 
 
 def _tiles(trials: Sequence[TrialFigures], first: Selection | None) -> list[tuple[str, str, str, str]]:
     whole = sum(t.whole for t in trials)
     direct = next((t for t in trials if t.trial.kind == "direct" and t.whole), None)
-    found = [("Trials that count", f"{whole} of {len(trials)}", f"{duration(math.fsum(t.seconds for t in trials))} of the workers' time", "")]
+    found = [
+        (
+            "Trials that count",
+            f"{whole} of {len(trials)}",
+            f"{duration(math.fsum(t.seconds for t in trials))} of the workers' time",
+            "",
+        )
+    ]
     if direct is not None:
         for name, gain in (("target", direct.target), ("source", direct.source)):
             if gain is not None:
-                found.append((f"Direct fine-tuning, {name} gain", gain_text(gain), f"{gain.unit} {gain_interval(gain)}", _toned(gain)))
+                found.append(
+                    (
+                        f"Direct fine-tuning, {name} gain",
+                        gain_text(gain),
+                        f"{gain.unit} {gain_interval(gain)}",
+                        _toned(gain),
+                    )
+                )
     if first is not None and first.chosen is not None:
         for name, share in (("Gain kept", first.kept), ("Loss avoided", first.avoided)):
             if share is not None and share.value is not None:
@@ -128,12 +171,24 @@ def _frontier(page: Page, record: StudyRecord, trials: Sequence[TrialFigures], f
     pairs = [p for p in record.pairs if _entries(p) != _entries(sides)]
     main = frontier_chart(record, trials, sides, first)
     if main is None:
-        page.section("Target against source", tag("p", "No trial is complete with all its seeds yet, so there is nothing to draw.", cls="note"))
+        page.section(
+            "Target against source",
+            tag("p", "No trial is complete with all its seeds yet, so there is nothing to draw.", cls="note"),
+        )
         return
     others = [c for p in pairs[:MOST_PLOTS] if (c := frontier_chart(record, trials, p, first, wide=False)) is not None]
     panels = [page.chart(main, width="full"), *(page.chart(c, width="half") for c in others)]
-    left = f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn." if len(pairs) > MOST_PLOTS else None
-    page.section("Target against source", tag("div", *panels, cls="panels"), tag("p", left, cls="note") if left else None, anchor="frontier")
+    left = (
+        f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
+        if len(pairs) > MOST_PLOTS
+        else None
+    )
+    page.section(
+        "Target against source",
+        tag("div", *panels, cls="panels"),
+        tag("p", left, cls="note") if left else None,
+        anchor="frontier",
+    )
 
 
 def _entries(pair: tuple[Objective, Objective]) -> tuple[Any, Any]:
@@ -165,7 +220,9 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Html:
         parts.append(tag("p", f"No stability: {s.seeds_reason}.", cls="note"))
     if s.dropped:
         lines = [join(tag("span", f"trial {d.number}, {d.label}: "), typographic(d.reason)) for d in s.dropped]
-        parts.append(tag("details", tag("summary", f"{plural(len(s.dropped), 'trial')} dropped, and why"), bullets(lines)))
+        parts.append(
+            tag("details", tag("summary", f"{plural(len(s.dropped), 'trial')} dropped, and why"), bullets(lines))
+        )
     return tag("div", *parts, cls="rule own" if own else "rule")
 
 
@@ -174,7 +231,9 @@ def _two(gain: Gain | RuleGain) -> Html:
 
 
 def _share(share: Share | None) -> Html:
-    return join(share_text(share), tag("span", share_interval_text(share) or (share.reason if share else None) or "", cls="sub"))
+    return join(
+        share_text(share), tag("span", share_interval_text(share) or (share.reason if share else None) or "", cls="sub")
+    )
 
 
 def _stability(s: Selection, record: StudyRecord) -> list[Html]:
@@ -193,7 +252,13 @@ def _stability(s: Selection, record: StudyRecord) -> list[Html]:
 def _bar(name: str, share: float, *, taken: bool) -> Html:
     track = tag("div", tag("div", cls="bar", style=f"width:{100 * share:.1f}%"), cls="track")
     text = percent(100 * share, sign=False) if share < 0.01 else f"{100 * share:.0f} %"
-    return tag("div", tag("span", name, cls="name"), track, tag("span", text, cls="part"), cls="share taken-bar" if taken else "share")
+    return tag(
+        "div",
+        tag("span", name, cls="name"),
+        track,
+        tag("span", text, cls="part"),
+        cls="share taken-bar" if taken else "share",
+    )
 
 
 def _training(first: Selection, command: str, config_yaml: str) -> list[Html]:
@@ -203,7 +268,11 @@ def _training(first: Selection, command: str, config_yaml: str) -> list[Html]:
     if config_yaml:
         parts.append(
             tag(
-                "details", tag("summary", "The configuration"), tag("pre", tag("code", config_yaml), cls="block", tabindex="0"), cls="fold", open=True
+                "details",
+                tag("summary", "The configuration"),
+                tag("pre", tag("code", config_yaml), cls="block", tabindex="0"),
+                cls="fold",
+                open=True,
             )
         )
     return parts
@@ -216,7 +285,9 @@ def _table(record: StudyRecord, trials: Sequence[TrialFigures], selections: Sequ
     if not trials:
         return tag("p", "No trial was begun yet.", cls="note")
     columns = [Column(title="Trial"), Column(title="State")]
-    columns += [Column(title=t, numeric=True) for t in ("Target gain", "Source gain", "Gain kept", "Loss avoided", "Time")] + [Column(title="Seeds")]
+    columns += [
+        Column(title=t, numeric=True) for t in ("Target gain", "Source gain", "Gain kept", "Loss avoided", "Time")
+    ] + [Column(title="Seeds")]
     rows, classes = [], []
     for t in trials:
         by = [s.rule for s in selections if s.chosen == t.trial.number]
@@ -239,12 +310,23 @@ def _table(record: StudyRecord, trials: Sequence[TrialFigures], selections: Sequ
 def _state(t: TrialFigures, record: StudyRecord) -> Html:
     chip = tag("span", t.trial.state, cls=f"chip {STATE_TONES.get(t.trial.state, '')}".rstrip())
     done = len({r.seed for r in t.trial.runs} & set(record.seeds))
-    return join(chip, tag("span", f"{done} of {plural(len(record.seeds), 'seed')}", cls="sub") if t.trial.state == "running" else None)
+    return join(
+        chip,
+        tag("span", f"{done} of {plural(len(record.seeds), 'seed')}", cls="sub")
+        if t.trial.state == "running"
+        else None,
+    )
 
 
 def _name(t: TrialFigures, by: Sequence[str]) -> Html:
-    params = parameters_text({k: v for k, v in shown_params(t.trial).items() if parameters_text({k: v}) not in t.trial.label})
-    details = [f"trial {t.trial.number}", method_title(t.trial.kind) if method_title(t.trial.kind) not in t.trial.label else "", params]
+    params = parameters_text(
+        {k: v for k, v in shown_params(t.trial).items() if parameters_text({k: v}) not in t.trial.label}
+    )
+    details = [
+        f"trial {t.trial.number}",
+        method_title(t.trial.kind) if method_title(t.trial.kind) not in t.trial.label else "",
+        params,
+    ]
     lines = [tag("span", " · ".join(d for d in details if d), cls="sub")]
     if t.trouble and t.trial.state not in ("running", "waiting"):
         lines.append(tag("span", typographic(t.trouble), cls="sub bad-text" if t.trial.state == "failed" else "sub"))
@@ -276,7 +358,11 @@ def _seeds(t: TrialFigures, here: Path) -> Html | str:
     found: list[Any] = []
     for run in sorted(t.trial.runs, key=lambda r: r.seed):
         report = here / run.folder / "report.html"
-        link = tag("a", str(run.seed), href=quote(f"{run.folder}/report.html")) if _inside(run.folder) and report.is_file() else str(run.seed)
+        link = (
+            tag("a", str(run.seed), href=quote(f"{run.folder}/report.html"))
+            if _inside(run.folder) and report.is_file()
+            else str(run.seed)
+        )
         found += [" ", link] if found else [link]
     return join(*found)
 
@@ -288,9 +374,12 @@ def _inside(folder: str) -> bool:
 def _legend(record: StudyRecord) -> str:
     target, source = record.target, record.source
     return (
-        f"Gains are against the start, more is better: target {target.label} ({target.unit}, {direction(target)} in itself), source {source.label}"
-        f" ({source.unit}, {direction(source)}), means over the seeds with 95 % intervals. Gain kept: the trial's target gain over direct"
-        " fine-tuning's. Loss avoided: 1 minus the trial's source loss over direct's. Time: of the worker, all seeds together."
+        f"Gains are against the start, more is better: target {target.label} ({target.unit}, {direction(target)} in "
+        f"itself), source {source.label}"
+        f" ({source.unit}, {direction(source)}), means over the seeds with 95 % intervals. Gain kept: the trial's "
+        f"target gain over direct"
+        " fine-tuning's. Loss avoided: 1 minus the trial's source loss over direct's. Time: of the worker, all seeds "
+        "together."
     )
 
 
@@ -304,28 +393,47 @@ def _parameters(page: Page, record: StudyRecord, trials: Sequence[TrialFigures])
     panels = [page.chart(c, width="half") for pair in charts for c in pair]
     left = len(varied_numbers(trials)) - len(charts)
     note = (
-        tag("p", f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} in the table alone.", cls="note") if left > 0 else None
+        tag(
+            "p",
+            f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} in the table alone.",
+            cls="note",
+        )
+        if left > 0
+        else None
     )
-    page.section("What each number does", tag("div", *panels, cls="panels"), note, intro=PARAMETERS, anchor="parameters")
+    page.section(
+        "What each number does", tag("div", *panels, cls="panels"), note, intro=PARAMETERS, anchor="parameters"
+    )
 
 
-PARAMETERS = "Target and source gain of every trial against the numbers that were varied; whatever else differs between the trials differs here too."
+PARAMETERS = (
+    "Target and source gain of every trial against the numbers that were varied; whatever else differs "
+    "between the trials differs here too."
+)
 
 
 def _reading(record: StudyRecord) -> list[str]:
     one = len(record.seeds) < 2
     parts = [
-        "A gain is the change from the start, its sign turned so that more is better, mean over the side's measures and over the seeds.",
-        f"Intervals are at 95 % and cover {SAMPLES.removesuffix(' only')} alone, because there is one seed: another seed may land outside."
+        "A gain is the change from the start, its sign turned so that more is better, mean over the side's measures "
+        "and over the seeds.",
+        f"Intervals are at 95 % and cover {SAMPLES.removesuffix(' only')} alone, because there is one seed: another "
+        f"seed may land outside."
         if one
         else "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples together.",
-        "A trial is on the Pareto frontier when no other is at least as good on both sides and better on one. The start is a point of it too.",
-        "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's intervals; none where direct's own change cannot be"
+        "A trial is on the Pareto frontier when no other is at least as good on both sides and better on one. The "
+        "start is a point of it too.",
+        "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's intervals; none where "
+        "direct's own change cannot be"
         " told from zero.",
-        "The chosen trial looks a little better than it is, because noise helped to choose it. “On seeds it did not choose by” scores the"
-        " rule instead: it chooses on all seeds but one and is scored on that one, in turn. Take that figure for what to expect.",
-        "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from draw to draw is one among equals.",
-        "Only complete trials with every seed and measure count; pruned, failed and lost ones are in the table with their reason.",
+        "The chosen trial looks a little better than it is, because noise helped to choose it. “On seeds it did not "
+        "choose by” scores the"
+        " rule instead: it chooses on all seeds but one and is scored on that one, in turn. Take that figure for what "
+        "to expect.",
+        "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from draw to draw "
+        "is one among equals.",
+        "Only complete trials with every seed and measure count; pruned, failed and lost ones are in the table with "
+        "their reason.",
     ]
     if one:
         parts = [p for p in parts if not p.startswith(("The chosen trial", "Stability"))]
@@ -339,7 +447,13 @@ def _facts(record: StudyRecord) -> list[tuple[str, str]]:
         ("Trials", counts_text(record)),
         ("Seeds", ", ".join(map(str, record.seeds))),
         ("Sampler", record.sampler),
-        ("Rule", ", ".join(setting(v) if k == "rule" else f"{k} {setting(v)}" for k, v in record.selection.items() if v is not None) or "paper"),
+        (
+            "Rule",
+            ", ".join(
+                setting(v) if k == "rule" else f"{k} {setting(v)}" for k, v in record.selection.items() if v is not None
+            )
+            or "paper",
+        ),
         ("Storage", record.storage or "not recorded"),
         ("Hardware", hardware_text(record.hardware) or "not recorded"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in record.versions.items()) or "not recorded"),

@@ -1,10 +1,13 @@
-"""A trade-off study in a terminal: its trials and what the rules choose (`print_study`), and how far a running one is (`StatusView`).
+"""A trade-off study in a terminal: its trials and what the rules choose (`print_study`), and how far a running one is
+(`StatusView`).
 
-When it ends is estimated from the trials that are complete: a trial still to come takes the mean of its method's, or of all where its method has
-none yet. The workers that are alive, those with a running trial, take the waiting trials one after the other; the last to end is the estimate. A
-sampler that decides as it goes has trials that nobody wrote down yet: as many as the study's `search.trials` says are to come.
+When it ends is estimated from the trials that are complete: a trial still to come takes the mean of its method's, or of
+all where its method has none yet. The workers that are alive, those with a running trial, take the waiting trials one
+after the other; the last to end is the estimate. A sampler that decides as it goes has trials that nobody wrote down
+yet: as many as the study's `search.trials` says are to come.
 
-Where no terminal is watching, the same words come without colours, boxes and line breaks, so that `grep` and logs can have them.
+Where no terminal is watching, the same words come without colours, boxes and line breaks, so that `grep` and logs can
+have them.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.records.study import FINISHED, StudyRecord, TrialRecord
 from holdfast.reports.figures import duration, number, plural
 from holdfast.reports.study_figures import (
     TrialFigures,
@@ -37,13 +41,19 @@ from holdfast.reports.study_figures import (
     worker_seconds,
 )
 from holdfast.reports.terminal import STYLE, Printer
-from holdfast.selection import Selection, select_all
-from holdfast.study_results import FINISHED, StudyRecord, TrialRecord
+from holdfast.statistics.selection import Selection, select_all
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-STATE_STYLES = {"complete": "", "running": "green", "waiting": "dim", "pruned": "yellow", "failed": "red", "lost": "yellow"}
+STATE_STYLES = {
+    "complete": "",
+    "running": "green",
+    "waiting": "dim",
+    "pruned": "yellow",
+    "failed": "red",
+    "lost": "yellow",
+}
 
 
 # --------------------------------------------------------------------------------------------------------------- table
@@ -54,7 +64,7 @@ def print_study(record: StudyRecord, selections: Sequence[Selection], console: C
 
     Args:
         record: finished or not.
-        selections: the study's own rule first, as `holdfast.selection.select_all` gives it.
+        selections: the study's own rule first, as `holdfast.statistics.selection.select_all` gives it.
         console: where to print; the terminal by default.
     """
     out = Printer(console)
@@ -62,11 +72,20 @@ def print_study(record: StudyRecord, selections: Sequence[Selection], console: C
     _say(out, lead(record, selections))
     out.line()
     by = {s.chosen: [o.rule for o in selections if o.chosen == s.chosen] for s in selections if s.chosen is not None}
-    title = f"Gains against the start, more is better: target {record.target.label} ({record.target.unit}), source {record.source.label}"
+    title = (
+        f"Gains against the start, more is better: target {record.target.label} ({record.target.unit}), source "
+        f"{record.source.label}"
+    )
     title += "" if record.source.unit == record.target.unit else f" ({record.source.unit})"
     rows = [_row(t, by.get(t.trial.number, [])) for t in read_trials(record)]
     if out.console.is_terminal:
-        columns = [("#", True), ("Trial, time", False), ("Target", True), ("Source", True), ("Gain kept\nLoss avoided", True)]
+        columns = [
+            ("#", True),
+            ("Trial, time", False),
+            ("Target", True),
+            ("Source", True),
+            ("Gain kept\nLoss avoided", True),
+        ]
         out.table(title, columns, [_narrow(row) for row in rows])
     else:
         _say(out, title)
@@ -83,7 +102,8 @@ WIDE = ("#", "Trial", "Target", "Source", "Gain kept", "Loss avoided", "Time")
 
 
 def _narrow(row: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The same in five columns, which fit into eighty characters: shares without intervals, the time below the label."""
+    """The same in five columns, which fit into eighty characters: shares without intervals, the time below the
+    label."""
     number_, (label, style), target, source, (kept, quiet), (avoided, _), (time, _) = row
     shares = [share.partition("\n")[0] for share in (kept, avoided)]
     return [number_, (f"{label}\n{time}".rstrip(), style), target, source, ("\n".join(shares).rstrip(), quiet)]
@@ -93,15 +113,27 @@ def _row(t: TrialFigures, by: Sequence[str]) -> list[tuple[str, str]]:
     trouble = typographic(t.trouble).removeprefix(f"{t.trial.state}: ").removeprefix(t.trial.state)
     state = "" if t.trial.state == FINISHED else t.trial.state
     # The trouble of what has not begun, or is under way, is its state.
-    below = [f"chosen: {', '.join(by)}" if by else "", ": ".join(x for x in (state, "" if state in ("running", "waiting") else trouble) if x)]
+    below = [
+        f"chosen: {', '.join(by)}" if by else "",
+        ": ".join(x for x in (state, "" if state in ("running", "waiting") else trouble) if x),
+    ]
     quiet = "" if t.whole else "dim"
     style = "bold" if by else quiet or STATE_STYLES.get(t.trial.state, "")
     return [
         (str(t.trial.number), quiet),
         ("\n".join([t.trial.label, *(b for b in below if b)]), STATE_STYLES.get(t.trial.state, "") or style),
-        (f"{gain_text(t.target)}\n{gain_interval(t.target)}".rstrip() if t.target else "", STYLE[tone(t.target)] if t.whole else "dim"),
-        (f"{gain_text(t.source)}\n{gain_interval(t.source)}".rstrip() if t.source else "", STYLE[tone(t.source)] if t.whole else "dim"),
-        *(((f"{share_text(s)}\n{share_interval_text(s)}".rstrip() if s.value is not None else "", quiet)) for s in (t.kept, t.avoided)),
+        (
+            f"{gain_text(t.target)}\n{gain_interval(t.target)}".rstrip() if t.target else "",
+            STYLE[tone(t.target)] if t.whole else "dim",
+        ),
+        (
+            f"{gain_text(t.source)}\n{gain_interval(t.source)}".rstrip() if t.source else "",
+            STYLE[tone(t.source)] if t.whole else "dim",
+        ),
+        *(
+            ((f"{share_text(s)}\n{share_interval_text(s)}".rstrip() if s.value is not None else "", quiet))
+            for s in (t.kept, t.avoided)
+        ),
         (duration(t.seconds) if t.trial.runs else "", quiet),
     ]
 
@@ -112,7 +144,10 @@ def _selection(out: Printer, s: Selection, record: StudyRecord) -> None:
     if s.chosen is not None:
         _say(out, f"  {typographic(s.reason[:1].upper() + s.reason[1:])}.", "dim")
     if s.rule_target is not None and s.rule_source is not None:
-        sides = [f"{name} {covered(gain_text(g), gain_interval(g))}" for name, g in (("target", s.rule_target), ("source", s.rule_source))]
+        sides = [
+            f"{name} {covered(gain_text(g), gain_interval(g))}"
+            for name, g in (("target", s.rule_target), ("source", s.rule_source))
+        ]
         _say(out, f"  On seeds it did not choose by: {', '.join(sides)}.", "dim")
     if s.stability is not None:
         parts = [f"trial {n} in {100 * share:.0f} %" for n, share in list(s.stability.items())[:4]]
@@ -133,7 +168,10 @@ def plain_table(titles: Sequence[str], figures: Sequence[bool], rows: Sequence[S
     """Aligned columns, one line a row: what a cell holds in several lines stands there side by side."""
     cells = [list(titles), *([" ".join(cell.split("\n")) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
-    return ["  ".join(c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True)).rstrip() for row in cells]
+    return [
+        "  ".join(c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------------- status
@@ -154,7 +192,8 @@ class WorkerStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusView:
-    """How far a study is. Draws itself on a rich console, once or in a `rich.live.Live`; `print_status` prints it unbroken to what is no terminal."""
+    """How far a study is. Draws itself on a rich console, once or in a `rich.live.Live`; `print_status` prints it
+    unbroken to what is no terminal."""
 
     record: StudyRecord
     now: datetime.datetime
@@ -171,7 +210,13 @@ class StatusView:
                 begun = moment(t.started)
                 elapsed = None if begun is None else max(0.0, (self.now - begun).total_seconds())
                 found.append(
-                    WorkerStatus(worker=t.worker or "unknown", number=t.number, label=t.label, rung=rung_text(t, self.record), elapsed=elapsed)
+                    WorkerStatus(
+                        worker=t.worker or "unknown",
+                        number=t.number,
+                        label=t.label,
+                        rung=rung_text(t, self.record),
+                        elapsed=elapsed,
+                    )
                 )
         return sorted(found, key=lambda w: (w.worker, w.number))
 
@@ -232,21 +277,35 @@ class StatusView:
         unknown = self.to_come - sum(t.state == "waiting" for t in record.trials)
         if unknown > 0 and record.status != "finished":
             found.append(f"{plural(unknown, 'trial')} of the {planned(record)} planned not begun")
-        rows = [[w.worker, str(w.number), w.label, w.rung, "" if w.elapsed is None else duration(w.elapsed)] for w in self.workers]
+        rows = [
+            [w.worker, str(w.number), w.label, w.rung, "" if w.elapsed is None else duration(w.elapsed)]
+            for w in self.workers
+        ]
         if rows:
-            found += ["", *plain_table(["Worker", "#", "Trial", "Last measured", "For"], [False, True, False, False, True], rows)]
+            found += [
+                "",
+                *plain_table(["Worker", "#", "Trial", "Last measured", "For"], [False, True, False, False, True], rows),
+            ]
         found += ["", *(self._best(s) for s in self.chosen)]
         return [*found, *self._troubles()]
 
     def _best(self, s: Selection) -> str:
         if s.chosen is None:
             return f"{rule_title(s)}: none so far, {typographic(s.reason)}"
-        firm = f"; the same in {100 * s.stability.get(s.chosen, 0.0):.0f} % of the draws of the seeds" if s.stability is not None else ""
+        firm = (
+            f"; the same in {100 * s.stability.get(s.chosen, 0.0):.0f} % of the draws of the seeds"
+            if s.stability is not None
+            else ""
+        )
         return f"{rule_title(s)}: trial {s.chosen}, {s.label}, {kept_text(s, self.record)}{firm}"
 
     def _troubles(self) -> list[str]:
         failed = [t for t in self.record.trials if t.state == "failed" and t.continued_by is None]
-        return ["", *(f"failed: trial {t.number}, {t.label}: {t.reason or 'no reason recorded'}" for t in failed)] if failed else []
+        return (
+            ["", *(f"failed: trial {t.number}, {t.label}: {t.reason or 'no reason recorded'}" for t in failed)]
+            if failed
+            else []
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -262,10 +321,22 @@ class StatusView:
         yield Text(out.text(self.ending[:1].upper() + self.ending[1:]))
         if self.workers:
             made = Table(box=box.SIMPLE_HEAD if out.fancy else box.ASCII, pad_edge=False, padding=(0, 1))
-            for title, figure in (("Worker", False), ("#", True), ("Trial", False), ("Last measured", False), ("For", True)):
+            for title, figure in (
+                ("Worker", False),
+                ("#", True),
+                ("Trial", False),
+                ("Last measured", False),
+                ("For", True),
+            ):
                 made.add_column(title, justify="right" if figure else "left", overflow="fold", no_wrap=figure)
             for w in self.workers:
-                cells: list[Any] = [w.worker, str(w.number), w.label, w.rung, "" if w.elapsed is None else duration(w.elapsed)]
+                cells: list[Any] = [
+                    w.worker,
+                    str(w.number),
+                    w.label,
+                    w.rung,
+                    "" if w.elapsed is None else duration(w.elapsed),
+                ]
                 made.add_row(*(Text(out.text(c)) for c in cells))
             yield made
         for place, s in enumerate(self.chosen):
@@ -274,13 +345,19 @@ class StatusView:
             yield Text(out.text(line), style="red")
 
 
-def status_view(record: StudyRecord, now: datetime.datetime | None = None, *, selections: Sequence[Selection] | None = None) -> StatusView:
+def status_view(
+    record: StudyRecord, now: datetime.datetime | None = None, *, selections: Sequence[Selection] | None = None
+) -> StatusView:
     """The view at this moment, where `now` is not given."""
     return StatusView(record, now if now is not None else datetime.datetime.now(datetime.UTC), selections)
 
 
 def print_status(
-    record: StudyRecord, now: datetime.datetime, console: Console | None = None, *, selections: Sequence[Selection] | None = None
+    record: StudyRecord,
+    now: datetime.datetime,
+    console: Console | None = None,
+    *,
+    selections: Sequence[Selection] | None = None,
 ) -> None:
     """Prints how far a study is: drawn in a terminal, else one line a fact, whatever its length.
 
@@ -288,7 +365,7 @@ def print_status(
         record: at any moment of a study.
         now: with its time zone.
         console: where to print; the terminal by default.
-        selections: as `holdfast.selection.select_all` gives them; made here where they are not given.
+        selections: as `holdfast.statistics.selection.select_all` gives them; made here where they are not given.
     """
     out, view = Printer(console), StatusView(record, now, selections)
     if out.console.is_terminal:
@@ -298,19 +375,23 @@ def print_status(
         _say(out, line)
 
 
-def status_lines(record: StudyRecord, now: datetime.datetime, *, selections: Sequence[Selection] | None = None) -> list[str]:
-    """How far a study is, as plain lines: trials by state, what each worker does, when it ends, the best so far by each rule.
+def status_lines(
+    record: StudyRecord, now: datetime.datetime, *, selections: Sequence[Selection] | None = None
+) -> list[str]:
+    """How far a study is, as plain lines: trials by state, what each worker does, when it ends, the best so far by each
+    rule.
 
     Args:
         record: at any moment of a study.
         now: with its time zone.
-        selections: as `holdfast.selection.select_all` gives them; made here where they are not given.
+        selections: as `holdfast.statistics.selection.select_all` gives them; made here where they are not given.
     """
     return StatusView(record, now, selections).lines()
 
 
 def planned(record: StudyRecord) -> int:
-    """Trials that the study means to have, direct fine-tuning among them: `search.trials` where a sampler decides as it goes, else those known."""
+    """Trials that the study means to have, direct fine-tuning among them: `search.trials` where a sampler decides as it
+    goes, else those known."""
     search = record.config.get("search")
     wanted = search.get("trials") if isinstance(search, dict) else None
     known = sum(t.state != "lost" for t in record.trials)
@@ -319,9 +400,14 @@ def planned(record: StudyRecord) -> int:
 
 def rung_text(trial: TrialRecord, record: StudyRecord) -> str:
     """`seed 1 at 50 %: target +0.290, source −0.120`, and how many seeds are done."""
-    done = f"{len(trial.runs)} of {plural(len(record.seeds), 'seed')} done" if trial.runs or len(record.seeds) > 1 else ""
+    done = (
+        f"{len(trial.runs)} of {plural(len(record.seeds), 'seed')} done" if trial.runs or len(record.seeds) > 1 else ""
+    )
     if not trial.rungs:
         return done
     last = trial.rungs[-1]
-    text = f"seed {last.seed} at {100 * last.share:.0f} %: target {number(last.target, 3, sign=True)}, source {number(last.source, 3, sign=True)}"
+    text = (
+        f"seed {last.seed} at {100 * last.share:.0f} %: target {number(last.target, 3, sign=True)}, source "
+        f"{number(last.source, 3, sign=True)}"
+    )
     return f"{text}; {done}" if done else text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.records.run import RunFolder
 from holdfast.reports.arms import Arm, read_tradeoff, side_title, table_cells
 from holdfast.reports.figures import Row, ascii_only, count, duration, percent, read_run, significant, training_figures
-from holdfast.results import RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,8 @@ STYLE = {"good": "green", "bad": "red", "flat": "dim"}
 
 
 class Printer:
-    """Prints text and tables on a console, in plain ASCII where the console cannot show more; user text is never read as markup."""
+    """Prints text and tables on a console, in plain ASCII where the console cannot show more; user text is never read
+    as markup."""
 
     def __init__(self, console: Console | None) -> None:
         from rich.console import Console as RichConsole
@@ -44,7 +45,9 @@ class Printer:
             padding=(0, 1),
         )
         for name, figure in columns:
-            made.add_column(Text(self.text(name)), justify="right" if figure else "left", no_wrap=figure, overflow="fold")
+            made.add_column(
+                Text(self.text(name)), justify="right" if figure else "left", no_wrap=figure, overflow="fold"
+            )
         for cells in rows:
             made.add_row(*(Text(self.text(cell), style=style) for cell, style in cells))
         self.console.print(made)
@@ -74,15 +77,26 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
             [_cells(r) for r in rows],
         )
     if run.levels:
-        cells = [[(f"{v.which}, {v.group}: {v.name} ({v.unit})", ""), (v.value, ""), (v.interval, "dim"), (v.n, "dim")] for v in run.levels]
-        out.table("Measured, but not compared", [("Model, measure", False), ("Value", True), ("Interval", True), ("n", True)], cells)
+        cells = [
+            [(f"{v.which}, {v.group}: {v.name} ({v.unit})", ""), (v.value, ""), (v.interval, "dim"), (v.n, "dim")]
+            for v in run.levels
+        ]
+        out.table(
+            "Measured, but not compared",
+            [("Model, measure", False), ("Value", True), ("Interval", True), ("n", True)],
+            cells,
+        )
     out.line(f"Method    {run.method}")
     if trained["steps"] is not None:
-        out.line(f"Training  {significant(trained['steps'])} steps, {count(trained['tokens'])} tokens, {duration(trained['seconds'])}")
+        out.line(
+            f"Training  {significant(trained['steps'])} steps, {count(trained['tokens'])} tokens, "
+            f"{duration(trained['seconds'])}"
+        )
     move = run.largest_move
     if move is not None:
         out.line(
-            f"Distance  up to {percent(100 * move.relative, sign=False)} of a layer's norm ({'layer ' if move.layer.isdigit() else ''}{move.layer})"
+            f"Distance  up to {percent(100 * move.relative, sign=False)} of a layer's norm "
+            f"({'layer ' if move.layer.isdigit() else ''}{move.layer})"
         )
     for text in (*run.missing, *(f"Note: {n}" for n in record.notes)):
         out.line(text, "dim")
@@ -95,7 +109,8 @@ def _cells(r: Row) -> list[tuple[str, str]]:
     better = f"{arrow} is better"
     quiet = "" if r.raw.primary else "dim"
     verdict = f"{r.verdict}\n({r.relative})\np {r.p}, n {r.n}\n{r.test}" + (f"\n{r.flips}" if r.flips else "")
-    # Text measures are known by their unit; a task may have several of one unit (acc and acc_norm), so those go by the metric's name.
+    # Text measures are known by their unit; a task may have several of one unit (acc and acc_norm), so those go by the
+    # metric's name.
     what = r.unit if "/" in r.unit or r.metric == r.unit else r.metric
     return [
         (f"{r.name}\n{what}, {better}", quiet),
@@ -107,7 +122,12 @@ def _cells(r: Row) -> list[tuple[str, str]]:
 
 
 def print_tradeoff(
-    arms: Sequence[Arm], console: Console | None = None, *, source: tuple[str, str], target: tuple[str, str], metric: str = "nats_per_token"
+    arms: Sequence[Arm],
+    console: Console | None = None,
+    *,
+    source: tuple[str, str],
+    target: tuple[str, str],
+    metric: str = "nats_per_token",
 ) -> None:
     """Prints the table and the sentences of the trade-off page.
 
@@ -126,17 +146,38 @@ def print_tradeoff(
     out = Printer(console)
     rows = []
     if figures.start is not None and not any(f.arm.kind == "start" for f in figures.arms):
-        rows.append([("start", "dim"), (figures.start.source_text, "dim"), (figures.start.target_text, "dim"), ("", ""), ("", "")])
+        rows.append(
+            [
+                ("start", "dim"),
+                (figures.start.source_text, "dim"),
+                (figures.start.target_text, "dim"),
+                ("", ""),
+                ("", ""),
+            ]
+        )
     for f in figures.arms:
         c = table_cells(f)
         tones = [STYLE[r.tone] if r is not None else "dim" for r in (f.source, f.target)]
-        sides = [f"{c[f'{side} after']}\n{c[f'{side} change']}\n{c[f'{side} interval']}".rstrip() for side in ("Source", "Target")]
+        sides = [
+            f"{c[f'{side} after']}\n{c[f'{side} change']}\n{c[f'{side} interval']}".rstrip()
+            for side in ("Source", "Target")
+        ]
         if f.arm.kind == "start" and figures.start is not None:
             sides = [figures.start.source_text, figures.start.target_text]
         shares = [c[k].partition(" [")[0] for k in ("Gain kept", "Loss share")]
-        rows.append([(f"{f.arm.label}\n{c['Time']}", ""), (sides[0], tones[0]), (sides[1], tones[1]), (shares[0], ""), (shares[1], "")])
+        rows.append(
+            [
+                (f"{f.arm.label}\n{c['Time']}", ""),
+                (sides[0], tones[0]),
+                (sides[1], tones[1]),
+                (shares[0], ""),
+                (shares[1], ""),
+            ]
+        )
     columns = [("Arm, time", False), ("Source", True), ("Target", True), ("Gain kept", True), ("Loss share", True)]
-    direction = next((f"{r.unit}, {r.direction}" for f in figures.measured for r in (f.source,) if r is not None), figures.metric)
+    direction = next(
+        (f"{r.unit}, {r.direction}" for f in figures.measured for r in (f.source,) if r is not None), figures.metric
+    )
     out.table(f"{side_title(source)} and {side_title(target)}: {direction}", columns, rows)
     out.line(figures.verdict)
     out.line()

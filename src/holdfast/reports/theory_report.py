@@ -1,7 +1,8 @@
 """One page on a study of `theory`: what the statements are, whether they hold, what they say about forgetting.
 
-Reads the record of the study alone (`RegressionStudy`, what `holdfast theory regression` writes as JSON); the three-parameter pictures are the fixed
-examples of `theory.regression.illustration`. The figures are drawn in `theory_charts`.
+Reads the record of the study alone (`RegressionStudy`, what `holdfast theory regression` writes as JSON); the
+three-parameter pictures are the fixed examples of `theory.regression.illustration`. The figures are drawn in
+`theory_charts`.
 """
 
 from __future__ import annotations
@@ -29,12 +30,17 @@ from holdfast.reports.theory_charts import (
 from holdfast.theory.regression_study import RegressionStudy
 
 QUESTION = (
-    "A model was trained on old data and is now trained on new data, with the old data gone. How much of the old does it lose, and does it help"
-    " to tie the new model to the old one? Paper 000 asks this of language models and answers it exactly for the smallest model with the same"
-    " problem: linear regression with more parameters than examples. Such a model can fit its old data perfectly and still has room; what new"
+    "A model was trained on old data and is now trained on new data, with the old data gone. How much of the old does "
+    "it lose, and does it help"
+    " to tie the new model to the old one? Paper 000 asks this of language models and answers it exactly for the "
+    "smallest model with the same"
+    " problem: linear regression with more parameters than examples. Such a model can fit its old data perfectly and "
+    "still has room; what new"
     " data does to it can be written down.",
-    "Three ways to train on the new data are compared. Direct fine-tuning minimises the new error alone. L2 adds a penalty on how far the"
-    " parameters move from where they started. Label annealing adds a penalty on how far the predictions on the new inputs move; it is the linear"
+    "Three ways to train on the new data are compared. Direct fine-tuning minimises the new error alone. L2 adds a "
+    "penalty on how far the"
+    " parameters move from where they started. Label annealing adds a penalty on how far the predictions on the new "
+    "inputs move; it is the linear"
     " counterpart of the KL term that holdfast adds to a language model's loss. Both penalties are weighed by λ.",
 )
 EQUATIONS = """\
@@ -50,27 +56,39 @@ direct fᵢ = 1        label annealing fᵢ = 1/(1+λ)        L2 fᵢ = sᵢ²/(
 """Section 4, equations 4 and 6 to 8, and theorem 1; the last two lines are ours."""
 
 GEOMETRY = (
-    "The new rows see a part of the parameter space, their span; they are blind to the rest. No method changes what the rows are blind to. Inside"
-    " the span, direct fine-tuning ends at m and has forgotten what θ0 was there. Label annealing stops on the straight segment from Pθ0 to m. L2"
+    "The new rows see a part of the parameter space, their span; they are blind to the rest. No method changes what "
+    "the rows are blind to. Inside"
+    " the span, direct fine-tuning ends at m and has forgotten what θ0 was there. Label annealing stops on the "
+    "straight segment from Pθ0 to m. L2"
     " stops on a curve between the same ends: directions in which the new rows are strong are learnt first."
 )
 WHY = (
-    "Both are the best of their kind. Of all parameters with the same new error, L2's are nearest to θ0, and label annealing's change the"
-    " predictions on the new inputs least. The old error is neither: it is the change of the predictions on the old inputs. Where the old data"
-    " feels every direction alike, nearness is what counts, and L2 forgets less. Where it feels most the directions that are strong in the new"
-    " data too, as when both come from one uneven distribution, predictions on the new inputs stand in for those on the old ones, and label"
+    "Both are the best of their kind. Of all parameters with the same new error, L2's are nearest to θ0, and label "
+    "annealing's change the"
+    " predictions on the new inputs least. The old error is neither: it is the change of the predictions on the old "
+    "inputs. Where the old data"
+    " feels every direction alike, nearness is what counts, and L2 forgets less. Where it feels most the directions "
+    "that are strong in the new"
+    " data too, as when both come from one uneven distribution, predictions on the new inputs stand in for those on "
+    "the old ones, and label"
     " annealing forgets less."
 )
 PAPER = (
-    "It prints (XX)⁻¹ in theorem 1, section 4.3 and appendix B.1. For X with n rows and d columns that product does not exist; (XXᵀ)⁻¹ is meant.",
-    "Section 4.3 says label annealing adds back a component along [I − Xᵀ(XXᵀ)⁻¹X]θ0. The equation below it, and this page, say Pθ0: the part inside"
+    "It prints (XX)⁻¹ in theorem 1, section 4.3 and appendix B.1. For X with n rows and d columns that product does "
+    "not exist; (XXᵀ)⁻¹ is meant.",
+    "Section 4.3 says label annealing adds back a component along [I − Xᵀ(XXᵀ)⁻¹X]θ0. The equation below it, and this "
+    "page, say Pθ0: the part inside"
     " the span.",
-    "Section 4.3 finds no clean intuition for L2 because its two terms overlap. Sorted by the span, L2 keeps the same outside part as the others"
-    " and mixes inside, direction by direction; label annealing's two inside terms overlap as well. That L2 must do worse does not follow from"
+    "Section 4.3 finds no clean intuition for L2 because its two terms overlap. Sorted by the span, L2 keeps the same "
+    "outside part as the others"
+    " and mixes inside, direction by direction; label annealing's two inside terms overlap as well. That L2 must do "
+    "worse does not follow from"
     " this theory.",
-    "Lemma B.1 asks for a step below 1/q, q being the largest eigenvalue. Descent converges below 2/q; the bound is sufficient, not necessary.",
+    "Lemma B.1 asks for a step below 1/q, q being the largest eigenvalue. Descent converges below 2/q; the bound is "
+    "sufficient, not necessary.",
     "In theorem 1's bound, min{1/σ², 1/(λ+σ²), 1/((1+λ)σ²)}, the first is never the least for λ > 0.",
-    "Appendix B.1 gives Σ of the compact SVD the shape d × d (it is n × n). Proposition 4.1 refers to problem (6), X and y where it means (4), X̃"
+    "Appendix B.1 gives Σ of the compact SVD the shape d × d (it is n × n). Proposition 4.1 refers to problem (6), X "
+    "and y where it means (4), X̃"
     " and ỹ. The proof said to be in appendix A is in appendix B.",
 )
 """Where the paper's text and what holds differ."""
@@ -90,22 +108,44 @@ def write_regression_report(path: str | os.PathLike[str], study: RegressionStudy
     failed = [c for c in study.checks if not c.passed]
     status = ("all statements hold", "good") if not failed else (f"{plural(len(failed), 'statement')} failed", "bad")
     title = "Label annealing in linear regression"
-    page.add(header(eyebrow="holdfast theory report", title=title, lead=lead(study), status=status, details=_details(study)))
+    page.add(
+        header(eyebrow="holdfast theory report", title=title, lead=lead(study), status=status, details=_details(study))
+    )
     page.add(tiles(_tiles(study)))
-    page.section("The question", tag("div", *(tag("p", text) for text in QUESTION), cls="prose"), tag("div", tag("pre", EQUATIONS), cls="card"))
+    page.section(
+        "The question",
+        tag("div", *(tag("p", text) for text in QUESTION), cls="prose"),
+        tag("div", tag("pre", EQUATIONS), cls="card"),
+    )
     above = [page.chart(picture_from_above(alike=alike), width="half") for alike in (True, False)]
     page.section("The geometry", tag("div", *above, page.chart(picture_from_the_side()), cls="panels"), intro=GEOMETRY)
     curves = [page.chart(against_lambda(study, pretraining=first), width="half") for first in (True, False)]
     page.section(
-        "Forgotten and learnt, against λ", tag("div", *curves, cls="panels"), intro="Small λ is direct fine-tuning, large λ does not train at all."
+        "Forgotten and learnt, against λ",
+        tag("div", *curves, cls="panels"),
+        intro="Small λ is direct fine-tuning, large λ does not train at all.",
     )
     fronts = [page.chart(frontier(study), width="half"), page.chart(fresh_frontier(study), width="half")]
-    page.section("At equal fine-tuning error, which forgets less?", tag("div", *fronts, cls="panels"), _ratios(study), intro=_frontier_words(study))
-    why = [page.chart(chart, width="half") for chart in (felt_by_pretraining(study), learnt_by_direction(study)) if chart is not None]
+    page.section(
+        "At equal fine-tuning error, which forgets less?",
+        tag("div", *fronts, cls="panels"),
+        _ratios(study),
+        intro=_frontier_words(study),
+    )
+    why = [
+        page.chart(chart, width="half")
+        for chart in (felt_by_pretraining(study), learnt_by_direction(study))
+        if chart is not None
+    ]
     shapes = geometry_chart(study.geometries, study.setting.confidence)
     if shapes is not None:
         why.append(page.chart(shapes))
-    page.section("Why, and when it turns", tag("div", *why, cls="panels"), tag("p", _geometry_words(study), cls="note"), intro=WHY)
+    page.section(
+        "Why, and when it turns",
+        tag("div", *why, cls="panels"),
+        tag("p", _geometry_words(study), cls="note"),
+        intro=WHY,
+    )
     runs = [page.chart(convergence(study, pretraining=first), width="half") for first in (True, False)]
     page.section("Gradient descent arrives", tag("div", *runs, cls="panels"), intro=_descent_words(study))
     page.section("Every statement, checked", _checks(study), anchor="checks")
@@ -113,7 +153,9 @@ def write_regression_report(path: str | os.PathLike[str], study: RegressionStudy
     if study.notes:
         page.section("Notes", tag("div", bullets(study.notes), cls="card"))
     page.section("Settings", tag("div", facts(_settings(study)), cls="card"))
-    page.add(tag("footer", f"Computed in {duration(study.seconds)} by holdfast, in float64. This page needs no network."))
+    page.add(
+        tag("footer", f"Computed in {duration(study.seconds)} by holdfast, in float64. This page needs no network.")
+    )
     return page.write(Path(path))
 
 
@@ -121,7 +163,11 @@ def lead(study: RegressionStudy) -> str:
     """What came out, in two or three sentences."""
     held = sum(c.passed for c in study.checks)
     total = len(study.checks)
-    first = f"All {total} statements of the theory hold" if held == total else f"{held} of {total} statements of the theory hold"
+    first = (
+        f"All {total} statements of the theory hold"
+        if held == total
+        else f"{held} of {total} statements of the theory hold"
+    )
     return f"{first}. {finding(study)}"
 
 
@@ -129,30 +175,47 @@ def finding(study: RegressionStudy) -> str:
     """Which method forgets less at equal fine-tuning error, here and in the other geometries."""
     e = study.middle
     if e.ratio is None:
-        return "In these problems neither L2 nor label annealing forgets anything: the new rows are orthogonal to the old ones."
+        return (
+            "In these problems neither L2 nor label annealing forgets anything: the new rows are orthogonal to "
+            "the old ones."
+        )
     size = 100 * abs(e.ratio.value - 1)
     if e.ratio.low is None:
         ratio = number(e.ratio.value, 3)
-        text = f"With one seed there is no verdict; at equal fine-tuning error L2's pre-training error is {ratio} of label annealing's."
+        text = (
+            f"With one seed there is no verdict; at equal fine-tuning error L2's pre-training error is {ratio} of "
+            f"label annealing's."
+        )
     elif e.verdict == "no difference beyond noise":
-        text = f"At equal fine-tuning error no difference between L2 and label annealing can be told here (ratio {with_interval(e.ratio)})."
+        text = (
+            f"At equal fine-tuning error no difference between L2 and label annealing can be told here (ratio "
+            f"{with_interval(e.ratio)})."
+        )
     else:
         less, more = ("L2", "label annealing") if e.ratio.value < 1 else ("label annealing", "L2")
         size = size if e.ratio.value < 1 else 100 * (1 - 1 / e.ratio.value)
-        text = f"At equal fine-tuning error {less} forgets {number(size, 0)} % less than {more} here (L2 / label annealing {with_interval(e.ratio)})."
+        text = (
+            f"At equal fine-tuning error {less} forgets {number(size, 0)} % less than {more} here (L2 / label "
+            f"annealing {with_interval(e.ratio)})."
+        )
     annealing, ridge = (sum(g.verdict.startswith(name) for g in study.geometries) for name in ("label annealing", "L2"))
     if annealing or ridge:
         count = len(study.geometries)
         rest = count - annealing - ridge
-        text += f" It depends on the data: of {count} geometries tried, {annealing} favour label annealing, {ridge} L2, {rest} neither."
+        text += (
+            f" It depends on the data: of {count} geometries tried, {annealing} favour label annealing, {ridge} "
+            f"L2, {rest} neither."
+        )
     return text
 
 
 def _details(study: RegressionStudy) -> str:
     s = study.setting
     return (
-        f"{s.dimension} parameters, {plural(s.pretrain_rows, 'pre-training row')}, {plural(s.finetune_rows, 'fine-tuning row')}, overlap"
-        f" {s.overlap:g}, decay {s.decay:g}, shift {s.shift:g}, noise {s.noise:g}; {plural(s.seeds, 'seed')} · paper 000, section 4 and appendix B"
+        f"{s.dimension} parameters, {plural(s.pretrain_rows, 'pre-training row')}, "
+        f"{plural(s.finetune_rows, 'fine-tuning row')}, overlap"
+        f" {s.overlap:g}, decay {s.decay:g}, shift {s.shift:g}, noise {s.noise:g}; {plural(s.seeds, 'seed')} · paper "
+        f"000, section 4 and appendix B"
     )
 
 
@@ -163,12 +226,24 @@ def _tiles(study: RegressionStudy) -> list[tuple[str, str, str, str]]:
     ratio = study.middle.ratio
     return [
         ("Statements that hold", f"{held} of {total}", "to the stated tolerance", "good" if held == total else "bad"),
-        ("Descent to closed form", scientific(nearest), f"largest relative distance, {len(arrived)} of {len(study.descents)} runs arrived", ""),
-        ("Direct forgets", number(study.direct.pretraining.value, 3), f"pre-training error, {_bracket(study, study.direct.pretraining)}", ""),
+        (
+            "Descent to closed form",
+            scientific(nearest),
+            f"largest relative distance, {len(arrived)} of {len(study.descents)} runs arrived",
+            "",
+        ),
+        (
+            "Direct forgets",
+            number(study.direct.pretraining.value, 3),
+            f"pre-training error, {_bracket(study, study.direct.pretraining)}",
+            "",
+        ),
         (
             "L2 / label annealing",
             "none" if ratio is None else number(ratio.value, 3),
-            "nothing is forgotten" if ratio is None else f"pre-training errors at equal fine-tuning error, {_bracket(study, ratio)}",
+            "nothing is forgotten"
+            if ratio is None
+            else f"pre-training errors at equal fine-tuning error, {_bracket(study, ratio)}",
             "",
         ),
     ]
@@ -183,13 +258,15 @@ def _bracket(study: RegressionStudy, interval: Any) -> str:
 def _frontier_words(study: RegressionStudy) -> str:
     both = study.joint.pretraining.value <= 1e-12 and study.joint.finetuning.value <= 1e-12
     ceiling = (
-        " The triangle is least squares on both tasks' rows together, as replay of all old data would allow: there is room for both, so nothing"
+        " The triangle is least squares on both tasks' rows together, as replay of all old data would allow: there is "
+        "room for both, so nothing"
         " has to be forgotten."
         if both
         else " The triangle is least squares on both tasks' rows together, as replay of all old data would allow."
     )
     return (
-        "λ of one method is not comparable with λ of another. So each is taken at the λ that leaves a given share of the start's fine-tuning"
+        "λ of one method is not comparable with λ of another. So each is taken at the λ that leaves a given share of "
+        "the start's fine-tuning"
         " error, and the"
         " pre-training errors are compared." + ceiling
     )
@@ -201,13 +278,23 @@ def _ratios(study: RegressionStudy) -> Html:
     rows: list[list[Any]] = []
     for e in study.equal_errors:
         cells: list[Any] = [_stacked(e.pretraining[m]) for m in ("label_annealing", "l2")]
-        rows.append([f"{100 * e.share:g} %", *cells, "none" if e.ratio is None else _stacked(e.ratio), tag("span", e.verdict, cls="chip")])
+        rows.append(
+            [
+                f"{100 * e.share:g} %",
+                *cells,
+                "none" if e.ratio is None else _stacked(e.ratio),
+                tag("span", e.verdict, cls="chip"),
+            ]
+        )
     level = f"{100 * study.setting.confidence:g} %"
     note = (
-        f"Pre-training error on the rows, mean and {level} interval over {plural(study.setting.seeds, 'seed')}; the ratio is a geometric mean of"
+        f"Pre-training error on the rows, mean and {level} interval over {plural(study.setting.seeds, 'seed')}; the "
+        f"ratio is a geometric mean of"
         " ratios within each problem."
     )
-    return tag("div", table(columns, rows, cards=True), tag("p", note, cls="note"), cls="panel dense", style="margin-top:14px")
+    return tag(
+        "div", table(columns, rows, cards=True), tag("p", note, cls="note"), cls="panel dense", style="margin-top:14px"
+    )
 
 
 def _stacked(interval: Any) -> Html:
@@ -219,21 +306,29 @@ def _stacked(interval: Any) -> Html:
 
 def _geometry_words(study: RegressionStudy) -> str:
     return (
-        "Overlap: share of the new inputs' squared length inside the span of the old rows. Decay: the j-th feature has variance in proportion to"
-        " j to the power of −decay, in both tasks; 0 is an even distribution. All other settings are those of this study."
+        "Overlap: share of the new inputs' squared length inside the span of the old rows. Decay: the j-th feature "
+        "has variance in proportion to"
+        " j to the power of −decay, in both tasks; 0 is an even distribution. All other settings are those of this "
+        "study."
     )
 
 
 def _descent_words(study: RegressionStudy) -> str:
     return (
-        "Nothing above was trained: it was computed from the closed forms. Here gradient descent is run on the first problem, with 0.99 of the"
-        " paper's largest step, and compared with the closed form after every step. Its distance is known beforehand from the eigenvalues (lemma"
+        "Nothing above was trained: it was computed from the closed forms. Here gradient descent is run on the first "
+        "problem, with 0.99 of the"
+        " paper's largest step, and compared with the closed form after every step. Its distance is known beforehand "
+        "from the eigenvalues (lemma"
         " B.1)."
     )
 
 
 def _checks(study: RegressionStudy) -> Html:
-    columns = [Column(title="Statement"), Column(title="What is measured", wide=True), Column(title="Deviation", numeric=True)]
+    columns = [
+        Column(title="Statement"),
+        Column(title="What is measured", wide=True),
+        Column(title="Deviation", numeric=True),
+    ]
     columns += [Column(title="Allowed", numeric=True), Column(title="Holds")]
     rows = []
     for c in study.checks:
@@ -249,9 +344,16 @@ def _settings(study: RegressionStudy) -> list[tuple[str, str]]:
         ("Parameters", f"{s.dimension:,}"),
         ("Pre-training rows", f"{s.pretrain_rows:,}"),
         ("Fine-tuning rows", f"{s.finetune_rows:,}"),
-        ("Overlap", f"{s.overlap:g} of the squared length of fine-tuning inputs lies in the span of the pre-training rows"),
+        (
+            "Overlap",
+            f"{s.overlap:g} of the squared length of fine-tuning inputs lies in the span of the pre-training rows",
+        ),
         ("Decay", f"{s.decay:g}: variance of the j-th feature in proportion to j to the power of −decay"),
-        ("Shift", f"{s.shift:g}: the tasks' parameters differ by this times the size of the first's (standard deviation of predictions)"),
+        (
+            "Shift",
+            f"{s.shift:g}: the tasks' parameters differ by this times the size of the first's (standard deviation of "
+            f"predictions)",
+        ),
         ("Noise", f"{s.noise:g}: standard deviation in the targets; the pre-training signal's is 1"),
         ("λ", ", ".join(significant(w) for w in s.weights)),
         ("Seeds", f"{s.seed} to {s.seed + s.seeds - 1}" if s.seeds > 1 else f"{s.seed}"),

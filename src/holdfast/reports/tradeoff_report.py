@@ -1,7 +1,8 @@
 """One page over several runs: what each kept of the target's gain, and what it cost on the source.
 
-The figures come from `holdfast.reports.arms`; this module draws them. Both axes of the scatter are the metric itself, in its unit; an arrow
-says where better lies. Interval bars are those of the paired difference to the start, drawn around the arm's value.
+The figures come from `holdfast.reports.arms`; this module draws them. Both axes of the scatter are the metric itself,
+in its unit; an arrow says where better lies. Interval bars are those of the paired difference to the start, drawn
+around the arm's value.
 """
 
 from __future__ import annotations
@@ -59,11 +60,16 @@ def write_tradeoff_report(
     page.add(tiles(_tiles(figures)))
     chart = tradeoff_chart(figures)
     if chart is None:
-        page.section("Source against target", tag("p", "No arm was compared with the start on both sides, so there is nothing to draw.", cls="note"))
+        page.section(
+            "Source against target",
+            tag("p", "No arm was compared with the start on both sides, so there is nothing to draw.", cls="note"),
+        )
     else:
         page.section("Source against target", tag("div", page.chart(chart, heading=False), cls="panels"))
     page.section("All arms", _table(figures, path.parent), tag("p", _legend(figures), cls="note"))
-    page.section("In words", tag("div", tag("ul", *(tag("li", f.reading) for f in figures.arms), cls="readings"), cls="card"))
+    page.section(
+        "In words", tag("div", tag("ul", *(tag("li", f.reading) for f in figures.arms), cls="readings"), cls="card")
+    )
     if figures.notes:
         page.section("Notes", tag("div", bullets(figures.notes), cls="card"))
     if next_steps:
@@ -73,7 +79,8 @@ def write_tradeoff_report(
 
 
 def _paragraphs(text: str) -> list[Html]:
-    """Blank lines separate paragraphs; lines that begin with "$ " are commands, continued where a line ends with a backslash."""
+    """Blank lines separate paragraphs; lines that begin with "$ " are commands, continued where a line ends with a
+    backslash."""
     out: list[Html] = []
     for block in text.strip().split("\n\n"):
         words: list[str] = []
@@ -86,7 +93,17 @@ def _paragraphs(text: str) -> list[Html]:
         if words:
             out.append(tag("p", " ".join(words)))
         if commands:
-            out.append(tag("pre", tag("code", "\n".join(c.lstrip().removeprefix("$ ") if c.lstrip().startswith("$ ") else c for c in commands))))
+            out.append(
+                tag(
+                    "pre",
+                    tag(
+                        "code",
+                        "\n".join(
+                            c.lstrip().removeprefix("$ ") if c.lstrip().startswith("$ ") else c for c in commands
+                        ),
+                    ),
+                )
+            )
     return out
 
 
@@ -96,7 +113,14 @@ def _tiles(figures: TradeoffFigures) -> list[tuple[str, str, str, str]]:
     direct = figures.direct
     if direct is not None and direct.source is not None and direct.target is not None:
         for name, r in (("target", direct.target), ("source", direct.source)):
-            found.append((f"Direct fine-tuning, {name}", r.difference, f"{r.unit} {r.interval}, {r.direction}", r.tone if r.tone != "flat" else ""))
+            found.append(
+                (
+                    f"Direct fine-tuning, {name}",
+                    r.difference,
+                    f"{r.unit} {r.interval}, {r.direction}",
+                    r.tone if r.tone != "flat" else "",
+                )
+            )
     shares = [f for f in figures.arms if f.kept is not None and f.lost is not None]
     for f in sorted(shares, key=lambda f: f.margin, reverse=True)[:1]:
         assert f.kept is not None
@@ -114,7 +138,16 @@ def _between(text: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ table
 
 
-COLUMNS = ("Source after", "Source change", "Target after", "Target change", "Gain kept", "Loss share", "Time", "Distance (L2)")
+COLUMNS = (
+    "Source after",
+    "Source change",
+    "Target after",
+    "Target change",
+    "Gain kept",
+    "Loss share",
+    "Time",
+    "Distance (L2)",
+)
 
 
 def _table(figures: TradeoffFigures, here: Path) -> Html:
@@ -123,11 +156,28 @@ def _table(figures: TradeoffFigures, here: Path) -> Html:
     rows: list[list[Any]] = []
     start = figures.start
     if start is not None and not any(f.arm.kind == "start" for f in figures.arms):
-        rows.append([join("Start", tag("span", "before any training", cls="sub")), start.source_text, "", start.target_text, "", "", "", "", ""])
+        rows.append(
+            [
+                join("Start", tag("span", "before any training", cls="sub")),
+                start.source_text,
+                "",
+                start.target_text,
+                "",
+                "",
+                "",
+                "",
+                "",
+            ]
+        )
     for f in figures.arms:
         cells = table_cells(f)
         if f.arm.kind == "start" and start is not None:
-            cells |= {"Source after": start.source_text, "Target after": start.target_text, "Time": "", "Distance (L2)": ""}
+            cells |= {
+                "Source after": start.source_text,
+                "Target after": start.target_text,
+                "Time": "",
+                "Distance (L2)": "",
+            }
         name = join(_link(f.arm, here), tag("span", f.method, cls="sub") if f.method != f.arm.label else None)
         rows.append(
             [
@@ -173,13 +223,21 @@ def _link(arm: Arm, here: Path) -> Html | str:
 def _legend(figures: TradeoffFigures) -> str:
     direction = next((r.direction for f in figures.arms for r in (f.source, f.target) if r is not None), "")
     unit = next((r.unit for f in figures.arms for r in (f.source, f.target) if r is not None), figures.metric)
-    sides = [(w, r) for f in figures.arms for w, r in ((figures.source, f.source), (figures.target, f.target)) if r is not None]
+    sides = [
+        (w, r)
+        for f in figures.arms
+        for w, r in ((figures.source, f.source), (figures.target, f.target))
+        if r is not None
+    ]
     documents = "; ".join(sorted({f"{side_title(w)}: n {r.n}" for w, r in sides})) or "none"
     confidence = 100 * next((r.raw.confidence for _, r in sides), 0.95)
     return (
-        f"{unit}, {direction}. Changes are after \u2212 before with their paired {confidence:g} % intervals over documents ({documents}). Gain"
-        " kept and loss share: the arm's change in percent of direct fine-tuning's, on target and source, with bootstrap intervals where the"
-        " documents' rows allow one. One training run an arm: how far another seed would move it is not in the intervals."
+        f"{unit}, {direction}. Changes are after \u2212 before with their paired {confidence:g} % intervals over "
+        f"documents ({documents}). Gain"
+        " kept and loss share: the arm's change in percent of direct fine-tuning's, on target and source, with "
+        "bootstrap intervals where the"
+        " documents' rows allow one. One training run an arm: how far another seed would move it is not in the "
+        "intervals."
     )
 
 
@@ -187,7 +245,8 @@ def _legend(figures: TradeoffFigures) -> str:
 
 
 def tradeoff_chart(figures: TradeoffFigures) -> Chart | None:
-    """Source metric across, target metric up; arms of one kind joined in the order of their strength. None where no arm has both."""
+    """Source metric across, target metric up; arms of one kind joined in the order of their strength. None where no arm
+    has both."""
     start, measured = figures.start, figures.measured
     if start is None or not measured:
         return None
@@ -237,7 +296,10 @@ def tradeoff_chart(figures: TradeoffFigures) -> Chart | None:
         "arrowcolor": "var(--good)",
         "font": {"size": 13, "color": "var(--good)"},
     }
-    titles = [f"{side_title(w)} ({r.unit}, {r.direction})" for w, r in ((figures.source, sample_s), (figures.target, sample_t))]
+    titles = [
+        f"{side_title(w)} ({r.unit}, {r.direction})"
+        for w, r in ((figures.source, sample_s), (figures.target, sample_t))
+    ]
     figure = {
         "data": data,
         "layout": layout(
@@ -251,11 +313,22 @@ def tradeoff_chart(figures: TradeoffFigures) -> Chart | None:
         ),
     }
     confidence = 100 * sample_s.raw.confidence
-    caption = f"Bars: paired {confidence:g} % intervals of the change from the start. Curves join runs of one method in the order of its strength."
-    columns = [Column(title="Arm"), Column(title=f"Source ({sample_s.unit})", numeric=True), Column(title=f"Target ({sample_t.unit})", numeric=True)]
+    caption = (
+        f"Bars: paired {confidence:g} % intervals of the change from the start. Curves join runs of one method "
+        f"in the order of its strength."
+    )
+    columns = [
+        Column(title="Arm"),
+        Column(title=f"Source ({sample_s.unit})", numeric=True),
+        Column(title=f"Target ({sample_t.unit})", numeric=True),
+    ]
     rows = [["start", start.source_text, start.target_text]]
-    rows += [[f.arm.label, f.source.after, f.target.after] for f in measured if f.source is not None and f.target is not None]
-    return Chart(title="Source against target", figure=figure, caption=caption, columns=columns, rows=rows, height=height)
+    rows += [
+        [f.arm.label, f.source.after, f.target.after] for f in measured if f.source is not None and f.target is not None
+    ]
+    return Chart(
+        title="Source against target", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+    )
 
 
 def _trace(kind: str, members: Sequence[ArmFigures], colour: str, symbol: str, turn: float) -> dict[str, Any]:
@@ -279,7 +352,8 @@ def _trace(kind: str, members: Sequence[ArmFigures], colour: str, symbol: str, t
         "line": {"color": colour, "width": 2},
         "marker": {"size": 11, "color": colour, "symbol": symbol},
         "hovertemplate": [
-            f"{plain(f.arm.label)}<br>source {s.after} ({s.difference} {s.interval})<br>target {t.after} ({t.difference} {t.interval})<extra></extra>"
+            f"{plain(f.arm.label)}<br>source {s.after} ({s.difference} {s.interval})<br>target {t.after} "
+            f"({t.difference} {t.interval})<extra></extra>"
             for f, s, t in pairs
         ],
     }
@@ -296,7 +370,15 @@ def _bars(rows: Sequence[Row], colour: str) -> dict[str, Any]:
     """Interval bars around the value after: those of the paired difference."""
     above = [max(0.0, r.raw.interval[1] - r.raw.difference) if math.isfinite(r.raw.interval[1]) else 0.0 for r in rows]
     below = [max(0.0, r.raw.difference - r.raw.interval[0]) if math.isfinite(r.raw.interval[0]) else 0.0 for r in rows]
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "color": colour, "thickness": 1.2, "width": 3}
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "color": colour,
+        "thickness": 1.2,
+        "width": 3,
+    }
 
 
 __all__ = ["Arm", "tradeoff_chart", "write_tradeoff_report"]

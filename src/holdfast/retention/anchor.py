@@ -1,8 +1,9 @@
 """Anchors: the parameters that a method pulls back to.
 
-The anchor of a run is by default its start model; SFA and L2 may name an earlier checkpoint instead (a safetensors folder). Methods that
-share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning (all weights) and LoRA (the adapter's weights) are the same
-code, and in their own dtype: the start's is the parameters', a file's is the file's, so that a half-precision run does not round a float32 anchor.
+The anchor of a run is by default its start model; SFA and L2 may name an earlier checkpoint instead (a safetensors
+folder). Methods that share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning (all
+weights) and LoRA (the adapter's weights) are the same code, and in their own dtype: the start's is the parameters', a
+file's is the file's, so that a half-precision run does not round a float32 anchor.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ START = "start"
 """The name of the start model as an anchor."""
 KEEP = ("device", "cpu", "disk")
 """Where an anchor may be kept between steps: beside the parameters, in host memory, or in a file that is streamed."""
-KEEP_HELP = "where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when needed)"
+KEEP_HELP = (
+    "where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file "
+    "that is read when needed)"
+)
 
 
 class Anchors:
     """Copies of parameters to pull back to, made when first asked for.
 
     Args:
-        named: the trainable parameters of the start model by name. Must still hold the start's values when `get` is first
-            called, so create it before a training checkpoint is loaded.
+        named: the trainable parameters of the start model by name. Must still hold the start's values when `get` is
+            first called, so create it before a training checkpoint is loaded.
     """
 
     def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
@@ -65,8 +69,9 @@ class Anchors:
 
         Args:
             anchor: as of `get`.
-            where: one of `KEEP`, or "auto": on the disk for a folder, which lies there anyway, and on the device for the start. "disk" streams a
-                named folder as it is, and writes the start's parameters to a file without a name, which is gone when the process ends.
+            where: one of `KEEP`, or "auto": on the disk for a folder, which lies there anyway, and on the device for
+                the start. "disk" streams a named folder as it is, and writes the start's parameters to a file without a
+                name, which is gone when the process ends.
 
         Raises:
             ModelError: as `get`.
@@ -77,7 +82,11 @@ class Anchors:
         if where == "device":
             return self.get(anchor)
         if anchor != START:
-            return streamed(anchor, self._named) if where == "disk" else {n: t.cpu() for n, t in load_anchor(anchor, self._named).items()}
+            return (
+                streamed(anchor, self._named)
+                if where == "disk"
+                else {n: t.cpu() for n, t in load_anchor(anchor, self._named).items()}
+            )
         if where == "cpu":
             return {name: p.detach().to("cpu", copy=True) for name, p in self._named.items()}
         return unnamed_file(self._named)
@@ -127,13 +136,16 @@ def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
 
     from safetensors.torch import save_file
 
-    from holdfast.cache import cache_folder
     from holdfast.checkpoints.writer import disk_errors
+    from holdfast.support.cache import cache_folder
 
     with disk_errors(cache_folder()):
         cache_folder().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="anchor-", dir=cache_folder()) as place:
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, f"{place}/model.safetensors")
+            save_file(
+                {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+                f"{place}/model.safetensors",
+            )
             return streamed(place, tensors)
 
 
@@ -143,7 +155,8 @@ def keep_problems(where: str, keep: str, *more: str) -> list[str]:
 
 
 def load_anchor(folder: str | Path, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Reads the parameters `named` from a checkpoint folder (`model*.safetensors`, or `adapter_model.safetensors` for LoRA).
+    """Reads the parameters `named` from a checkpoint folder (`model*.safetensors`, or `adapter_model.safetensors` for
+    LoRA).
 
     Raises:
         ModelError: no safetensors in the folder, parameters missing, shapes that differ.
@@ -166,9 +179,12 @@ def load_anchor(folder: str | Path, named: Mapping[str, torch.Tensor]) -> dict[s
             continue
         found[name] = like(tensor, parameter)
     if problems:
-        shown = "\n".join(f"  - {p}" for p in problems[:20]) + (f"\n  - ... and {len(problems) - 20} more" if len(problems) > 20 else "")
+        shown = "\n".join(f"  - {p}" for p in problems[:20]) + (
+            f"\n  - ... and {len(problems) - 20} more" if len(problems) > 20 else ""
+        )
         raise ModelError(
-            f"The anchor {folder} does not fit the model being trained ({len(problems)} of {len(named)} parameters):\n{shown}\n"
+            f"The anchor {folder} does not fit the model being trained ({len(problems)} of {len(named)} "
+            f"parameters):\n{shown}\n"
             "Expected a checkpoint of the same architecture and vocabulary (for LoRA: of the same adapter shape)."
         )
     return found
@@ -193,7 +209,8 @@ def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The anchor as the parameters are now: the same object where nothing changed, sharded and moved where a parallel wrapper did so to them.
+    """The anchor as the parameters are now: the same object where nothing changed, sharded and moved where a parallel
+    wrapper did so to them.
 
     Anchors are taken before training begins, and FSDP2 turns parameters into DTensors after that, DeepSpeed into parts.
     """
@@ -205,7 +222,10 @@ def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) 
     held = anchor[next(iter(named))]
     if type(held) is type(first.data) and held.device == first.device and part_in(held) == part_in(first):
         return anchor
-    return {name: like(anchor[name], parameter if part_in(parameter) else parameter.data) for name, parameter in named.items()}
+    return {
+        name: like(anchor[name], parameter if part_in(parameter) else parameter.data)
+        for name, parameter in named.items()
+    }
 
 
 def _plain(name: str) -> str:

@@ -1,28 +1,30 @@
 """Averages of weights: SFA (paper 002), WiSE-FT, and an exponential moving average.
 
-**Sequential fine-tuning with averaging, SFA.** Every so often, go back part of the way. After optimiser step t of T, if `t mod round(p T) == 0` or
-`t == T`:
+**Sequential fine-tuning with averaging, SFA.** Every so often, go back part of the way. After optimiser step t of T, if
+`t mod round(p T) == 0` or `t == T`:
 
     theta <- (1 - beta) theta + beta theta_o
 
-and training goes on from the average. theta_o is the checkpoint at the end of the previous task: by default the start model, or a named
-folder. beta is the weight on the OLD model (Eq. 5 and Fig. 1; the paper's algorithm box is garbled). There is at most one average a
-step, also where the period divides T. p = 1 averages once, at the end, which is WiSE-FT with weight beta on the old model.
+and training goes on from the average. theta_o is the checkpoint at the end of the previous task: by default the start
+model, or a named folder. beta is the weight on the OLD model (Eq. 5 and Fig. 1; the paper's algorithm box is garbled).
+There is at most one average a step, also where the period divides T. p = 1 averages once, at the end, which is WiSE-FT
+with weight beta on the old model.
 
 The optimiser's moments are kept by default, as the paper is silent; `reset_optimizer` clears them after each average.
 
 **WiSE-FT.** The same once, after the last step, with `alpha` the weight on the NEW model, as its authors write it.
 
-**EMA.** An average m of the weights that begins at the start and follows them, m <- decay m + (1 - decay) theta; after the last step the weights
-become m. Training itself is not changed.
+**EMA.** An average m of the weights that begins at the start and follows them, m <- decay m + (1 - decay) theta; after
+the last step the weights become m. Training itself is not changed.
 
-Under LoRA the weights that are averaged are the merged ones: where theta_o's product B A is 0 because one factor is, as at the start, the average is
-(1 - beta) times the product, so that factor is scaled and the other left alone. Otherwise the average has a higher rank than the adapter, and each
-factor is averaged on its own.
+Under LoRA the weights that are averaged are the merged ones: where theta_o's product B A is 0 because one factor is, as
+at the start, the average is (1 - beta) times the product, so that factor is scaled and the other left alone. Otherwise
+the average has a higher rank than the adapter, and each factor is averaged on its own.
 
-Cost of SFA and WiSE-FT: one pass over the trainable parameters per average; no second model in the forward pass. The start is kept as a copy of the
-trainable parameters (`keep`: on the device, in host memory, or in a file). A named folder is read anew at each average, tensor by tensor, each
-rank its own part, and nothing is kept. Of EMA: a float32 copy, and a pass a step.
+Cost of SFA and WiSE-FT: one pass over the trainable parameters per average; no second model in the forward pass. The
+start is kept as a copy of the trainable parameters (`keep`: on the device, in host memory, or in a file). A named
+folder is read anew at each average, tensor by tensor, each rank its own part, and nothing is kept. Of EMA: a float32
+copy, and a pass a step.
 """
 
 from __future__ import annotations
@@ -53,16 +55,26 @@ class SequentialAveraging(RetentionMethod):
     name: ClassVar[str] = "sfa"
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
-    source: ClassVar[str] = "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
+    source: ClassVar[str] = (
+        "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
+    )
 
     p: float | None = field(
-        default=None, metadata={"help": "fraction of the run between averages, in (0, 1]; default 0.25 when `every` is not given"}
+        default=None,
+        metadata={"help": "fraction of the run between averages, in (0, 1]; default 0.25 when `every` is not given"},
     )
     every: int | None = field(default=None, metadata={"help": "optimiser steps between averages, instead of p"})
-    beta: float = field(default=0.5, metadata={"help": "weight on the OLD model in each average, in [0, 1]; 0 is direct fine-tuning"})
-    previous: str = field(default=START, metadata={"help": "the old model: 'start', or the folder of the previous task's checkpoint"})
+    beta: float = field(
+        default=0.5, metadata={"help": "weight on the OLD model in each average, in [0, 1]; 0 is direct fine-tuning"}
+    )
+    previous: str = field(
+        default=START, metadata={"help": "the old model: 'start', or the folder of the previous task's checkpoint"}
+    )
     reset_optimizer: bool = field(default=False, metadata={"help": "clear the optimiser's moments after each average"})
-    keep: str = field(default="auto", metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False})
+    keep: str = field(
+        default="auto",
+        metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False},
+    )
 
     @property
     def off(self) -> bool:
@@ -99,14 +111,17 @@ class SequentialAveraging(RetentionMethod):
         return anchor_problems("sfa.previous", self.previous, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        return _Average(anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer)
+        return _Average(
+            anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WiseFT(RetentionMethod):
     """Interpolates start and result once, at the end of the run; memory kept in the weights.
 
-    References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1; paper 002, section 4 (SFA with p = 1).
+    References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1; paper 002,
+    section 4 (SFA with p = 1).
     """
 
     name: ClassVar[str] = "wise_ft"
@@ -114,9 +129,17 @@ class WiseFT(RetentionMethod):
     summary: ClassVar[str] = "interpolate start and result once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
 
-    alpha: float = field(default=0.5, metadata={"help": "weight on the fine-tuned weights, in [0, 1]; 1 is direct fine-tuning, 0 the start"})
-    anchor: str = field(default=START, metadata={"help": "what to interpolate with: 'start', or the folder of an earlier checkpoint"})
-    keep: str = field(default="auto", metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False})
+    alpha: float = field(
+        default=0.5,
+        metadata={"help": "weight on the fine-tuned weights, in [0, 1]; 1 is direct fine-tuning, 0 the start"},
+    )
+    anchor: str = field(
+        default=START, metadata={"help": "what to interpolate with: 'start', or the folder of an earlier checkpoint"}
+    )
+    keep: str = field(
+        default="auto",
+        metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False},
+    )
 
     @property
     def off(self) -> bool:
@@ -130,7 +153,12 @@ class WiseFT(RetentionMethod):
         return anchor_problems("wise_ft.anchor", self.anchor, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        return _Average(anchors.keep(self.anchor, self.keep), 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")
+        return _Average(
+            anchors.keep(self.anchor, self.keep),
+            1 - self.alpha,
+            lambda step, total: step == total,
+            figure="wise_ft_averages",
+        )
 
 
 _FACTOR = re.compile(r"\.lora_(?:embedding_)?([AB])(?=\.|$)")
@@ -151,9 +179,17 @@ def partners_of_zero(anchor: Kept) -> frozenset[str]:
             return not bool(anchor[name].any())
         entry = anchor.entries[name]  # read, not mapped: a streamed anchor's file may have no name any more
         elements = math.prod(entry.shape)
-        return not anchor.read(name, 0, elements, np.empty(elements * entry.dtype.itemsize, np.uint8)).raw.view(np.uint8).any()
+        return (
+            not anchor.read(name, 0, elements, np.empty(elements * entry.dtype.itemsize, np.uint8))
+            .raw.view(np.uint8)
+            .any()
+        )
 
-    factors = {checkpoint_names(n)[0]: n for n in (anchor if isinstance(anchor, Mapping) else anchor.names()) if _FACTOR.search(n)}
+    factors = {
+        checkpoint_names(n)[0]: n
+        for n in (anchor if isinstance(anchor, Mapping) else anchor.names())
+        if _FACTOR.search(n)
+    }
     zero = {plain for plain, name in factors.items() if is_zero(name)}
 
     def partner(name: str) -> str:
@@ -173,7 +209,13 @@ class _Average(Passive):
         figure: str = "sfa_averages",
     ) -> None:
         self.left_alone = partners_of_zero(anchor)
-        self.anchor, self.beta, self.averages_at, self.reset_optimizer, self.figure = anchor, beta, averages_at, reset_optimizer, figure
+        self.anchor, self.beta, self.averages_at, self.reset_optimizer, self.figure = (
+            anchor,
+            beta,
+            averages_at,
+            reset_optimizer,
+            figure,
+        )
         self.count = 0
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
@@ -201,9 +243,11 @@ class _Average(Passive):
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialAverage(RetentionMethod):
-    """The run's result is an exponential moving average of its weights that begins at the start; memory kept in the weights.
+    """The run's result is an exponential moving average of its weights that begins at the start; memory kept in the
+    weights.
 
-    References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its exponential form, as usual in deep learning).
+    References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its exponential form,
+    as usual in deep learning).
     """
 
     name: ClassVar[str] = "ema"
@@ -211,7 +255,10 @@ class ExponentialAverage(RetentionMethod):
     summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
 
-    decay: float = field(default=0.999, metadata={"help": "share of the average that an update keeps, in [0, 1]; 0 is direct fine-tuning"})
+    decay: float = field(
+        default=0.999,
+        metadata={"help": "share of the average that an update keeps, in [0, 1]; 0 is direct fine-tuning"},
+    )
     every: int = field(default=1, metadata={"help": "optimiser steps between updates of the average"})
 
     @property
@@ -228,11 +275,14 @@ class ExponentialAverage(RetentionMethod):
         return []
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        return _Shadow(self, {name: p.detach().to(_at_least_single(p.dtype), copy=True) for name, p in anchors.named.items()})
+        return _Shadow(
+            self, {name: p.detach().to(_at_least_single(p.dtype), copy=True) for name, p in anchors.named.items()}
+        )
 
 
 class _Shadow(Passive):
-    """The average is kept in float32 at least: at decay 0.999 an update is smaller than half a unit in the last place of a bfloat16 weight."""
+    """The average is kept in float32 at least: at decay 0.999 an update is smaller than half a unit in the last place
+    of a bfloat16 weight."""
 
     def __init__(self, method: ExponentialAverage, shadow: dict[str, torch.Tensor]) -> None:
         self.method, self.shadow = method, shadow
@@ -252,7 +302,11 @@ class _Shadow(Passive):
 
         self.shadow = aligned(self.shadow, named)
         pieces = Pieces(named, [self.shadow], ["The average"])
-        return {"ema_distance": math.sqrt(pieces.total(lambda piece: (piece.weight.double() - piece.others[0].double()).square().sum()))}
+        return {
+            "ema_distance": math.sqrt(
+                pieces.total(lambda piece: (piece.weight.double() - piece.others[0].double()).square().sum())
+            )
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self.shadow)
@@ -262,7 +316,9 @@ class _Shadow(Passive):
 
         missing = sorted(self.shadow.keys() - state.keys())
         if missing:
-            raise ValueError(f"ema: the checkpoint lacks the average of {len(missing)} parameters: {', '.join(missing[:5])}")
+            raise ValueError(
+                f"ema: the checkpoint lacks the average of {len(missing)} parameters: {', '.join(missing[:5])}"
+            )
         self.shadow = {name: like(state[name], tensor) for name, tensor in self.shadow.items()}
 
 

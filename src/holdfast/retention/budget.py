@@ -1,31 +1,40 @@
-"""A budget for forgetting: the user states how much is acceptable, and the strength of label annealing (or L2, or EWC) is found during the run.
+"""A budget for forgetting: the user states how much is acceptable, and the strength of label annealing (or L2, or EWC)
+is found during the run.
 
-    minimise CE  subject to  c <= b at the END of the run          c: KL to the start, or the rise of a held-out text's cross-entropy
+    minimise CE  subject to  c <= b at the END of the run          c: KL to the start, or the rise of a held-out text's
+    cross-entropy
 
-The multiplier of the constraint is the method's own coefficient s: label annealing's loss CE + s KL is the Lagrangian of `kl` itself. Plain
-dual ascent, log s <- log s + rate (c - b) / b, does not work here. At the start c is 0, far below b, so s would fall by orders of magnitude, and c
-would overshoot before s came back; and what was learnt while s was wrong has to be paid for, because the best that can be had at a budget is had
-with one s from beginning to end. So the constraint is held to what it does by itself in a run whose s is right (`_Controller`):
+The multiplier of the constraint is the method's own coefficient s: label annealing's loss CE + s KL is the Lagrangian
+of `kl` itself. Plain dual ascent, log s <- log s + rate (c - b) / b, does not work here. At the start c is 0, far below
+b, so s would fall by orders of magnitude, and c would overshoot before s came back; and what was learnt while s was
+wrong has to be paid for, because the best that can be had at a budget is had with one s from beginning to end. So the
+constraint is held to what it does by itself in a run whose s is right (`_Controller`):
 
-1. It rises within a short time, the shorter the larger s, and then stays, about at its end value where s is small, and above it where s is large,
-   sinking as the learning rate sinks (at s = 4 by a fifth, at s = 10 by half). Between a floor that rises so and a ceiling that sinks so nothing is
-   done; outside, log s gets an integral and a proportional term (Stooke et al., section 4) of log(c / what it should be), clipped.
-2. A run begins strong, and for its first twentieth s is only raised: with too large a strength little is lost in that time, while what was
+1. It rises within a short time, the shorter the larger s, and then stays, about at its end value where s is small, and
+above it where s is large,
+   sinking as the learning rate sinks (at s = 4 by a fifth, at s = 10 by half). Between a floor that rises so and a
+   ceiling that sinks so nothing is done; outside, log s gets an integral and a proportional term (Stooke et al.,
+   section 4) of log(c / what it should be), clipped.
+2. A run begins strong, and for its first twentieth s is only raised: with too large a strength little is lost in that
+time, while what was
    forgotten too early never quite comes back.
 3. s keeps within bounds in which it does something, so that the way back is short.
 
-The shape of rise and sinking, and all gains, were read off runs with fixed s on tiny models (60 and 100 steps). They go by share of the run.
+The shape of rise and sinking, and all gains, were read off runs with fixed s on tiny models (60 and 100 steps). They go
+by share of the run.
 
-What is measured: with `kl` alone, the mean over the step's own trained tokens before the step, which costs nothing; it is noisy, so a short
-average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its direction, temperature and tokens); with its
-defaults it is KL(start || current) in nats per token. `perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`.
-`metric_drop` is mean score(start) - mean score(now) over the questions of a task, in points (hundredths). The same questions are asked each time,
-so the drop's standard error comes from the pairs; an error that such noise alone could make counts less (see `_Controller`).
+What is measured: with `kl` alone, the mean over the step's own trained tokens before the step, which costs nothing; it
+is noisy, so a short average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its
+direction, temperature and tokens); with its defaults it is KL(start || current) in nats per token.
+`perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`. `metric_drop` is mean score(start) -
+mean score(now) over the questions of a task, in points (hundredths). The same questions are asked each time, so the
+drop's standard error comes from the pairs; an error that such noise alone could make counts less (see `_Controller`).
 
-What it does not do: make the run spend a budget that direct fine-tuning stays below (the strength then falls to its lower bound), or look ahead at
-averages (`sfa`, `wise_ft`) that act after the last step.
+What it does not do: make the run spend a budget that direct fine-tuning stays below (the strength then falls to its
+lower bound), or look ahead at averages (`sfa`, `wise_ft`) that act after the last step.
 
-Cost: none with the training tokens; one forward pass over the held-out rows (and the teacher's) every `every` steps otherwise.
+Cost: none with the training tokens; one forward pass over the held-out rows (and the teacher's) every `every` steps
+otherwise.
 """
 
 from __future__ import annotations
@@ -52,49 +61,73 @@ FIRST = 7.0
 GRACE = 0.05
 """Share of the run in which the strength is only raised."""
 DELAY = 0.17
-"""Share of the run in which the constraint comes to 63 % of its end value at strength 0; 1 + s times less at strength s."""
+"""Share of the run in which the constraint comes to 63 % of its end value at strength 0; 1 + s times less at strength
+s."""
 HEADROOM, HEADROOM_UP_TO, SUNK = 0.12, 10.0, 0.85
-"""The ceiling begins at 1 + HEADROOM s times the budget, s up to the second number, and is the budget itself after the third's share of the run."""
+"""The ceiling begins at 1 + HEADROOM s times the budget, s up to the second number, and is the budget itself after the
+third's share of the run."""
 PROPORTIONAL, INTEGRAL = 1.0, 15.0
-"""e-folds of the strength at an error of 1: at once, and over a whole run. The constraint is nearly s to the power of -1.2, so the first corrects
-most of an error by itself."""
+"""e-folds of the strength at an error of 1: at once, and over a whole run. The constraint is nearly s to the power of
+-1.2, so the first corrects most of an error by itself."""
 WINDOW = 0.02
 """Share of the run over which the training tokens' KL is averaged (the time constant of an exponential mean)."""
 LOWEST, HIGHEST = -1.0, 2.0
 """Of the error. Far below the floor there is time; far above the ceiling there is none."""
 BOUNDS = {"label_annealing": (0.05, 100.0)}
-"""Of the strength, inclusive: below the first direct fine-tuning is hardly changed, above the second hardly anything is learnt, and the way back from
-further out would take too long."""
+"""Of the strength, inclusive: below the first direct fine-tuning is hardly changed, above the second hardly anything is
+learnt, and the way back from further out would take too long."""
 RANGE = 1e3
 """Of a strength in other units (L2, EWC): the factor within which it stays of where it began."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(RetentionMethod):
-    """Adapts the strength of another method so that the run ends within a budget for forgetting; memory kept where that method keeps it.
+    """Adapts the strength of another method so that the run ends within a budget for forgetting; memory kept where that
+    method keeps it.
 
-    References: Stooke, Achiam and Abbeel 2020, Responsive safety in reinforcement learning by PID Lagrangian methods (arXiv:2007.03964), section 4;
-    Platt and Barr 1988, Constrained differential optimization.
+    References: Stooke, Achiam and Abbeel 2020, Responsive safety in reinforcement learning by PID Lagrangian methods
+    (arXiv:2007.03964), section 4; Platt and Barr 1988, Constrained differential optimization.
     """
 
     name: ClassVar[str] = "budget"
     place: ClassVar[str] = "loss"
-    summary: ClassVar[str] = "state how much forgetting is acceptable; the strength of label annealing (or L2, EWC) is found during the run"
-    source: ClassVar[str] = "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential optimization"
+    summary: ClassVar[str] = (
+        "state how much forgetting is acceptable; the strength of label annealing (or L2, EWC) is found during the run"
+    )
+    source: ClassVar[str] = (
+        "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential "
+        "optimization"
+    )
 
-    kl: float | None = field(default=None, metadata={"help": "largest KL to the start at the end, nats per token; inf: no constraint"})
+    kl: float | None = field(
+        default=None, metadata={"help": "largest KL to the start at the end, nats per token; inf: no constraint"}
+    )
     perplexity_increase: str | float | None = field(
-        default=None, metadata={"help": "largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint"}
+        default=None,
+        metadata={"help": "largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint"},
     )
     metric_drop: str | None = field(
-        default=None, metadata={"help": "largest drop of a task's metric, in points (hundredths), such as '1 point'; inf: no constraint"}
+        default=None,
+        metadata={
+            "help": "largest drop of a task's metric, in points (hundredths), such as '1 point'; inf: no constraint"
+        },
     )
     data: str = field(
-        default="", metadata={"help": "held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of each step"}
+        default="",
+        metadata={
+            "help": "held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of "
+            "each step"
+        },
     )
-    task: str = field(default="", metadata={"help": "with metric_drop: the task that is measured, one of those under `evaluation:`, by its name"})
+    task: str = field(
+        default="",
+        metadata={"help": "with metric_drop: the task that is measured, one of those under `evaluation:`, by its name"},
+    )
     every: int | None = field(
-        default=None, metadata={"help": "optimiser steps between measurements of `data` (default 10) or `task` (a twentieth of the run)"}
+        default=None,
+        metadata={
+            "help": "optimiser steps between measurements of `data` (default 10) or `task` (a twentieth of the run)"
+        },
     )
     rate: float = field(default=1.0, metadata={"help": "factor on the speed at which the strength is adapted"})
 
@@ -107,28 +140,44 @@ class Budget(RetentionMethod):
         found = []
         if len(given) != 1:
             came = " and ".join(f"{k}={v}" for k, v in given.items()) or "none"
-            found.append(f"budget: expected one of kl, perplexity_increase and metric_drop, got {came}; write for example budget: {{kl: 0.02}}")
+            found.append(
+                f"budget: expected one of kl, perplexity_increase and metric_drop, got {came}; write for example "
+                f"budget: {{kl: 0.02}}"
+            )
         if self.kl is not None and not self.kl > 0:
-            found.append(f"budget.kl: expected more than 0 nats per token, got {self.kl}; a model that must not change need not be trained")
+            found.append(
+                f"budget.kl: expected more than 0 nats per token, got {self.kl}; a model that must not change need "
+                f"not be trained"
+            )
         if self.perplexity_increase is not None:
             share = _share(self.perplexity_increase)
             if share is None or not share > 0:
                 found.append(
-                    f"budget.perplexity_increase: expected a share above 0 such as 2% or 0.02, got {self.perplexity_increase!r}; "
+                    f"budget.perplexity_increase: expected a share above 0 such as 2% or 0.02, got "
+                    f"{self.perplexity_increase!r}; "
                     "a constraint of 0 would be met by noise only"
                 )
             if not self.data:
-                found.append("budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, folder or hub id")
+                found.append(
+                    "budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, "
+                    "folder or hub id"
+                )
         if self.metric_drop is not None:
             points = _points(self.metric_drop)
             if points is None or not points > 0:
                 found.append(
-                    f"budget.metric_drop: expected points above 0 with their unit, such as '1 point' or '0.5 points', got {self.metric_drop!r}"
+                    f"budget.metric_drop: expected points above 0 with their unit, such as '1 point' or '0.5 points', "
+                    f"got {self.metric_drop!r}"
                 )
             if not self.task:
-                found.append("budget.task: expected the task whose metric may drop, by its name under evaluation:, got nothing")
+                found.append(
+                    "budget.task: expected the task whose metric may drop, by its name under evaluation:, got nothing"
+                )
             if self.data:
-                found.append("budget.data: belongs to kl and perplexity_increase; the questions of metric_drop are those of `task`. Leave it out")
+                found.append(
+                    "budget.data: belongs to kl and perplexity_increase; the questions of metric_drop are those of "
+                    "`task`. Leave it out"
+                )
         elif self.task:
             found.append("budget.task: belongs to metric_drop; give data with kl or perplexity_increase")
         if self.every is not None and self.every < 1:
@@ -171,11 +220,20 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
     """
     found = [name for name in ADAPTABLE if name in methods]
     if budget.kl is not None and "label_annealing" not in found:
-        return None, ["budget.kl: expected label_annealing beside it, which measures the KL and whose weight is adapted. Add label_annealing."]
+        return None, [
+            "budget.kl: expected label_annealing beside it, which measures the KL and whose weight is adapted. Add "
+            "label_annealing."
+        ]
     if not found:
-        return None, [f"budget: expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got none above 0. Add label_annealing."]
+        return None, [
+            f"budget: expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got none above 0. Add "
+            f"label_annealing."
+        ]
     if found[0] != "label_annealing" and len(found) > 1:
-        return None, [f"budget: expected one method to adapt, got {' and '.join(found)}. Leave one out, or add label_annealing, which goes first."]
+        return None, [
+            f"budget: expected one method to adapt, got {' and '.join(found)}. Leave one out, or add label_annealing, "
+            f"which goes first."
+        ]
     return found[0], []
 
 
@@ -186,7 +244,8 @@ def combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
 
 
 def _points(value: str | None) -> float | None:
-    """ "1 point", "0.5 points", "1pt" and "inf" as numbers; None where it is something else, a bare number too: 0.01 could be meant either way."""
+    """ "1 point", "0.5 points", "1pt" and "inf" as numbers; None where it is something else, a bare number too: 0.01
+    could be meant either way."""
     if value is None:
         return None
     text = value.strip().lower()
@@ -213,14 +272,16 @@ def _share(value: str | float | None) -> float | None:
 class _Controller:
     """Strength from measurements: proportional and integral action in log strength on what lies outside of a corridor.
 
-        w       = s_0 exp(I), the strength without the proportional term; 0 where strengths have no common unit (L2, EWC)
-        ceiling = limit (1 + HEADROOM min(w, HEADROOM_UP_TO) max(0, 1 - x / SUNK))          x = t / T
+        w       = s_0 exp(I), the strength without the proportional term; 0 where strengths have no common unit (L2,
+        EWC) ceiling = limit (1 + HEADROOM min(w, HEADROOM_UP_TO) max(0, 1 - x / SUNK))          x = t / T
         floor   = ceiling (1 - exp(-x (1 + w) / DELAY))
-        e       = log(c / ceiling) above it, log(c / floor) below that, 0 between; within LOWEST and HIGHEST, and not below 0 while x < GRACE
-        I      <- I + rate INTEGRAL e (steps since the last / T)
-        log s   = log s_0 + I + PROPORTIONAL e                                              I, and s itself, within the bounds
+        e       = log(c / ceiling) above it, log(c / floor) below that, 0 between; within LOWEST and HIGHEST, and not
+        below 0 while x < GRACE I      <- I + rate INTEGRAL e (steps since the last / T)
+        log s   = log s_0 + I + PROPORTIONAL e                                              I, and s itself, within the
+        bounds
 
-    A measurement with standard error n has its e multiplied by ceiling / (ceiling + n): with noise as large as the budget, half of the gain.
+    A measurement with standard error n has its e multiplied by ceiling / (ceiling + n): with noise as large as the
+    budget, half of the gain.
 
     All plain floats: equal measurements give equal strengths on every rank and after a resume.
 
@@ -232,20 +293,25 @@ class _Controller:
         rate: factor on the integral's speed.
     """
 
-    def __init__(self, *, limit: float, start: float, bounds: tuple[float, float], relative: bool = True, rate: float = 1.0) -> None:
+    def __init__(
+        self, *, limit: float, start: float, bounds: tuple[float, float], relative: bool = True, rate: float = 1.0
+    ) -> None:
         self.limit, self.start, self.bounds, self.relative, self.rate = limit, start, bounds, relative, rate
         self.integral = 0.0
         self.last = 0
 
     def strength(self, constraint: float, *, step: int, total: int, noise: float = 0.0) -> float:
-        """The strength for the steps to come, after `step` of `total` (from 1) was taken; `noise` is the constraint's standard error."""
+        """The strength for the steps to come, after `step` of `total` (from 1) was taken; `noise` is the constraint's
+        standard error."""
         done = step / total
         weight = self.start * math.exp(self.integral) if self.relative else 0.0
         ceiling = self.limit * (1 + HEADROOM * min(weight, HEADROOM_UP_TO) * max(0.0, 1 - done / SUNK))
         floor = ceiling * (1 - math.exp(-done * (1 + weight) / DELAY))
         # A constraint of 0 or less counts as LOWEST: held-out text may get better, and the logarithm must not see that.
         low = max(constraint, floor * math.exp(LOWEST))
-        error = min(HIGHEST, math.log(constraint / ceiling)) if constraint > ceiling else math.log(min(low, floor) / floor)
+        error = (
+            min(HIGHEST, math.log(constraint / ceiling)) if constraint > ceiling else math.log(min(low, floor) / floor)
+        )
         if done < GRACE:
             error = max(0.0, error)
         error *= ceiling / (ceiling + noise)
@@ -285,7 +351,9 @@ class _Active(Passive):
         if relative:
             start = self._adapted.strength = max(start, FIRST)  # type: ignore[union-attr]  # a strength above 0 is a method's
         bounds = BOUNDS.get(name, (start / RANGE, start * RANGE))
-        self._controller = _Controller(limit=self.method.limit, start=start, bounds=bounds, relative=relative, rate=self.method.rate)
+        self._controller = _Controller(
+            limit=self.method.limit, start=start, bounds=bounds, relative=relative, rate=self.method.rate
+        )
         if self.method.data:
             self._rows = host.rows(self.method.data)
             # Of the start, and with a cached teacher the pass that computes its states of these rows.
@@ -297,7 +365,8 @@ class _Active(Passive):
             smallest = 100 / len(self._start_scores)
             if self.method.limit < smallest:
                 raise ConfigError(
-                    f"budget.metric_drop: expected at least {smallest:.3g} points, one of the {len(self._start_scores)} questions of "
+                    f"budget.metric_drop: expected at least {smallest:.3g} points, one of the "
+                    f"{len(self._start_scores)} questions of "
                     f"{self.method.task}, got {self.method.limit:g}. Ask more questions (its limit), or allow more."
                 )
         if self.method.kl is not None:
@@ -332,7 +401,9 @@ class _Active(Passive):
             ended = f"{self._constraint:.4g} of {self.method.limit:.4g} {self.method.unit} ({where})"
             self._host.say(f"budget: ended at {ended}, strength {self._strength():.4g}.")
             return
-        self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps, noise=self._noise)
+        self._adapted.strength = self._controller.strength(
+            self._constraint, step=step.step, total=step.total_steps, noise=self._noise
+        )
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         figures = {"budget_limit": self.method.limit, "budget_strength": self._strength()}
@@ -341,13 +412,21 @@ class _Active(Passive):
     def state_dict(self) -> dict[str, Any]:
         c = self._controller
         held = {} if c is None else {"start": c.start, "integral": c.integral, "last": c.last}
-        return {**held, "start_ce": self._start_ce, "mean": self._mean, "weight": self._weight, "constraint": self._constraint}
+        return {
+            **held,
+            "start_ce": self._start_ce,
+            "mean": self._mean,
+            "weight": self._weight,
+            "constraint": self._constraint,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         assert self._controller is not None  # prepared before a checkpoint is loaded
         c = self._controller
         c.start, c.integral, c.last = state["start"], state["integral"], state["last"]
-        self._start_ce, self._mean, self._weight, self._constraint = (state[k] for k in ("start_ce", "mean", "weight", "constraint"))
+        self._start_ce, self._mean, self._weight, self._constraint = (
+            state[k] for k in ("start_ce", "mean", "weight", "constraint")
+        )
 
     def _strength(self) -> float:
         return _strength(self._adapted)
@@ -359,11 +438,14 @@ class _Active(Passive):
         return figures.kl
 
     def _drop(self, scores: Sequence[float]) -> tuple[float, float]:
-        """Mean and standard error of the drop, in points, over the pairs of a question's scores; no standard error is below one question's share,
-        since pairs without a difference do not show that there is none."""
+        """Mean and standard error of the drop, in points, over the pairs of a question's scores; no standard error is
+        below one question's share, since pairs without a difference do not show that there is none."""
         assert self._start_scores is not None  # prepared
         if len(scores) != len(self._start_scores):
-            raise ConfigError(f"task {self.method.task}: expected {len(self._start_scores)} scores as from the start model, got {len(scores)}.")
+            raise ConfigError(
+                f"task {self.method.task}: expected {len(self._start_scores)} scores as from the start model, got "
+                f"{len(scores)}."
+            )
         drops = [100 * (before - now) for before, now in zip(self._start_scores, scores, strict=True)]
         mean = math.fsum(drops) / len(drops)
         variance = math.fsum((d - mean) ** 2 for d in drops) / max(len(drops) - 1, 1)

@@ -1,15 +1,18 @@
 """The `cached` teacher: hidden states that were computed once and are read again in every epoch and every run.
 
-The start model never changes, so its last hidden states of a document never change either. They are stored once (`state_store`, filled by
-`teacher_states`) and each step reads what it needs; logits are made by the teacher's head inside the loss, so the KL is the exact one over the
-whole vocabulary. Cost a step: reading and one vocabulary product more.
+The start model never changes, so its last hidden states of a document never change either. They are stored once
+(`state_store`, filled by `teacher_states`) and each step reads what it needs; logits are made by the teacher's head
+inside the loss, so the KL is the exact one over the whole vocabulary. Cost a step: reading and one vocabulary product
+more.
 
-A state depends on its document's tokens and on nothing else: documents are isolated in packed rows, and padding is masked. So a document is found by
-the hash of its token ids, wherever and beside whatever it stands. `find_documents` sees documents as the loss does: a new one begins where
-`position_ids` is 0 (packing), else a row is one document without its padding.
+A state depends on its document's tokens and on nothing else: documents are isolated in packed rows, and padding is
+masked. So a document is found by the hash of its token ids, wherever and beside whatever it stands. `find_documents`
+sees documents as the loss does: a new one begins where `position_ids` is 0 (packing), else a row is one document
+without its padding.
 
-A document that is not stored is an error: a collator that changes tokens needs `teacher: online`. Except one of a single token, which is how the
-padding of a packed row looks: nothing is predicted within it, so its states are NaN, and the loss raises should they take part after all.
+A document that is not stored is an error: a collator that changes tokens needs `teacher: online`. Except one of a
+single token, which is how the padding of a packed row looks: nothing is predicted within it, so its states are NaN, and
+the loss raises should they take part after all.
 
 Shape suffixes: B batch, T positions, D documents of a batch, K teacher width.
 """
@@ -29,7 +32,13 @@ from holdfast.retention.state_store import KEY_BYTES, StateStore
 
 KNOWN_INPUTS = {
     *("input_ids", "attention_mask", "position_ids", "labels", "use_cache"),
-    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),  # where packed documents end, once more
+    *(
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "seq_idx",
+    ),  # where packed documents end, once more
 }
 """Inputs that a state either depends on through its document's tokens or does not depend on."""
 
@@ -56,17 +65,18 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
     """The documents of a batch with their keys.
 
     Args:
-        inputs: `input_ids [B, T]`, and `position_ids [B, T]` or `[1, T]` that restart at 0 (packing), `attention_mask [B, T]` (padding on
-            either side), both or neither.
+        inputs: `input_ids [B, T]`, and `position_ids [B, T]` or `[1, T]` that restart at 0 (packing), `attention_mask
+            [B, T]` (padding on either side), both or neither.
 
     Raises:
-        DataError: inputs on which a state depends beside its document's tokens (images, embeddings, a mask with gaps, positions that do not count
-            from 0), so that it cannot be looked up by them.
+        DataError: inputs on which a state depends beside its document's tokens (images, embeddings, a mask with gaps,
+            positions that do not count from 0), so that it cannot be looked up by them.
     """
     strange = sorted(k for k, v in inputs.items() if k not in KNOWN_INPUTS and v is not None)
     if strange:
         raise DataError(
-            f"label_annealing.teacher: cached looks states up by their tokens, and this batch has inputs beside them: {', '.join(strange)}. "
+            f"label_annealing.teacher: cached looks states up by their tokens, and this batch has inputs beside them: "
+            f"{', '.join(strange)}. "
             "Use teacher: online."
         )
     ids_BT: Tensor = inputs["input_ids"]
@@ -80,7 +90,8 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
         begins_BT |= position_ids == 0
     if mask is not None and mask.shape != ids_BT.shape:
         raise DataError(
-            f"label_annealing.teacher: cached expects an attention_mask of the tokens' shape {tuple(ids_BT.shape)}, got {tuple(mask.shape)}. "
+            f"label_annealing.teacher: cached expects an attention_mask of the tokens' shape {tuple(ids_BT.shape)}, "
+            f"got {tuple(mask.shape)}. "
             "Use teacher: online."
         )
     document = begins_BT.view(-1).cumsum(0)
@@ -89,12 +100,16 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
     ends = lengths.cumsum(0)
     first, last = kept[ends - lengths], kept[ends - 1]
     if not torch.equal(last - first + 1, lengths):
-        raise DataError("label_annealing.teacher: cached expects padding at the ends of documents only, got an attention_mask with gaps inside one.")
+        raise DataError(
+            "label_annealing.teacher: cached expects padding at the ends of documents only, got an attention_mask "
+            "with gaps inside one."
+        )
     if position_ids is not None:
         counted = torch.arange(len(kept)) - (ends - lengths).repeat_interleave(lengths)
         if not torch.equal(position_ids.reshape(-1)[kept].long(), counted):
             raise DataError(
-                "label_annealing.teacher: cached expects position_ids that count from 0 in every document, got others. Use teacher: online."
+                "label_annealing.teacher: cached expects position_ids that count from 0 in every document, got "
+                "others. Use teacher: online."
             )
     starts, counts = first.tolist(), lengths.tolist()
     array = flat.numpy().astype("<i4", copy=False)
@@ -112,7 +127,8 @@ class CachedTeacher:
     Args:
         store: holds the states of every document that will come.
         head: the start model's own, a copy where training moves the original.
-        dtype: the dtype that the teacher's forward yields; states stored in another (a lossy option) are converted after reading.
+        dtype: the dtype that the teacher's forward yields; states stored in another (a lossy option) are converted
+            after reading.
     """
 
     name = "cached"
@@ -144,8 +160,11 @@ class CachedTeacher:
         pinned = device.type == "cuda"
         shape = (rows, positions, self._head.weight_VH.shape[1])
         whole = sum(found.length) == rows * positions
-        # Pinned memory goes back to a pool that waits for copies under way, so a fresh buffer a batch is cheap and never overwritten too early.
-        buffer_BTK = (torch.empty if whole else torch.zeros)(shape, dtype=self.store.dtype() or self.dtype, pin_memory=pinned)
+        # Pinned memory goes back to a pool that waits for copies under way, so a fresh buffer a batch is cheap and
+        # never overwritten too early.
+        buffer_BTK = (torch.empty if whole else torch.zeros)(
+            shape, dtype=self.store.dtype() or self.dtype, pin_memory=pinned
+        )
         for piece, row, start, length in zip(states, found.row, found.start, found.length, strict=True):
             buffer_BTK[row, start : start + length] = piece
         return buffer_BTK.to(device, non_blocking=pinned).to(self.dtype), self._head
@@ -155,7 +174,9 @@ class CachedTeacher:
         tokens = ids_BT[row, start : start + length].tolist()
         shown = ", ".join(map(str, tokens[:8])) + (", ..." if length > 8 else "")
         return DataError(
-            f"label_annealing.teacher: cached has no states of a document of {length} tokens ({shown}): it is not one of the prepared training or "
-            "evaluation data. Where the collator changes or cuts tokens as it goes, use teacher: online; data given to evaluate() later has to be "
+            f"label_annealing.teacher: cached has no states of a document of {length} tokens ({shown}): it is not one "
+            f"of the prepared training or "
+            "evaluation data. Where the collator changes or cuts tokens as it goes, use teacher: online; data given "
+            "to evaluate() later has to be "
             "given as eval_dataset before training."
         )

@@ -1,24 +1,31 @@
-"""Elastic weight consolidation: a pull back to the start that is stronger where the old data needs the weights as they are.
+"""Elastic weight consolidation: a pull back to the start that is stronger where the old data needs the weights as they
+are.
 
-    penalty = coefficient / 2 * sum_i F_i (theta_i - theta_o,i)^2         gradient added: coefficient * F * (theta - theta_o)
+    penalty = coefficient / 2 * sum_i F_i (theta_i - theta_o,i)^2         gradient added: coefficient * F * (theta -
+    theta_o)
 
-F is the diagonal Fisher information of the old model on the old task's data (`fisher`), per trained token, so that coefficient 1 is the Laplace
-approximation of training on old and new tokens in equal parts; the ratio of old to new tokens is the coefficient of the exact Bayesian update. The
-approximation is quadratic and diagonal: it holds near theta_o and knows no correlations between weights, so larger coefficients are common.
+F is the diagonal Fisher information of the old model on the old task's data (`fisher`), per trained token, so that
+coefficient 1 is the Laplace approximation of training on old and new tokens in equal parts; the ratio of old to new
+tokens is the coefficient of the exact Bayesian update. The approximation is quadratic and diagonal: it holds near
+theta_o and knows no correlations between weights, so larger coefficients are common.
 
-F comes from a folder (`fisher`: `holdfast fisher`, or the `fisher` folder of an earlier run), or is computed on `data` before the first step, on the
-start model, and kept in the run's folder, where a resumed run finds it. With both, `fisher` is of earlier tasks and `data` is the newest one's, and
+F comes from a folder (`fisher`: `holdfast fisher`, or the `fisher` folder of an earlier run), or is computed on `data`
+before the first step, on the start model, and kept in the run's folder, where a resumed run finds it. With both,
+`fisher` is of earlier tasks and `data` is the newest one's, and
 
-    F = decay * F_earlier + F_data                                        (online EWC: one penalty and one anchor, however many tasks)
+    F = decay * F_earlier + F_data                                        (online EWC: one penalty and one anchor,
+    however many tasks)
 
-The added gradient, its decoupled form, and where anchor and F may lie are those of L2 (`pull`). Decoupled, a step is an SGD step followed by an
-elementwise average with theta_o of weight eta * coefficient * F_i: sequential averaging with a weight for each parameter.
+The added gradient, its decoupled form, and where anchor and F may lie are those of L2 (`pull`). Decoupled, a step is an
+SGD step followed by an elementwise average with theta_o of weight eta * coefficient * F_i: sequential averaging with a
+weight for each parameter.
 
-Cost: a copy of the trainable parameters and one of F (none on the device with `keep: cpu` or `disk`), one element-wise pass over them a step;
-computing F costs a forward and a backward pass a sample, one sample at a time.
+Cost: a copy of the trainable parameters and one of F (none on the device with `keep: cpu` or `disk`), one element-wise
+pass over them a step; computing F costs a forward and a backward pass a sample, one sample at a time.
 
-Under LoRA F is of the adapter's parameters. Where B starts at 0 the gradient of A is 0, so F is 0 on A: A is not held at all, and B is held by what
-its elements matter under the A of the start. F says nothing about the weights below the adapter, which do not move.
+Under LoRA F is of the adapter's parameters. Where B starts at 0 the gradient of A is 0, so F is 0 on A: A is not held
+at all, and B is held by what its elements matter under the A of the start. F says nothing about the weights below the
+adapter, which do not move.
 """
 
 from __future__ import annotations
@@ -60,46 +67,71 @@ FOLDER = "fisher"
 class EWC(RetentionMethod):
     """Elastic weight consolidation; memory kept in the gradient.
 
-    References: Kirkpatrick et al. 2017 (arXiv:1612.00796), Eq. 3; decay as gamma of online EWC in Schwarz et al. 2018, Progress and Compress
-    (arXiv:1805.06370), section 3; paper 002, section 4 (baseline).
+    References: Kirkpatrick et al. 2017 (arXiv:1612.00796), Eq. 3; decay as gamma of online EWC in Schwarz et al. 2018,
+    Progress and Compress (arXiv:1805.06370), section 3; paper 002, section 4 (baseline).
     """
 
     name: ClassVar[str] = "ewc"
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on moving the weights that old data needs, by their Fisher information"
-    source: ClassVar[str] = "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, section 4"
+    source: ClassVar[str] = (
+        "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, section 4"
+    )
 
     coefficient: float = field(
         default=1.0,
         metadata={
-            "help": "lambda of lambda/2 * sum F (theta - theta_o)^2, F per trained token: 1 weighs old and new tokens alike; 0 is direct fine-tuning"
+            "help": "lambda of lambda/2 * sum F (theta - theta_o)^2, F per trained token: 1 weighs old and new tokens "
+            "alike; 0 is direct fine-tuning"
         },
     )
-    fisher: str = field(default="", metadata={"help": "folder of a Fisher diagonal ('holdfast fisher'); empty: computed on data"})
-    data: str = field(default="", metadata={"help": "file, folder or hub id of the old task's data, to compute the Fisher information on"})
-    samples: int = field(default=256, metadata={"help": "samples of data that the Fisher information is computed on, at most"})
+    fisher: str = field(
+        default="", metadata={"help": "folder of a Fisher diagonal ('holdfast fisher'); empty: computed on data"}
+    )
+    data: str = field(
+        default="",
+        metadata={"help": "file, folder or hub id of the old task's data, to compute the Fisher information on"},
+    )
+    samples: int = field(
+        default=256, metadata={"help": "samples of data that the Fisher information is computed on, at most"}
+    )
     estimator: str = field(
-        default="empirical", metadata={"help": "empirical: gradients for the data's labels; sampled: for labels drawn from the start model"}
+        default="empirical",
+        metadata={"help": "empirical: gradients for the data's labels; sampled: for labels drawn from the start model"},
     )
     seed: int = field(default=0, metadata={"help": "which samples are taken, and the drawn labels"})
-    anchor: str = field(default=START, metadata={"help": "theta_o: 'start', or the folder of the checkpoint that fisher is of"})
+    anchor: str = field(
+        default=START, metadata={"help": "theta_o: 'start', or the folder of the checkpoint that fisher is of"}
+    )
     decoupled: bool = field(
         default=False,
-        metadata={"help": "move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead of adding a gradient"},
+        metadata={
+            "help": "move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead of "
+            "adding a gradient"
+        },
     )
     decay: float = field(
-        default=1.0, metadata={"help": "with fisher and data: share of the earlier tasks' Fisher information that is kept, in [0, 1]"}
+        default=1.0,
+        metadata={
+            "help": "with fisher and data: share of the earlier tasks' Fisher information that is kept, in [0, 1]"
+        },
     )
-    keep: str = field(default="device", metadata={"help": f"{KEEP_HELP}; the Fisher information lies there too", "decides": False})
+    keep: str = field(
+        default="device", metadata={"help": f"{KEEP_HELP}; the Fisher information lies there too", "decides": False}
+    )
 
     @property
     def off(self) -> bool:
         return self.coefficient == 0
 
     def problems(self) -> list[str]:
-        found = [] if 0 <= self.coefficient < math.inf else [f"ewc.coefficient: expected 0 or more, got {self.coefficient}"]
+        found = (
+            [] if 0 <= self.coefficient < math.inf else [f"ewc.coefficient: expected 0 or more, got {self.coefficient}"]
+        )
         if not self.fisher and not self.data:
-            found.append("ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither")
+            found.append(
+                "ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"
+            )
         if self.fisher:
             found += [f"ewc.fisher: {problem}" for problem in fisher_folder_problems(self.fisher)]
         if self.samples < 1:
@@ -111,8 +143,16 @@ class EWC(RetentionMethod):
         elif self.decay != 1 and not (self.fisher and self.data):
             found.append("ewc.decay: says something only with fisher (of earlier tasks) and data (of the newest)")
         if self.data and self.anchor != START:
-            found.append(f"ewc.anchor: expected start, on which data's Fisher information is computed, got {self.anchor}; give its fisher instead")
-        return found + data_problems("ewc.data", self.data) + folder_problems("ewc.anchor", self.anchor) + keep_problems("ewc.keep", self.keep)
+            found.append(
+                f"ewc.anchor: expected start, on which data's Fisher information is computed, got {self.anchor}; give "
+                f"its fisher instead"
+            )
+        return (
+            found
+            + data_problems("ewc.data", self.data)
+            + folder_problems("ewc.anchor", self.anchor)
+            + keep_problems("ewc.keep", self.keep)
+        )
 
     def check_weights(self, named: NamedParams) -> list[str]:
         found = anchor_problems("ewc.anchor", self.anchor, named)
@@ -131,7 +171,8 @@ class EWC(RetentionMethod):
         """See `RetentionMethod.start`.
 
         Raises:
-            ModelError: anchor or Fisher information of another architecture, the latter of another model than the anchor; all of it.
+            ModelError: anchor or Fisher information of another architecture, the latter of another model than the
+                anchor; all of it.
         """
         problems = self.check_weights(anchors.named)
         if problems:
@@ -165,9 +206,15 @@ class _Elastic(Pull):
             return
         rows = choose_rows(host.rows(method.data), method.samples, seed=method.seed, label=method.data)
         weights = fingerprints(self._named)
-        earlier = None if self._saved is None or method.decay == 0 else {"fisher": self._saved.identity, "decay": method.decay}
+        earlier = (
+            None
+            if self._saved is None or method.decay == 0
+            else {"fisher": self._saved.identity, "decay": method.decay}
+        )
         name = method.data.rstrip("/").rpartition("/")[2]
-        record = made_of(rows, weights, estimator=method.estimator, seed=method.seed, data=name, model={}, earlier=earlier)
+        record = made_of(
+            rows, weights, estimator=method.estimator, seed=method.seed, data=name, model={}, earlier=earlier
+        )
         origin = record["made_of"]
         place = host.folder()
         folder = None if place is None else place / FOLDER
@@ -177,7 +224,9 @@ class _Elastic(Pull):
             self._take(found.kept(self._named, method.keep), origin)
             return
         host.say(f"ewc: computing the Fisher information on {len(rows)} samples of {method.data}")
-        diagonal = diagonal_fisher(host, self._named, rows, sampled=method.estimator == "sampled", seed=method.seed, label=method.data)
+        diagonal = diagonal_fisher(
+            host, self._named, rows, sampled=method.estimator == "sampled", seed=method.seed, label=method.data
+        )
         if self._saved is not None and earlier is not None:
             self._saved.add_to(diagonal.values, method.decay)
         if folder is not None and host.first():
@@ -200,7 +249,11 @@ class _Elastic(Pull):
 
         if self._method.keep == "disk":
             return unnamed_file(diagonal.values) if found is None else found.kept(self._named, "disk")
-        return {name: values.cpu() for name, values in diagonal.values.items()} if self._method.keep == "cpu" else diagonal.values
+        return (
+            {name: values.cpu() for name, values in diagonal.values.items()}
+            if self._method.keep == "cpu"
+            else diagonal.values
+        )
 
     def _take(self, importance: Kept, origin: str) -> None:
         self._held = [self._held[0], importance]
@@ -216,7 +269,8 @@ class _Elastic(Pull):
         if state.get("fisher", self.origin) != self.origin:
             what = self._method.fisher or self._method.data
             raise ModelError(
-                f"ewc: the Fisher information of this run ({what}) is not the one it began with. Put the old files back, or choose a new output_dir."
+                f"ewc: the Fisher information of this run ({what}) is not the one it began with. Put the old files "
+                f"back, or choose a new output_dir."
             )
         super().load_state_dict(state)
 

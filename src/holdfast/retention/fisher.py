@@ -1,28 +1,33 @@
 """The diagonal of the Fisher information: how much each parameter matters to what the model says about some data.
 
-    F = 1/N * sum_n g_n^2          g_n = d/d theta  sum_t log p(y_t | x_<=t)   over the trained tokens t of sample n, squared elementwise
+    F = 1/N * sum_n g_n^2          g_n = d/d theta  sum_t log p(y_t | x_<=t)   over the trained tokens t of sample n,
+    squared elementwise
 
-N is the number of trained tokens of all samples together, so F is in squared nats per trained token. The reason: the loss of fine-tuning is a mean
-over tokens, and the Laplace approximation of the old data's loss around theta_o is a sum over its tokens,
-`1/2 sum_i (sum_n g_n,i^2) (theta_i - theta_o,i)^2`. Divided by N it is a mean over tokens too, and a penalty
-`coefficient/2 sum_i F_i (theta_i - theta_o,i)^2` with coefficient 1 weighs a token of the old data like one of the new.
+N is the number of trained tokens of all samples together, so F is in squared nats per trained token. The reason: the
+loss of fine-tuning is a mean over tokens, and the Laplace approximation of the old data's loss around theta_o is a sum
+over its tokens, `1/2 sum_i (sum_n g_n,i^2) (theta_i - theta_o,i)^2`. Divided by N it is a mean over tokens too, and a
+penalty `coefficient/2 sum_i F_i (theta_i - theta_o,i)^2` with coefficient 1 weighs a token of the old data like one of
+the new.
 
-Gradients are squared per sample and then added up. Squaring a batch's mean gradient, as is often seen, gives another thing: it shrinks with the batch
-size and vanishes where gradients cancel, at the optimum of all places.
+Gradients are squared per sample and then added up. Squaring a batch's mean gradient, as is often seen, gives another
+thing: it shrinks with the batch size and vanishes where gradients cancel, at the optimum of all places.
 
 | estimator | labels | |
 |---|---|---|
-| empirical | the data's | no second forward pass; larger than the Fisher information where the model is wrong about the data |
-| sampled | drawn from the model | an unbiased estimate of the diagonal of the Fisher information at the data's contexts |
+| empirical | the data's | no second forward pass; larger than the Fisher information where the model is wrong about the
+data |
+| sampled | drawn from the model | an unbiased estimate of the diagonal of the Fisher information at the data's contexts
+|
 
-Samples are taken whole: under "sampled" labels the terms of two tokens of a sample have mean 0 against each other, so a whole sequence costs one
-backward pass and estimates the same as token by token; under "empirical" labels they need not have, and the sequence's gradient is what is squared.
+Samples are taken whole: under "sampled" labels the terms of two tokens of a sample have mean 0 against each other, so a
+whole sequence costs one backward pass and estimates the same as token by token; under "empirical" labels they need not
+have, and the sequence's gradient is what is squared.
 
-A Fisher diagonal is kept as a folder: `fisher.safetensors` (float32, names as checkpoints write them) and `fisher.json` (what it was computed of).
-The folder is complete or absent. `holdfast merge --method fisher` takes it as it is.
+A Fisher diagonal is kept as a folder: `fisher.safetensors` (float32, names as checkpoints write them) and `fisher.json`
+(what it was computed of). The folder is complete or absent. `holdfast merge --method fisher` takes it as it is.
 
-References: Kirkpatrick et al. 2017, Overcoming catastrophic forgetting in neural networks (arXiv:1612.00796), section 2; Kunstner et al. 2019,
-Limitations of the empirical Fisher approximation (arXiv:1905.12558).
+References: Kirkpatrick et al. 2017, Overcoming catastrophic forgetting in neural networks (arXiv:1612.00796), section
+2; Kunstner et al. 2019, Limitations of the empirical Fisher approximation (arXiv:1905.12558).
 """
 
 from __future__ import annotations
@@ -36,8 +41,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import DataError, ModelError, StorageError
-from holdfast.progress import progress
-from holdfast.results import fingerprint, read_json, write_json
+from holdfast.support.files import fingerprint, read_json, write_json
+from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     import torch
@@ -58,13 +63,16 @@ class Diagonal(NamedTuple):
     """A diagonal Fisher information."""
 
     values: dict[str, torch.Tensor]
-    """By parameter: its shape, on its device, 0 or more, float32 (float64 for float64 parameters), squared nats per trained token."""
+    """By parameter: its shape, on its device, 0 or more, float32 (float64 for float64 parameters), squared nats per
+    trained token."""
     samples: int
     tokens: int
     """Trained tokens of all samples."""
 
 
-def diagonal_fisher(host: Host, named: NamedParams, rows: Dataset, *, sampled: bool, seed: int, label: str = "the data") -> Diagonal:
+def diagonal_fisher(
+    host: Host, named: NamedParams, rows: Dataset, *, sampled: bool, seed: int, label: str = "the data"
+) -> Diagonal:
     """The diagonal Fisher information of a model on rows; the same on all ranks, which all have to call it.
 
     Args:
@@ -83,9 +91,16 @@ def diagonal_fisher(host: Host, named: NamedParams, rows: Dataset, *, sampled: b
 
     from holdfast.ops.annealing import NonFiniteLogits
 
-    sums = {n: torch.zeros(p.shape, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device) for n, p in named.items()}
+    sums = {
+        n: torch.zeros(p.shape, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
+        for n, p in named.items()
+    }
     counts = {"samples": 0, "tokens": 0}
-    bar = progress(f"Fisher information of {label}", total=len(rows)) if host.first() else contextlib.nullcontext(lambda amount: None)
+    bar = (
+        progress(f"Fisher information of {label}", total=len(rows))
+        if host.first()
+        else contextlib.nullcontext(lambda amount: None)
+    )
     with bar as advance:
         processes = {"processes": torch.ones((), dtype=torch.int64, device=next(iter(sums.values())).device)}
         host.sum_(processes)
@@ -99,20 +114,27 @@ def diagonal_fisher(host: Host, named: NamedParams, rows: Dataset, *, sampled: b
                 counts["tokens"] += tokens
                 advance(float(processes["processes"]))
         except NonFiniteLogits as error:
-            raise ModelError(f"The Fisher information of {label} cannot be computed: the model's logits are not finite ({error}).") from error
+            raise ModelError(
+                f"The Fisher information of {label} cannot be computed: the model's logits are not finite ({error})."
+            ) from error
     together = {name: torch.tensor(count, device=processes["processes"].device) for name, count in counts.items()}
     host.sum_(together)
     host.sum_(sums)
     samples, tokens = int(together["samples"]), int(together["tokens"])
     if tokens == 0:
-        raise DataError(f"Expected samples with trained tokens in {label}, found none; a Fisher information of nothing is 0 everywhere.")
+        raise DataError(
+            f"Expected samples with trained tokens in {label}, found none; a Fisher information of nothing is 0 "
+            f"everywhere."
+        )
     for total in sums.values():
         total.div_(tokens)
     broken = [name for name, total in sums.items() if not bool(torch.isfinite(total).all())]
     if broken:
         raise ModelError(
-            f"The Fisher information of {label} is not finite in {len(broken)} of {len(sums)} parameters: {', '.join(broken[:3])}. "
-            "Compute it in float32 or bfloat16 (float16 gradients overflow), and check that the model's loss on the data is finite."
+            f"The Fisher information of {label} is not finite in {len(broken)} of {len(sums)} parameters: "
+            f"{', '.join(broken[:3])}. "
+            "Compute it in float32 or bfloat16 (float16 gradients overflow), and check that the model's loss on the "
+            "data is finite."
         )
     return Diagonal(sums, samples, tokens)
 
@@ -182,27 +204,31 @@ def choose_rows(rows: Dataset, samples: int, *, seed: int, label: str) -> Datase
         if any(label != -100 for label in rows[index]["labels"][1:]):
             chosen.append(index)
     if not chosen:
-        raise DataError(f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Is every prompt as long as the window?")
+        raise DataError(
+            f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Is every prompt as long as "
+            f"the window?"
+        )
     return rows.select(sorted(chosen))
 
 
 def rows_hash(rows: Dataset) -> str:
-    """SHA-256 over token ids and labels, 64 hexadecimal digits: of what was trained on, whatever file or hub id it came from."""
+    """SHA-256 over token ids and labels, 64 hexadecimal digits: of what was trained on, whatever file or hub id it came
+    from."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(repr((list(row["input_ids"]), list(row["labels"]))).encode())
     return digest.hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------------- which model it is
+# ---------------------------------------------------------------------------------------------------- which model it is
 
 
 def fingerprints(named: NamedParams, held: Kept | None = None) -> dict[str, str]:
     """16 hexadecimal digits for the values of each parameter, by its name in checkpoints.
 
-    About 65,536 values of each, evenly spread, are looked at after rounding to bfloat16: the same weights loaded in float32 and in bfloat16 are one
-    model, and weights that differ by less than that are too. Weights that are loaded in float16 from a file in another dtype are rounded twice, so
-    that they may count as another model.
+    About 65,536 values of each, evenly spread, are looked at after rounding to bfloat16: the same weights loaded in
+    float32 and in bfloat16 are one model, and weights that differ by less than that are too. Weights that are loaded in
+    float16 from a file in another dtype are rounded twice, so that they may count as another model.
 
     Args:
         named: plain parameters.
@@ -215,7 +241,10 @@ def fingerprints(named: NamedParams, held: Kept | None = None) -> dict[str, str]
     from holdfast.checkpoints.live_tensors import checkpoint_names
 
     pairs = counterparts(named, named if held is None else held, header="The weights do not fit the model")
-    return {checkpoint_names(target.name)[0]: _digest(_tensor(named if held is None else held, key)) for target, key in pairs}
+    return {
+        checkpoint_names(target.name)[0]: _digest(_tensor(named if held is None else held, key))
+        for target, key in pairs
+    }
 
 
 def _tensor(held: Kept, key: str) -> torch.Tensor:
@@ -225,7 +254,9 @@ def _tensor(held: Kept, key: str) -> torch.Tensor:
 def _digest(tensor: torch.Tensor) -> str:
     import torch
 
-    step = max(1, tensor.numel() // COMPARED) | 1  # odd: an even step would meet the same few columns of a matrix again and again
+    step = (
+        max(1, tensor.numel() // COMPARED) | 1
+    )  # odd: an even step would meet the same few columns of a matrix again and again
     values = tensor.reshape(-1)[::step].to(torch.bfloat16).cpu().contiguous()
     return hashlib.blake2b(values.view(torch.int16).numpy().tobytes(), digest_size=8).hexdigest()
 
@@ -256,12 +287,15 @@ class SavedFisher:
         except (DataError, KeyError, TypeError):
             known = False
         if not known:
-            raise ModelError(f"{self.folder / RECORD} does not describe a Fisher diagonal. Compute it again with 'holdfast fisher'.")
+            raise ModelError(
+                f"{self.folder / RECORD} does not describe a Fisher diagonal. Compute it again with 'holdfast fisher'."
+            )
         self.reader: CheckpointReader = CheckpointReader(self.folder)
         wrong = sorted(set(self.reader.entries) ^ set(self.record["model"]["weights"]))
         if wrong:
             raise ModelError(
-                f"{self.folder}: {FILE} and {RECORD} do not belong together; {len(wrong)} tensors are in one of them only: {', '.join(wrong[:3])}. "
+                f"{self.folder}: {FILE} and {RECORD} do not belong together; {len(wrong)} tensors are in one of them "
+                f"only: {', '.join(wrong[:3])}. "
                 "Compute it again with 'holdfast fisher'."
             )
 
@@ -278,7 +312,9 @@ class SavedFisher:
         """
         from holdfast.checkpoints.live import counterparts
 
-        counterparts(named, self.reader, header=f"The Fisher information {self.folder} does not fit the model being trained")
+        counterparts(
+            named, self.reader, header=f"The Fisher information {self.folder} does not fit the model being trained"
+        )
 
     def other_model(self, weights: Mapping[str, str]) -> list[str]:
         """A sentence where it was computed of other weights.
@@ -292,19 +328,25 @@ class SavedFisher:
             return []
         shown = f"{', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}"
         return [
-            f"The Fisher information {self.folder} is of another model ({self.record['model'].get('name') or 'the start of a run'}): the values of "
-            f"{len(wrong)} of {len(weights)} parameters differ ({shown}). Expected that of the anchor; compute it with 'holdfast fisher', or give "
+            f"The Fisher information {self.folder} is of another model "
+            f"({self.record['model'].get('name') or 'the start of a run'}): the values of "
+            f"{len(wrong)} of {len(weights)} parameters differ ({shown}). Expected that of the anchor; compute it "
+            f"with 'holdfast fisher', or give "
             "data as well to use this one as that of earlier tasks."
         ]
 
     def kept(self, named: NamedParams, where: str) -> Kept:
-        """The values where they are to be kept: beside the parameters, in host memory, or on the disk, streamed (`retention.anchor.KEEP`)."""
+        """The values where they are to be kept: beside the parameters, in host memory, or on the disk, streamed
+        (`retention.anchor.KEEP`)."""
         from holdfast.retention.anchor import like, streamed
 
         if where == "disk":
             return streamed(str(self.folder), named)
         found = {name: self.reader.tensor(key) for name, key in self._pairs(named)}
-        return {name: tensor.clone() if where == "cpu" else like(tensor, named[name].detach()) for name, tensor in found.items()}
+        return {
+            name: tensor.clone() if where == "cpu" else like(tensor, named[name].detach())
+            for name, tensor in found.items()
+        }
 
     def add_to(self, values: dict[str, torch.Tensor], scale: float) -> None:
         """`values += scale * these`, tensor by tensor."""
@@ -343,13 +385,20 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
         staging.mkdir(parents=True)
         restore_replaced(folder)
         try:
-            stored = {checkpoint_names(name)[0]: tensor.detach().float().cpu().contiguous() for name, tensor in values.items()}
+            stored = {
+                checkpoint_names(name)[0]: tensor.detach().float().cpu().contiguous() for name, tensor in values.items()
+            }
             try:
                 save_file(stored, str(staging / FILE), metadata={"format": "pt"})
             except SafetensorError as error:  # what the system said, as text
-                raise StorageError(f"Could not write {folder} ({error}). Free some space or choose another folder.") from error
+                raise StorageError(
+                    f"Could not write {folder} ({error}). Free some space or choose another folder."
+                ) from error
             fsync_path(staging / FILE)
-            write_json(staging / RECORD, {"kind": KIND, **record, "values": {name: _digest(tensor) for name, tensor in stored.items()}})
+            write_json(
+                staging / RECORD,
+                {"kind": KIND, **record, "values": {name: _digest(tensor) for name, tensor in stored.items()}},
+            )
             replace_folder(staging, folder)
             fsync_path(folder.parent)
         finally:
@@ -367,5 +416,9 @@ def fisher_folder_problems(folder: str) -> list[str]:
     if not missing:
         return []
     inside = path / "fisher"
-    hint = f" There is one in {inside}." if (inside / RECORD).is_file() else " Compute it with 'holdfast fisher MODEL --data FILE'."
+    hint = (
+        f" There is one in {inside}."
+        if (inside / RECORD).is_file()
+        else " Compute it with 'holdfast fisher MODEL --data FILE'."
+    )
     return [f"Expected a Fisher diagonal ({FILE} and {RECORD}) in {folder}, found no {' and no '.join(missing)}.{hint}"]

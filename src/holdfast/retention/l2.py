@@ -2,13 +2,15 @@
 
     penalty = coefficient / 2 * ||theta - theta_o||^2         gradient added: coefficient * (theta - theta_o)
 
-theta_o is the start model or a named earlier checkpoint. The gradient is added analytically, once an optimiser step, before clipping: no
-autograd graph, no pass through the model, and no dependence on gradient accumulation. With Adam the added gradient is scaled by the
-preconditioner like any other; `decoupled` moves the weights instead, after the optimiser, as AdamW's weight decay does towards zero:
+theta_o is the start model or a named earlier checkpoint. The gradient is added analytically, once an optimiser step,
+before clipping: no autograd graph, no pass through the model, and no dependence on gradient accumulation. With Adam the
+added gradient is scaled by the preconditioner like any other; `decoupled` moves the weights instead, after the
+optimiser, as AdamW's weight decay does towards zero:
 
     theta <- theta - learning rate * coefficient * (theta - theta_o)
 
-Cost: one copy of the trainable parameters (none on the device with `keep: cpu` or `disk`), one element-wise pass over them a step (see `pull`).
+Cost: one copy of the trainable parameters (none on the device with `keep: cpu` or `disk`), one element-wise pass over
+them a step (see `pull`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from holdfast.retention.pull import Pull
 class L2(RetentionMethod):
     """Penalty on the distance to the start; memory kept in the gradient.
 
-    References: paper 000, section 3 (baseline); paper 002, section 4; decoupled as Loshchilov and Hutter 2019 (arXiv:1711.05101).
+    References: paper 000, section 3 (baseline); paper 002, section 4; decoupled as Loshchilov and Hutter 2019
+    (arXiv:1711.05101).
     """
 
     name: ClassVar[str] = "l2"
@@ -35,11 +38,16 @@ class L2(RetentionMethod):
     summary: ClassVar[str] = "penalty on the squared distance of the weights to the start"
     source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"
 
-    coefficient: float = field(default=0.01, metadata={"help": "lambda of lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning"})
+    coefficient: float = field(
+        default=0.01, metadata={"help": "lambda of lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning"}
+    )
     anchor: str = field(default=START, metadata={"help": "theta_o: 'start', or the folder of an earlier checkpoint"})
     decoupled: bool = field(
         default=False,
-        metadata={"help": "move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of adding a gradient"},
+        metadata={
+            "help": "move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of "
+            "adding a gradient"
+        },
     )
     keep: str = field(default="device", metadata={"help": KEEP_HELP, "decides": False})
 
@@ -48,11 +56,15 @@ class L2(RetentionMethod):
         return self.coefficient == 0
 
     def problems(self) -> list[str]:
-        found = [] if 0 <= self.coefficient < math.inf else [f"l2.coefficient: expected 0 or more, got {self.coefficient}"]
+        found = (
+            [] if 0 <= self.coefficient < math.inf else [f"l2.coefficient: expected 0 or more, got {self.coefficient}"]
+        )
         return found + folder_problems("l2.anchor", self.anchor) + keep_problems("l2.keep", self.keep)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("l2.anchor", self.anchor, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        return Pull(anchors.keep(self.anchor, self.keep), strength=self.coefficient, decoupled=self.decoupled, prefix="l2")
+        return Pull(
+            anchors.keep(self.anchor, self.keep), strength=self.coefficient, decoupled=self.decoupled, prefix="l2"
+        )

@@ -1,12 +1,15 @@
 """Label annealing (paper 000): a KL term to the frozen start model at every trained token.
 
-    loss = CE + weight * KL(softmax(w / T) || softmax(z / T))          w: teacher logits, z: student logits, nats per token
+    loss = CE + weight * KL(softmax(w / T) || softmax(z / T))          w: teacher logits, z: student logits, nats per
+    token
 
-The teacher is the start model, in one of three forms: a second frozen copy (`online`); for LoRA students the same model with its adapters
-switched off (`adapter_off`), which needs no second copy; or its last hidden states, computed once and read from disk in every epoch and every run
-(`cached`). All give the exact KL over the whole vocabulary. The op in `ops.annealing` computes both terms and their gradient in one pass.
+The teacher is the start model, in one of three forms: a second frozen copy (`online`); for LoRA students the same model
+with its adapters switched off (`adapter_off`), which needs no second copy; or its last hidden states, computed once and
+read from disk in every epoch and every run (`cached`). All give the exact KL over the whole vocabulary. The op in
+`ops.annealing` computes both terms and their gradient in one pass.
 
-Cost a step: one more vocabulary product a token, and, unless cached, the teacher's forward pass: about 1.33 times direct fine-tuning.
+Cost a step: one more vocabulary product a token, and, unless cached, the teacher's forward pass: about 1.33 times
+direct fine-tuning.
 """
 
 from __future__ import annotations
@@ -52,37 +55,57 @@ class LabelAnnealing(RetentionMethod):
     summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
 
-    weight: float = field(default=1.0, metadata={"help": "lambda, factor of the KL term (nats per token); 0 is direct fine-tuning"})
+    weight: float = field(
+        default=1.0, metadata={"help": "lambda, factor of the KL term (nats per token); 0 is direct fine-tuning"}
+    )
     temperature: float = field(default=1.0, metadata={"help": "T > 0 of both softmaxes in the KL term (no T^2 factor)"})
     direction: str = field(
         default="forward",
-        metadata={"help": "forward: KL(teacher || student), the paper's implementation; reverse: KL(student || teacher); jsd: between them, by beta"},
+        metadata={
+            "help": "forward: KL(teacher || student), the paper's implementation; reverse: KL(student || teacher); "
+            "jsd: between them, by beta"
+        },
     )
-    beta: float = field(default=0.5, metadata={"help": "with direction jsd: the teacher's weight in the mixture both are compared with, in (0, 1)"})
+    beta: float = field(
+        default=0.5,
+        metadata={"help": "with direction jsd: the teacher's weight in the mixture both are compared with, in (0, 1)"},
+    )
     tokens: str = field(default="trained", metadata={"help": "trained: tokens with a label; all: prompt tokens too"})
     teacher: str = field(
         default="auto",
         metadata={
-            "help": "online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its states, computed once and kept on disk; "
+            "help": "online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its states, "
+            "computed once and kept on disk; "
             "auto: adapter_off under LoRA, else online"
         },
     )
     teacher_dtype: str | None = field(
-        default=None, metadata={"help": "dtype of an online teacher (float32, bfloat16, float16); empty: the start model's"}
+        default=None,
+        metadata={"help": "dtype of an online teacher (float32, bfloat16, float16); empty: the start model's"},
     )
-    teacher_bits: int | None = field(default=None, metadata={"help": "8 or 4: quantise an online teacher (bitsandbytes); empty: not quantised"})
-    teacher_on_cpu: bool = field(default=False, metadata={"help": "keep an online teacher's layers in host memory and stream them to the device"})
-    teacher_sharded: bool = field(default=False, metadata={"help": "share an online teacher's weights out over the processes (FSDP2 runs)"})
+    teacher_bits: int | None = field(
+        default=None, metadata={"help": "8 or 4: quantise an online teacher (bitsandbytes); empty: not quantised"}
+    )
+    teacher_on_cpu: bool = field(
+        default=False, metadata={"help": "keep an online teacher's layers in host memory and stream them to the device"}
+    )
+    teacher_sharded: bool = field(
+        default=False, metadata={"help": "share an online teacher's weights out over the processes (FSDP2 runs)"}
+    )
     cache_dir: str | None = field(
         default=None,
         metadata={
-            "help": "folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the user's cache",
+            "help": "folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the "
+            "user's cache",
             "decides": False,
         },
     )
     cache_dtype: str | None = field(
         default=None,
-        metadata={"help": "dtype of cached states (float32, bfloat16, float16); empty: what the teacher's forward yields, which loses nothing"},
+        metadata={
+            "help": "dtype of cached states (float32, bfloat16, float16); empty: what the teacher's forward yields, "
+            "which loses nothing"
+        },
     )
 
     @property
@@ -97,7 +120,8 @@ class LabelAnnealing(RetentionMethod):
             found.append(f"label_annealing.temperature: expected more than 0, got {self.temperature}")
         if not 0 < self.beta < 1:
             found.append(
-                f"label_annealing.beta: expected a number between 0 and 1, got {self.beta}; the ends are the directions forward (0) and reverse (1)"
+                f"label_annealing.beta: expected a number between 0 and 1, got {self.beta}; the ends are the "
+                f"directions forward (0) and reverse (1)"
             )
         for key, allowed in _CHOICES.items():
             value: Any = getattr(self, key)
@@ -105,14 +129,28 @@ class LabelAnnealing(RetentionMethod):
                 known = ", ".join(str(a) for a in allowed if a is not None)
                 found.append(f"label_annealing.{key}: expected one of {known}, got {value!r}")
         if self.beta != 0.5 and self.direction in ("forward", "reverse"):
-            found.append(f"label_annealing.beta: says something with direction: jsd only, got direction {self.direction!r}")
+            found.append(
+                f"label_annealing.beta: says something with direction: jsd only, got direction {self.direction!r}"
+            )
         for key, teachers in _BELONGS.items():
-            if getattr(self, key) not in (None, False) and self.teacher in _CHOICES["teacher"] and self.teacher not in teachers:
-                found.append(f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher {self.teacher!r}")
+            if (
+                getattr(self, key) not in (None, False)
+                and self.teacher in _CHOICES["teacher"]
+                and self.teacher not in teachers
+            ):
+                found.append(
+                    f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher "
+                    f"{self.teacher!r}"
+                )
         if self.teacher_bits is not None and self.teacher_on_cpu:
-            found.append("label_annealing: expected teacher_bits or teacher_on_cpu, got both; quantised weights are not streamed")
+            found.append(
+                "label_annealing: expected teacher_bits or teacher_on_cpu, got both; quantised weights are not streamed"
+            )
         if self.teacher_sharded and (self.teacher_bits is not None or self.teacher_on_cpu):
-            found.append("label_annealing: expected teacher_sharded alone, got it with teacher_bits or teacher_on_cpu; choose one way to save memory")
+            found.append(
+                "label_annealing: expected teacher_sharded alone, got it with teacher_bits or teacher_on_cpu; choose "
+                "one way to save memory"
+            )
         return found
 
     def start(self, anchors: Anchors) -> ActiveMethod:

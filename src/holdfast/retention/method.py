@@ -7,15 +7,17 @@ Memory is kept in one of four places, and a method says in which by the hook it 
 | the data | `transform_data` | once, before training, on tokenised examples | replay, multitask |
 | the loss | `token_loss` | every micro-batch, on every trained token | label annealing |
 | the gradient | `add_gradient` of the active method | once an optimiser step, before clipping | L2, EWC |
-| the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation and save | SFA, WiSE-FT, EMA |
+| the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation
+and save | SFA, WiSE-FT, EMA |
 
-A method is a frozen dataclass of plain parameters: equal parameters, equal method, usable in any number of runs. What a run needs to remember
-(anchors, counters) lives in the `ActiveMethod` that `start` returns, so no state leaks from one run to the next.
+A method is a frozen dataclass of plain parameters: equal parameters, equal method, usable in any number of runs. What a
+run needs to remember (anchors, counters) lives in the `ActiveMethod` that `start` returns, so no state leaks from one
+run to the next.
 
 A method whose coefficient is 0 is `off`: it is left out altogether, which makes it direct fine-tuning bit for bit.
 
-Methods see parameters by name, as plain tensors or DTensors, and know nothing of trainers. This module imports no torch, so that a
-command line can list the methods quickly.
+Methods see parameters by name, as plain tensors or DTensors, and know nothing of trainers. This module imports no
+torch, so that a command line can list the methods quickly.
 """
 
 from __future__ import annotations
@@ -57,18 +59,20 @@ class Host(Protocol):
         """The active form of the run's method of that name, None where the run has none."""
 
     def rows(self, data: str) -> Dataset:
-        """A data file or hub id, loaded and tokenised as held-out or replay data is: `input_ids` and `labels`, not packed, cut to the window."""
+        """A data file or hub id, loaded and tokenised as held-out or replay data is: `input_ids` and `labels`, not
+        packed, cut to the window."""
 
     def mean_loss(self, rows: Dataset) -> StepFigures:
         """Means over the trained tokens of rows, without dropout, over all ranks; all ranks have to call it."""
 
     def scores(self, task: str) -> Sequence[float]:
-        """One score a question of a task that the run knows by name, higher is better, in the same order each time; without dropout, the same on all
-        ranks; all ranks have to call it."""
+        """One score a question of a task that the run knows by name, higher is better, in the same order each time;
+        without dropout, the same on all ranks; all ranks have to call it."""
 
     def sample_gradients(self, rows: Dataset, *, sampled: bool, seed: int) -> Iterator[tuple[int, NamedParams]]:
-        """One row after the other: its number of trained tokens, and the gradients of the SUM of its tokens' negative log-likelihoods by parameter,
-        float32 or the parameter's dtype, valid until the next row. Rows are dealt out over the ranks. Nothing is left in `p.grad`.
+        """One row after the other: its number of trained tokens, and the gradients of the SUM of its tokens' negative
+        log-likelihoods by parameter, float32 or the parameter's dtype, valid until the next row. Rows are dealt out
+        over the ranks. Nothing is left in `p.grad`.
 
         Args:
             rows: as of `rows`.
@@ -83,10 +87,12 @@ class Host(Protocol):
         """One line for the user, on the first process."""
 
     def folder(self) -> Path | None:
-        """The run's folder, where a method may keep what it computed under a name that begins with its own; None where there is none."""
+        """The run's folder, where a method may keep what it computed under a name that begins with its own; None where
+        there is none."""
 
     def first(self) -> bool:
-        """Whether this is the process that writes files; the others wait for it by what they do together (`sum_`, `mean_loss`)."""
+        """Whether this is the process that writes files; the others wait for it by what they do together (`sum_`,
+        `mean_loss`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +110,8 @@ class StepInfo:
     learning_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By parameter: the rate that the optimiser step uses (in `add_gradient`) or has used (in `after_step`)."""
     figures: StepFigures | None = None
-    """In `after_step`: what the step's tokens gave, over accumulation and ranks; only for methods whose active form has `wants_figures`."""
+    """In `after_step`: what the step's tokens gave, over accumulation and ranks; only for methods whose active form has
+    `wants_figures`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +127,8 @@ class TokenLoss:
     teacher: str
     """"auto", "online", "adapter_off" or "cached"."""
     beta: float = 0.5
-    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, in (0, 1); direction "jsd" only."""
+    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, in (0, 1); direction "jsd"
+    only."""
     teacher_dtype: str | None = None
     """dtype of an online teacher's weights; None: the start model's."""
     teacher_bits: int | None = None
@@ -144,10 +152,12 @@ class ActiveMethod(Protocol):
     """Whether `after_step` is to get the step's figures."""
 
     def prepare(self, host: Host) -> None:
-        """Called once, when the trainer is complete and before a checkpoint is loaded or the first step is taken; the model is the start still."""
+        """Called once, when the trainer is complete and before a checkpoint is loaded or the first step is taken; the
+        model is the start still."""
 
     def add_gradient(self, named: NamedParams, step: StepInfo) -> None:
-        """Adds to `p.grad` in place; called once an optimiser step with all gradients accumulated and reduced, before clipping."""
+        """Adds to `p.grad` in place; called once an optimiser step with all gradients accumulated and reduced, before
+        clipping."""
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         """Changes parameters in place; called once an optimiser step, before anything logs, evaluates or saves."""
@@ -214,16 +224,19 @@ class RetentionMethod:
         return {"method": self.name, **dataclasses.asdict(self)}
 
     def identity(self) -> dict[str, Any]:
-        """`describe()` without the parameters that leave the trained weights alone (`metadata={"decides": False}`, a cache's folder for example)."""
+        """`describe()` without the parameters that leave the trained weights alone (`metadata={"decides": False}`, a
+        cache's folder for example)."""
         aside = {f.name for f in dataclasses.fields(self) if not f.metadata.get("decides", True)}
         return {k: v for k, v in self.describe().items() if k not in aside}
 
     def label(self) -> str:
-        """A short name for tables, with the parameters that were changed and decide the weights: `label_annealing(weight=0.3)`."""
+        """A short name for tables, with the parameters that were changed and decide the weights:
+        `label_annealing(weight=0.3)`."""
         changed = [
             f"{f.name}={getattr(self, f.name)}"
             for f in dataclasses.fields(self)
-            if f.metadata.get("decides", True) and (f.default is dataclasses.MISSING or getattr(self, f.name) != f.default)
+            if f.metadata.get("decides", True)
+            and (f.default is dataclasses.MISSING or getattr(self, f.name) != f.default)
         ]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 
@@ -232,8 +245,8 @@ class RetentionMethod:
         return []
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        """Sentences about files that do not fit the model: another architecture, another vocabulary, another model's. Looks at their headers, and at
-        samples of values where a method has to know whose they are.
+        """Sentences about files that do not fit the model: another architecture, another vocabulary, another model's.
+        Looks at their headers, and at samples of values where a method has to know whose they are.
 
         Args:
             named: the parameters that will be trained, with the start's values.
@@ -241,7 +254,8 @@ class RetentionMethod:
         return []
 
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
-        """Tokenised training data in, tokenised training data out, and what to record of it. The default returns `train` itself."""
+        """Tokenised training data in, tokenised training data out, and what to record of it. The default returns
+        `train` itself."""
         return train, {}
 
     def token_loss(self) -> TokenLoss | None:
@@ -249,5 +263,6 @@ class RetentionMethod:
         return None
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        """Begins a run. Called before any checkpoint is loaded, with the start model's parameters at hand through `anchors`."""
+        """Begins a run. Called before any checkpoint is loaded, with the start model's parameters at hand through
+        `anchors`."""
         return Passive()

@@ -1,18 +1,20 @@
 """A frozen model whose layers wait in host memory and visit the compute device one after another.
 
-A teacher is read once a step and never written, so its weights need not live on the accelerator. Embeddings, final norm and head do (they are
-shared with the loss op or small); the decoder layers stay in host memory, each packed into one flat (on CUDA machines page-locked) block, and are
-copied into one of two device buffers just before they run:
+A teacher is read once a step and never written, so its weights need not live on the accelerator. Embeddings, final norm
+and head do (they are shared with the loss op or small); the decoder layers stay in host memory, each packed into one
+flat (on CUDA machines page-locked) block, and are copied into one of two device buffers just before they run:
 
     while layer i computes from one buffer, layer i + 1 is copied into the other on a stream of its own
 
-so the device holds two layers instead of all of them, and a layer takes max(compute, copy) instead of their sum. With N tokens a step, a layer of P
-weights of b bytes computes 2 N P operations and copies b P bytes: at 50 GB/s and 400 TFLOP/s the copy hides behind the computation from
-8000 tokens on (bfloat16). After the last layer the first is fetched again for the next step.
+so the device holds two layers instead of all of them, and a layer takes max(compute, copy) instead of their sum. With N
+tokens a step, a layer of P weights of b bytes computes 2 N P operations and copies b P bytes: at 50 GB/s and 400
+TFLOP/s the copy hides behind the computation from 8000 tokens on (bfloat16). After the last layer the first is fetched
+again for the next step.
 
-Layers are the entries of the backbone's longest outermost `nn.ModuleList` and are expected to run in its order; another order is right too,
-only without overlap. A parameter also used outside the layers stays on the device; one shared between layers travels with each of them. Buffers
-(masks, tables) stay on the device. When the compute device is the CPU the copies are made all the same, which serves tests, nothing else.
+Layers are the entries of the backbone's longest outermost `nn.ModuleList` and are expected to run in its order; another
+order is right too, only without overlap. A parameter also used outside the layers stays on the device; one shared
+between layers travels with each of them. Buffers (masks, tables) stay on the device. When the compute device is the CPU
+the copies are made all the same, which serves tests, nothing else.
 
 Not here: training (the weights are frozen), weights on disk, quantised or sharded weights.
 """
@@ -30,11 +32,13 @@ from holdfast.errors import ModelError
 from holdfast.ops.heads import backbone_of
 
 ALIGNMENT = 64
-"""Bytes; every tensor in a block starts at a multiple, as the allocators' own do, so that kernels choose the same code for both."""
+"""Bytes; every tensor in a block starts at a multiple, as the allocators' own do, so that kernels choose the same code
+for both."""
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The modules of the backbone's longest `nn.ModuleList` that lies in no other (a layer's experts are no layers), each once.
+    """The modules of the backbone's longest `nn.ModuleList` that lies in no other (a layer's experts are no layers),
+    each once.
 
     Raises:
         ModelError: there is none.
@@ -43,7 +47,8 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     lists = list(_outermost_lists(backbone))
     if not lists:
         raise ModelError(
-            f"Expected a model whose layers lie in an nn.ModuleList, got {type(backbone).__name__}, which has none. Keep the teacher on the device."
+            f"Expected a model whose layers lie in an nn.ModuleList, got {type(backbone).__name__}, which has none. "
+            f"Keep the teacher on the device."
         )
     longest: nn.ModuleList = max(lists, key=len)
     return list(dict.fromkeys(longest))
@@ -61,11 +66,13 @@ def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
 class HostLayers:
     """Streams the decoder layers of a frozen model from host memory to `device`, by hooks around each layer's forward.
 
-    The model's results are those of the model on the device, to the last bit. Its parameters outside the layers are moved to the device for good.
-    PyTorch rounds a page-locked block up to a power of two, so on CUDA machines the host memory can be up to twice the weights.
+    The model's results are those of the model on the device, to the last bit. Its parameters outside the layers are
+    moved to the device for good. PyTorch rounds a page-locked block up to a power of two, so on CUDA machines the host
+    memory can be up to twice the weights.
 
     Args:
-        model: a causal LM on the CPU, without trainable parameters; changed in place (its layers' parameters become views of the packed blocks).
+        model: a causal LM on the CPU, without trainable parameters; changed in place (its layers' parameters become
+            views of the packed blocks).
         device: where it computes.
 
     Raises:
@@ -78,14 +85,17 @@ class HostLayers:
         trainable = [n for n, p in model.named_parameters() if p.requires_grad]
         if trainable:
             raise ModelError(
-                f"Expected a frozen model to stream from host memory, got trainable parameters ({', '.join(trainable[:3])}). Freeze it first."
+                f"Expected a frozen model to stream from host memory, got trainable parameters "
+                f"({', '.join(trainable[:3])}). Freeze it first."
             )
         resident = _move_the_rest(model, set(self.layers), self.device)
         pin = self.device.type == "cuda"
         homes: dict[int, Tensor] = {}
         self._packed = [_Packed.of(layer, resident, homes, pin=pin) for layer in self.layers]
         size = max(p.host.numel() for p in self._packed)
-        self._slots = [_Slot(torch.empty(size, dtype=torch.uint8, device=self.device)) for _ in range(min(2, len(self.layers)))]
+        self._slots = [
+            _Slot(torch.empty(size, dtype=torch.uint8, device=self.device)) for _ in range(min(2, len(self.layers)))
+        ]
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._clock = 0
         self._hooks = []
@@ -152,7 +162,8 @@ class HostLayers:
         free = [slot for slot in self._slots if not slot.in_use]
         if not free:
             raise ModelError(
-                f"Expected the layers of {type(self.layers[number]).__name__} to run one after another, got one that runs inside another. "
+                f"Expected the layers of {type(self.layers[number]).__name__} to run one after another, got one that "
+                f"runs inside another. "
                 "Keep the teacher on the device."
             )
         slot = min(free, key=lambda s: s.used)
@@ -169,7 +180,8 @@ class HostLayers:
             with torch.cuda.stream(self._stream):
                 target.copy_(host, non_blocking=True)
                 slot.ready = self._stream.record_event()
-            # Should the buffer be freed while a copy is under way, its memory is not given to others before the copy has ended.
+            # Should the buffer be freed while a copy is under way, its memory is not given to others before the copy
+            # has ended.
             slot.buffer.record_stream(self._stream)
         slot.layer = number
         return slot
@@ -199,15 +211,19 @@ class _Packed:
     places: list[tuple[nn.Parameter, int]]
     """Each parameter and the byte where it begins."""
     homes: list[Tensor] = field(default_factory=list)
-    """What the parameters are while the layer does not run; a parameter shared between layers lives in the first one's block."""
+    """What the parameters are while the layer does not run; a parameter shared between layers lives in the first one's
+    block."""
 
     @classmethod
     def of(cls, layer: nn.Module, resident: set[int], homes: dict[int, Tensor], *, pin: bool) -> _Packed:
-        """Packs a layer's parameters but the resident ones; `homes` remembers, by id, those that an earlier layer has packed."""
+        """Packs a layer's parameters but the resident ones; `homes` remembers, by id, those that an earlier layer has
+        packed."""
         parameters = [p for p in dict.fromkeys(layer.parameters()) if id(p) not in resident]
         wrong = sorted({str(p.device) for p in parameters if p.device.type != "cpu"})
         if wrong:
-            raise ModelError(f"Expected layers in host memory, got parameters on {', '.join(wrong)}. Load the teacher on the CPU.")
+            raise ModelError(
+                f"Expected layers in host memory, got parameters on {', '.join(wrong)}. Load the teacher on the CPU."
+            )
         places, end = [], 0
         for parameter in parameters:
             places.append((parameter, end))

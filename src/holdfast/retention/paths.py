@@ -1,7 +1,7 @@
 """Paths among a method's parameters, looked at before anything is loaded. Sentences, no exceptions; no torch.
 
-Anchors are read from the disk only, so one that is no folder here is a mistake. Replay data may also be a hub data set: only a name
-that means a path (see `holdfast.data.sources.is_path`) has to exist.
+Anchors are read from the disk only, so one that is no folder here is a mistake. Replay data may also be a hub data set:
+only a name that means a path (see `holdfast.data.sources.is_path`) has to exist.
 """
 
 from __future__ import annotations

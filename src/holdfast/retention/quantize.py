@@ -1,17 +1,20 @@
 """A frozen copy in 8 or 4 bits: the backbone's linear maps replaced by bitsandbytes's, from the weights in memory.
 
-    8 bits   LLM.int8(): int8 weights with one scale a row, int8 products, activations beyond 6.0 in half precision      about 1.0 byte a weight
-    4 bits   NF4 with doubly quantised scales a block of 64 weights, products in the model's own dtype                     about 0.52 bytes a weight
+    8 bits   LLM.int8(): int8 weights with one scale a row, int8 products, activations beyond 6.0 in half precision
+    about 1.0 byte a weight 4 bits   NF4 with doubly quantised scales a block of 64 weights, products in the model's own
+    dtype                     about 0.52 bytes a weight
 
-Sources: Dettmers et al., LLM.int8(), NeurIPS 2022; Dettmers et al., QLoRA, NeurIPS 2023. Only `nn.Linear` modules of the backbone change: never the
-output head (the loss op multiplies by it itself, and its error would enter every logit), embeddings, norms or weights shared with them.
+Sources: Dettmers et al., LLM.int8(), NeurIPS 2022; Dettmers et al., QLoRA, NeurIPS 2023. Only `nn.Linear` modules of
+the backbone change: never the output head (the loss op multiplies by it itself, and its error would enter every logit),
+embeddings, norms or weights shared with them.
 
-**A quantised teacher is not the start model.** The KL between teacher and student is no longer 0 when training starts, and its first gradient pulls
-the student towards the rounding of the teacher. How large that is depends on the model: measure it (`annealed_loss` of the start model
-against the quantised teacher gives the KL), and prefer a teacher in bfloat16 where it fits, which the op compares without loss.
+**A quantised teacher is not the start model.** The KL between teacher and student is no longer 0 when training starts,
+and its first gradient pulls the student towards the rounding of the teacher. How large that is depends on the model:
+measure it (`annealed_loss` of the start model against the quantised teacher gives the KL), and prefer a teacher in
+bfloat16 where it fits, which the op compares without loss.
 
-Weights are quantised when the module moves to its device, one after another, so the device never holds the whole model unquantised. Not here:
-quantised students, and loading of checkpoints that were quantised before.
+Weights are quantised when the module moves to its device, one after another, so the device never holds the whole model
+unquantised. Not here: quantised students, and loading of checkpoints that were quantised before.
 """
 
 from __future__ import annotations
@@ -51,11 +54,14 @@ def quantize_linears(model: nn.Module, bits: int) -> list[str]:
     found = [
         (name, module)
         for name, module in backbone.named_modules(remove_duplicate=False)
-        if type(module) is nn.Linear and id(module.weight) not in kept and module.weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        if type(module) is nn.Linear
+        and id(module.weight) not in kept
+        and module.weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
     ]
     if not found:
         raise ModelError(
-            f"Expected linear layers to quantise (nn.Linear in float32, bfloat16 or float16), got {type(backbone).__name__}, which has none. "
+            f"Expected linear layers to quantise (nn.Linear in float32, bfloat16 or float16), got "
+            f"{type(backbone).__name__}, which has none. "
             "Use a teacher in its own dtype."
         )
     replaced: dict[int, nn.Module] = {}
@@ -71,12 +77,19 @@ def _replacement(library: Any, module: nn.Linear, bits: int) -> nn.Module:
     weight = module.weight.detach().cpu()  # bitsandbytes quantises int8 weights on their way from the CPU to the device
     bias = module.bias is not None
     if bits == 8:
-        new = library.nn.Linear8bitLt(*shape, bias=bias, has_fp16_weights=False, threshold=INT8_THRESHOLD, device="meta")
+        new = library.nn.Linear8bitLt(
+            *shape, bias=bias, has_fp16_weights=False, threshold=INT8_THRESHOLD, device="meta"
+        )
         new.weight = library.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
     else:
-        new = library.nn.Linear4bit(*shape, bias=bias, compute_dtype=weight.dtype, compress_statistics=True, quant_type="nf4", device="meta")
-        new.weight = library.nn.Params4bit(weight, requires_grad=False, compress_statistics=True, quant_type="nf4", module=new)
-        # On some CPUs bitsandbytes would switch to a bfloat16 product for shapes in multiples of 32 and fail for others.
+        new = library.nn.Linear4bit(
+            *shape, bias=bias, compute_dtype=weight.dtype, compress_statistics=True, quant_type="nf4", device="meta"
+        )
+        new.weight = library.nn.Params4bit(
+            weight, requires_grad=False, compress_statistics=True, quant_type="nf4", module=new
+        )
+        # On some CPUs bitsandbytes would switch to a bfloat16 product for shapes in multiples of 32 and fail for
+        # others.
         new.support_avx512bf16_for_cpu = False
     new.bias = module.bias
     return new.train(module.training)
@@ -94,7 +107,8 @@ def _bitsandbytes() -> Any:
         library = importlib.import_module("bitsandbytes")
     except ImportError as error:
         raise ModelError(
-            f"A teacher in 8 or 4 bits needs bitsandbytes, which cannot be imported ({error}). Install it with: pip install 'holdfast[gpu]'"
+            f"A teacher in 8 or 4 bits needs bitsandbytes, which cannot be imported ({error}). Install it with: pip "
+            f"install 'holdfast[gpu]'"
         ) from error
     # It says at every product of every step that LLM.int8() works in half precision, which is what was asked for.
     logger = logging.getLogger("bitsandbytes.autograd._functions")

@@ -7,8 +7,8 @@ retention:
   - l2                      # with its defaults
 ```
 
-Direct fine-tuning is an empty list (or `none`). Adding a method: write its file, add its class to `METHODS`; the law suite, the help texts and the
-config checks then apply to it. No torch at import.
+Direct fine-tuning is an empty list (or `none`). Adding a method: write its file, add its class to `METHODS`; the law
+suite, the help texts and the config checks then apply to it. No torch at import.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from holdfast.retention.method import RetentionMethod
 from holdfast.retention.replay import Multitask, Replay
 
 METHODS: dict[str, type[RetentionMethod]] = {
-    cls.name: cls for cls in (LabelAnnealing, L2, EWC, SequentialAveraging, WiseFT, ExponentialAverage, Replay, Multitask, Budget)
+    cls.name: cls
+    for cls in (LabelAnnealing, L2, EWC, SequentialAveraging, WiseFT, ExponentialAverage, Replay, Multitask, Budget)
 }
 
 NONE = ("none", "direct", "")
@@ -42,8 +43,8 @@ def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[str]]:
         value: None or "none" (direct), a method name, a `{name: parameters}` mapping, or a list of these.
 
     Returns:
-        The methods that could be built, and every problem found as one sentence each (unknown methods and parameters with the
-        nearest known name, wrong types, values out of range, combinations that make no sense).
+        The methods that could be built, and every problem found as one sentence each (unknown methods and parameters
+        with the nearest known name, wrong types, values out of range, combinations that make no sense).
     """
     if value is None or (isinstance(value, str) and value.lower() in NONE):
         return [], []
@@ -65,7 +66,9 @@ def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[str]]:
         if str(name).lower() in NONE:
             continue
         if name not in METHODS:
-            problems.append(f"{where}: unknown method '{name}'; known: {', '.join(METHODS)}.{did_you_mean(str(name), METHODS)}")
+            problems.append(
+                f"{where}: unknown method '{name}'; known: {', '.join(METHODS)}.{did_you_mean(str(name), METHODS)}"
+            )
             continue
         method, found = _build(METHODS[name], {} if parameters is None else parameters)
         problems.extend(found)
@@ -101,7 +104,9 @@ def _build(cls: type[RetentionMethod], parameters: Any) -> tuple[RetentionMethod
     problems: list[str] = []
     for key, value in parameters.items():
         if key not in known:
-            problems.append(f"{cls.name}: unknown parameter '{key}'; known: {', '.join(known)}.{did_you_mean(str(key), known)}")
+            problems.append(
+                f"{cls.name}: unknown parameter '{key}'; known: {', '.join(known)}.{did_you_mean(str(key), known)}"
+            )
             continue
         try:
             values[key] = _coerce(value, hints[key])
@@ -151,8 +156,12 @@ def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
         counts[method.name] = counts.get(method.name, 0) + 1
     for name, count in counts.items():
         if count > 1 and not METHODS[name].repeatable:
-            problems.append(f"retention: '{name}' is given {count} times; expected once. Put all its parameters in one entry.")
+            problems.append(
+                f"retention: '{name}' is given {count} times; expected once. Put all its parameters in one entry."
+            )
     share = sum(m.fraction for m in methods if isinstance(m, Replay))
     if share >= 1:
-        problems.append(f"retention: the replay fractions add up to {share:g}; expected less than 1, so that some new data is left.")
+        problems.append(
+            f"retention: the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
+        )
     return problems + combination_problems(methods)

@@ -1,15 +1,16 @@
 """Replay (rehearsal): a share of old-task or pre-training-like examples mixed into the new data.
 
-All of the new data is kept and replay examples are added until they make up `fraction` of the mixture, counted in tokens (the honest
-unit where lengths differ) or in examples. Papers 000 (10 % pre-training-like data) and 002 (10 % of the old task's data) use it as the
-baseline that needs what users seldom have: old data.
+All of the new data is kept and replay examples are added until they make up `fraction` of the mixture, counted in
+tokens (the honest unit where lengths differ) or in examples. Papers 000 (10 % pre-training-like data) and 002 (10 % of
+the old task's data) use it as the baseline that needs what users seldom have: old data.
 
-Replay data is loaded and tokenised like the training data, but by its own format: plain text replayed next to prompt-completion
-pairs is trained on every token, whatever the first training sample looks like.
+Replay data is loaded and tokenised like the training data, but by its own format: plain text replayed next to
+prompt-completion pairs is trained on every token, whatever the first training sample looks like.
 
 Cost: none per token; the run is longer by the replayed tokens.
 
-Multitask training is the upper line that sequential methods are compared with (paper 002): all tasks' data at once, as far as it can be had.
+Multitask training is the upper line that sequential methods are compared with (paper 002): all tasks' data at once, as
+far as it can be had.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
     """The methods with the fractions of several replays set so that each ends at ITS share of the whole mixture.
 
-    Data is mixed one replay after the other, and each later one thins the earlier ones out: replay i of fractions f needs
-    `f_i / (1 - sum of the later f)` of the mixture that stands when it is added. Other methods of the data come first for the same reason.
+    Data is mixed one replay after the other, and each later one thins the earlier ones out: replay i of fractions f
+    needs `f_i / (1 - sum of the later f)` of the mixture that stands when it is added. Other methods of the data come
+    first for the same reason.
     """
     methods = [m for m in methods if not isinstance(m, Replay)] + [m for m in methods if isinstance(m, Replay)]
     later = 0.0
@@ -58,7 +60,9 @@ class Replay(RetentionMethod):
     repeatable: ClassVar[bool] = True
 
     data: str = field(default="", metadata={"help": "file, folder or hub id of the data to replay (required)"})
-    fraction: float = field(default=0.1, metadata={"help": "share of the mixture that is replayed, in [0, 1); 0 is direct fine-tuning"})
+    fraction: float = field(
+        default=0.1, metadata={"help": "share of the mixture that is replayed, in [0, 1); 0 is direct fine-tuning"}
+    )
     unit: str = field(default="tokens", metadata={"help": "what the share counts: tokens or examples"})
 
     @property
@@ -78,7 +82,9 @@ class Replay(RetentionMethod):
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_replay
 
-        mixed, info = mix_replay(train, prepare(self.data), fraction=self.fraction, seed=seed, unit=cast(Any, self.unit))
+        mixed, info = mix_replay(
+            train, prepare(self.data), fraction=self.fraction, seed=seed, unit=cast(Any, self.unit)
+        )
         return mixed, dataclasses.asdict(info)
 
 
@@ -96,7 +102,9 @@ class Multitask(RetentionMethod):
     repeatable: ClassVar[bool] = True
 
     data: str = field(default="", metadata={"help": "file, folder or hub id of another task's data (required)"})
-    share: float = field(default=1.0, metadata={"help": "share of its examples that is used, in [0, 1]; 0 is direct fine-tuning"})
+    share: float = field(
+        default=1.0, metadata={"help": "share of its examples that is used, in [0, 1]; 0 is direct fine-tuning"}
+    )
 
     @property
     def off(self) -> bool:

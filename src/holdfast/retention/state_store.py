@@ -7,15 +7,17 @@ A store is a folder that belongs to one teacher. It holds shards, safetensors fi
     rows [D]        int64, tokens of each document
     crc [D]         int64, CRC-32 of each document's states
 
-and in the header the format, the teacher's key, and a digest of keys, rows and crc. There is no index file that could go stale: the index is made
-from the shards' own tables when the store is opened. A shard is written aside, synced and renamed, so it is whole or absent; several processes may
-add shards at once, and a build that is killed keeps those it had finished.
+and in the header the format, the teacher's key, and a digest of keys, rows and crc. There is no index file that could
+go stale: the index is made from the shards' own tables when the store is opened. A shard is written aside, synced and
+renamed, so it is whole or absent; several processes may add shards at once, and a build that is killed keeps those it
+had finished.
 
-Nothing is used that was not checked: header, digest and length when a shard is opened, the CRC of a document's states by `verify` and again when
-they are first read. What fails is left out, and `remove_damaged` deletes it so that it is built again. Files that this module did
-not name are left alone.
+Nothing is used that was not checked: header, digest and length when a shard is opened, the CRC of a document's states
+by `verify` and again when they are first read. What fails is left out, and `remove_damaged` deletes it so that it is
+built again. Files that this module did not name are left alone.
 
-Reads are views of memory-mapped files. Not here: what a document is, whose states they are, and computing them (`cached_teacher`, `teacher_states`).
+Reads are views of memory-mapped files. Not here: what a document is, whose states they are, and computing them
+(`cached_teacher`, `teacher_states`).
 
 Shape suffixes: R rows (tokens) of a shard, D documents of a shard, N tokens of a document, K hidden width.
 """
@@ -43,7 +45,8 @@ FORMAT = "holdfast.states/1"
 """Changes when a reader of today could not read the file; shards of another format are not used."""
 KEY_BYTES = 16
 SHARD_BYTES = 256 * 2**20
-"""States of a shard, bytes: few enough to lose little when a build is killed, enough that a large cache is hundreds of files, not millions."""
+"""States of a shard, bytes: few enough to lose little when a build is killed, enough that a large cache is hundreds of
+files, not millions."""
 SHARD_SECONDS = 300.0
 """A slow build writes what it has after this time, however little."""
 
@@ -73,7 +76,9 @@ class StateStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"Could not make the folder {self.folder} ({error.strerror or error}). Choose another cache_dir.") from error
+            raise StorageError(
+                f"Could not make the folder {self.folder} ({error.strerror or error}). Choose another cache_dir."
+            ) from error
         self.scan()
 
     def __contains__(self, key: bytes) -> bool:
@@ -83,7 +88,8 @@ class StateStore:
         return len(self._where)
 
     def scan(self) -> None:
-        """Opens shards that have come since the last look and forgets those that have gone; checks headers, tables and lengths, not the states."""
+        """Opens shards that have come since the last look and forgets those that have gone; checks headers, tables and
+        lengths, not the states."""
         names = sorted(p.name for p in self.folder.glob("*.safetensors") if not p.name.startswith("."))
         self.foreign = [n for n in names if not _OWN_NAME.fullmatch(n)]
         gone = set(self._shards) - set(names)
@@ -119,7 +125,8 @@ class StateStore:
         return next((dict(s.note) for s in self._shards.values()), {})
 
     def verify(self, keys: Sequence[bytes], *, advance: Callable[[float], None] = lambda amount: None) -> None:
-        """Compares the states of these documents with their checksums. A shard with a difference is left out from then on, as `damaged`.
+        """Compares the states of these documents with their checksums. A shard with a difference is left out from then
+        on, as `damaged`.
 
         Args:
             keys: documents that are here (others are passed over).
@@ -132,7 +139,9 @@ class StateStore:
                 for shard in bad:
                     broken[shard.name] = broken.get(shard.name, 0) + 1
                 advance(float(read))
-        self.leave_out({name: f"the states of {count} document(s) differ from their checksums" for name, count in broken.items()})
+        self.leave_out(
+            {name: f"the states of {count} document(s) differ from their checksums" for name, count in broken.items()}
+        )
 
     def leave_out(self, damaged: dict[str, str]) -> None:
         """Stops using shards that are damaged (as this or another process found): file name -> why."""
@@ -154,14 +163,17 @@ class StateStore:
         if not shard.checked[i]:
             if not shard.is_sound(i):
                 raise StorageError(
-                    f"The teacher's states in {self.folder / shard.name} are damaged: a document of {shard.rows[i]} tokens differs from its "
-                    "checksum. Run again: the shard is found damaged and built anew. If it happens more than once, suspect the disk."
+                    f"The teacher's states in {self.folder / shard.name} are damaged: a document of {shard.rows[i]} "
+                    f"tokens differs from its "
+                    "checksum. Run again: the shard is found damaged and built anew. If it happens more than once, "
+                    "suspect the disk."
                 )
             shard.checked[i] = True
         return shard.states(i)
 
     def remove_damaged(self) -> list[str]:
-        """Deletes damaged shards, so that their documents are built again; call it while `building`. Returns their names."""
+        """Deletes damaged shards, so that their documents are built again; call it while `building`. Returns their
+        names."""
         removed = []
         for name in sorted(self.damaged):
             try:  # another process may have put a sound one in its place meanwhile
@@ -179,7 +191,8 @@ class StateStore:
         return removed
 
     def discard(self, keys: Iterable[bytes]) -> None:
-        """Deletes the shards that hold these documents, sound or not, because their states are not the teacher's; call it while `building`.
+        """Deletes the shards that hold these documents, sound or not, because their states are not the teacher's; call
+        it while `building`.
 
         A process that has them open goes on reading what it has.
         """
@@ -190,7 +203,8 @@ class StateStore:
     def try_lock(self) -> int | None:
         """Takes the builder's lock and returns its handle for `unlock`; None while another process holds it.
 
-        The lock keeps two runs from computing the same states; nothing is wrong without it, so a file system that has no locks gives -1.
+        The lock keeps two runs from computing the same states; nothing is wrong without it, so a file system that has
+        no locks gives -1.
         """
         try:
             import fcntl
@@ -242,13 +256,19 @@ class ShardWriter:
 
     Args:
         store: where to; it sees the new shards after its next `scan`.
-        note: what every shard says of itself beside what the format asks, for example the dtype of the teacher's forward.
+        note: what every shard says of itself beside what the format asks, for example the dtype of the teacher's
+            forward.
         shard_bytes: states of a shard.
         seconds: a shard is written after this time at the latest.
     """
 
     def __init__(
-        self, store: StateStore, *, note: dict[str, str] | None = None, shard_bytes: int = SHARD_BYTES, seconds: float = SHARD_SECONDS
+        self,
+        store: StateStore,
+        *,
+        note: dict[str, str] | None = None,
+        shard_bytes: int = SHARD_BYTES,
+        seconds: float = SHARD_SECONDS,
     ) -> None:
         self.store, self.note, self.shard_bytes, self.seconds = store, dict(note or {}), shard_bytes, seconds
         self.documents = 0
@@ -260,7 +280,9 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None or issubclass(kind, KeyboardInterrupt):  # Ctrl-C keeps what has been computed
             self.flush()
 
@@ -292,7 +314,9 @@ class ShardWriter:
 
         states = [s.contiguous() for _, s in self._pending]
         tables = {
-            "keys": torch.frombuffer(bytearray(b"".join(k for k, _ in self._pending)), dtype=torch.uint8).view(-1, KEY_BYTES),
+            "keys": torch.frombuffer(bytearray(b"".join(k for k, _ in self._pending)), dtype=torch.uint8).view(
+                -1, KEY_BYTES
+            ),
             "rows": torch.tensor([len(s) for s in states], dtype=torch.int64),
             "crc": torch.tensor([_crc(s) for s in states], dtype=torch.int64),
         }
@@ -310,8 +334,10 @@ class ShardWriter:
             aside.unlink(missing_ok=True)
             size = hidden_RK.numel() * hidden_RK.element_size()
             raise StorageError(
-                f"Could not write {size / 1e6:.0f} MB of the teacher's states to {self.store.folder} ({getattr(error, 'strerror', None) or error}). "
-                "What was written before is whole. Free some space or choose another cache_dir, then run again: it goes on from there."
+                f"Could not write {size / 1e6:.0f} MB of the teacher's states to {self.store.folder} "
+                f"({getattr(error, 'strerror', None) or error}). "
+                "What was written before is whole. Free some space or choose another cache_dir, then run again: it "
+                "goes on from there."
             ) from error
         self.documents += len(self._pending)
         self._pending, self._bytes, self._began = [], 0, time.monotonic()
@@ -324,7 +350,9 @@ class _Damaged(Exception):
 class _Shard:
     """One open file: the mapped states and its tables."""
 
-    def __init__(self, name: str, hidden: Tensor, keys: list[bytes], rows: list[int], crc: list[int], note: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, hidden: Tensor, keys: list[bytes], rows: list[int], crc: list[int], note: dict[str, str]
+    ) -> None:
         self.name, self.hidden, self.keys, self.rows, self.crc, self.note = name, hidden, keys, rows, crc, note
         self.checked = [False] * len(keys)
         ends = torch.tensor(rows).cumsum(0).tolist()
@@ -371,7 +399,9 @@ def _open_shard(path: Path, teacher: str) -> _Shard:
 
 def _digest(header: dict[str, str], tables: dict[str, Tensor], hidden_RK: Tensor) -> str:
     """Of the header, the tables' bytes and what the states' bytes mean; hex."""
-    digest = hashlib.blake2b(f"{sorted(header.items())} {hidden_RK.dtype} {tuple(hidden_RK.shape)}".encode(), digest_size=16)
+    digest = hashlib.blake2b(
+        f"{sorted(header.items())} {hidden_RK.dtype} {tuple(hidden_RK.shape)}".encode(), digest_size=16
+    )
     for name in ("keys", "rows", "crc"):
         digest.update(bytes(tables[name].contiguous().numpy()))
     return digest.hexdigest()
@@ -382,7 +412,9 @@ def _crc(states_NK: Tensor) -> int:
     return zlib.crc32(states_NK.view(torch.uint8).numpy()) if states_NK.numel() else 0
 
 
-def _portions(documents: list[tuple[_Shard, int]], *, rows: int = 4096, most: int = 256) -> Iterator[list[tuple[_Shard, int]]]:
+def _portions(
+    documents: list[tuple[_Shard, int]], *, rows: int = 4096, most: int = 256
+) -> Iterator[list[tuple[_Shard, int]]]:
     """Neighbouring documents, enough of them together that handing them to a thread costs nothing."""
     portion: list[tuple[_Shard, int]] = []
     count = 0

@@ -3,16 +3,21 @@
 | teacher | what it is | cost |
 |---|---|---|
 | `OnlineTeacher` | a second, frozen copy of the start model, any dtype | its weights and one forward pass a step |
-| ... `bits=8`, `bits=4` | the same, its linear maps quantised (`retention.quantize`) | half or a quarter of its weights; not quite the start model |
-| ... `on_cpu=True` | the same, its layers in host memory (`retention.offload`) | two layers, embeddings, head on the device; the copies |
+| ... `bits=8`, `bits=4` | the same, its linear maps quantised (`retention.quantize`) | half or a quarter of its
+weights; not quite the start model |
+| ... `on_cpu=True` | the same, its layers in host memory (`retention.offload`) | two layers, embeddings, head on the
+device; the copies |
 | ... `.shard(mesh)` | the same, sharded over the ranks (FSDP2) | its share of the weights, and their gathers |
-| `AdapterOffTeacher` | a LoRA student's own base, adapters switched off for the pass | one forward pass a step, no memory |
+| `AdapterOffTeacher` | a LoRA student's own base, adapters switched off for the pass | one forward pass a step, no
+memory |
 
-All see the very same inputs as the student (position ids, attention mask, packing fields), run without dropout and without a graph, and give
-hidden states, never logits: the loss op multiplies by the teacher's head a few rows at a time.
+All see the very same inputs as the student (position ids, attention mask, packing fields), run without dropout and
+without a graph, and give hidden states, never logits: the loss op multiplies by the teacher's head a few rows at a
+time.
 
-A sharded teacher's head is gathered once and kept, because the op multiplies by all of it in every micro-batch: `[V, H]` in the teacher's dtype
-on each rank (1 GB for 128 k tokens, width 4096, bfloat16), no more than the student's own head takes there during the op.
+A sharded teacher's head is gathered once and kept, because the op multiplies by all of it in every micro-batch: `[V,
+H]` in the teacher's dtype on each rank (1 GB for 128 k tokens, width 4096, bfloat16), no more than the student's own
+head takes there during the op.
 """
 
 from __future__ import annotations
@@ -45,13 +50,15 @@ class OnlineTeacher:
     """A frozen second copy of the start model.
 
     Args:
-        model: the copy (see `freeze_copy`); put in evaluation mode and frozen here. It may have been sharded by `fully_shard`.
-        bits: 8 or 4: quantise its linear maps with bitsandbytes when it moves to its device. The KL then does not start at 0
-            (see `retention.quantize`).
+        model: the copy (see `freeze_copy`); put in evaluation mode and frozen here. It may have been sharded by
+            `fully_shard`.
+        bits: 8 or 4: quantise its linear maps with bitsandbytes when it moves to its device. The KL then does not start
+            at 0 (see `retention.quantize`).
         on_cpu: keep its layers in host memory and stream them to the device (see `retention.offload`).
 
     Raises:
-        ModelError: bits other than 8 or 4, no bitsandbytes, nothing to quantise, no list of layers to stream, or options that exclude each other.
+        ModelError: bits other than 8 or 4, no bitsandbytes, nothing to quantise, no list of layers to stream, or
+            options that exclude each other.
     """
 
     name = "online"
@@ -59,11 +66,15 @@ class OnlineTeacher:
     def __init__(self, model: nn.Module, *, bits: int | None = None, on_cpu: bool = False) -> None:
         if bits is not None and on_cpu:
             raise ModelError(
-                f"teacher: expected either {bits} bits or the weights in host memory, got both; the scales of quantised weights are not streamed. "
+                f"teacher: expected either {bits} bits or the weights in host memory, got both; the scales of "
+                f"quantised weights are not streamed. "
                 "Choose one."
             )
         if (bits is not None or on_cpu) and is_sharded(model):
-            raise ModelError("teacher: expected a whole model to quantise or to keep in host memory, got one sharded by FSDP. Choose one.")
+            raise ModelError(
+                "teacher: expected a whole model to quantise or to keep in host memory, got one sharded by FSDP. "
+                "Choose one."
+            )
         self.model = model.eval().requires_grad_(False)
         self.bits, self.on_cpu = bits, on_cpu
         self._waiting = bits is not None
@@ -81,7 +92,8 @@ class OnlineTeacher:
         return run_outside(self.model, **inputs), self._head.get()
 
     def to(self, device: torch.device) -> OnlineTeacher:
-        """Moves the copy (with `on_cpu`: what does not stay in host memory) and quantises it where asked; returns itself."""
+        """Moves the copy (with `on_cpu`: what does not stay in host memory) and quantises it where asked; returns
+        itself."""
         if not self.on_cpu:
             self.model.to(device)
         else:
@@ -93,7 +105,8 @@ class OnlineTeacher:
         return self
 
     def shard(self, mesh: DeviceMesh, **options: Any) -> OnlineTeacher:
-        """Shards the copy over a data-parallel mesh with FSDP2, layer by layer; returns itself. Call it instead of `to`.
+        """Shards the copy over a data-parallel mesh with FSDP2, layer by layer; returns itself. Call it instead of
+        `to`.
 
         Args:
             mesh: one dimension (sharded), or two (replicated, sharded).
@@ -105,7 +118,10 @@ class OnlineTeacher:
         from torch.distributed.fsdp import fully_shard
 
         if self.bits is not None or self.on_cpu:
-            raise ModelError("teacher: expected a whole teacher in its own dtype to shard, got one in 8 or 4 bits or in host memory. Choose one.")
+            raise ModelError(
+                "teacher: expected a whole teacher in its own dtype to shard, got one in 8 or 4 bits or in host "
+                "memory. Choose one."
+            )
         for layer in decoder_layers(self.model):
             fully_shard(layer, mesh=mesh, **options)
         head, embeddings = self.model.get_output_embeddings(), self.model.get_input_embeddings()  # type: ignore[operator]
@@ -113,7 +129,8 @@ class OnlineTeacher:
         if not tied:
             # Apart from the root, so that the embeddings' gather before every pass does not bring the head along.
             fully_shard(head, mesh=mesh, **options)
-        # Tied, the root's weight stays whole after the first pass: the op needs it, and no copy has to be kept beside it.
+        # Tied, the root's weight stays whole after the first pass: the op needs it, and no copy has to be kept beside
+        # it.
         fully_shard(self.model, mesh=mesh, **{"reshard_after_forward": not tied, **options})
         self._head = _FrozenHead(self.model)
         return self
@@ -126,20 +143,24 @@ class AdapterOffTeacher:
         model: a PEFT model whose adapter is the identity at initialisation.
 
     Raises:
-        ModelError: not a PEFT model, or an initialisation that changes the base weights (PiSSA, OLoRA, ...), whose base with
-            adapters off is not the start model.
+        ModelError: not a PEFT model, or an initialisation that changes the base weights (PiSSA, OLoRA, ...), whose base
+            with adapters off is not the start model.
     """
 
     name = "adapter_off"
 
     def __init__(self, model: nn.Module) -> None:
         if not hasattr(model, "disable_adapter"):
-            raise ModelError("label_annealing.teacher: adapter_off expects a LoRA model (use_peft: true), got full fine-tuning. Use teacher: online.")
+            raise ModelError(
+                "label_annealing.teacher: adapter_off expects a LoRA model (use_peft: true), got full fine-tuning. "
+                "Use teacher: online."
+            )
         for peft_config in getattr(model, "peft_config", {}).values():
             init = getattr(peft_config, "init_lora_weights", True)
             if init not in (True, "gaussian", "orthogonal"):
                 raise ModelError(
-                    f"label_annealing.teacher: adapter_off expects an adapter that is the identity at the start, got init_lora_weights={init!r}, "
+                    f"label_annealing.teacher: adapter_off expects an adapter that is the identity at the start, got "
+                    f"init_lora_weights={init!r}, "
                     "which changes the base weights. Use teacher: online."
                 )
         self.model = model
@@ -171,7 +192,8 @@ class _FrozenHead:
             return self._gathered
         weight = causal_lm(self._model).get_output_embeddings().weight  # type: ignore[operator]
         head = describe_head(self._model).detached()
-        # Only a copy of its own may be kept: FSDP frees the storage of a weight that is whole for the moment when it shards it again.
+        # Only a copy of its own may be kept: FSDP frees the storage of a weight that is whole for the moment when it
+        # shards it again.
         if is_distributed_tensor(weight) and not weight.requires_grad:
             self._gathered = head
         return head

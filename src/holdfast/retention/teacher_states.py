@@ -1,19 +1,22 @@
 """Filling a store with the start model's states: whose they are, how they are computed, and what a smaller dtype costs.
 
-**Whose.** `teacher_key` hashes what decides the states: the weights as they are in memory (names, shapes, dtypes, bytes; adapters left out, so that
-LoRA and full fine-tuning share), the model's configuration, its attention implementation, the autocast it runs under, the dtype the states are stored
-in and versions of format and library. Anything else about a run, its learning rate for example, may differ: a sweep computes the states once.
+**Whose.** `teacher_key` hashes what decides the states: the weights as they are in memory (names, shapes, dtypes,
+bytes; adapters left out, so that LoRA and full fine-tuning share), the model's configuration, its attention
+implementation, the autocast it runs under, the dtype the states are stored in and versions of format and library.
+Anything else about a run, its learning rate for example, may differ: a sweep computes the states once.
 
-**How.** `build_states` runs the start model itself, which every run holds before its first step, in evaluation mode without graph. Documents are
-sorted by length and padded to the right (`plan_batches`). A state depends on its neighbours in such a batch by rounding only: matrix products
-over other shapes add in another order.
+**How.** `build_states` runs the start model itself, which every run holds before its first step, in evaluation mode
+without graph. Documents are sorted by length and padded to the right (`plan_batches`). A state depends on its
+neighbours in such a batch by rounding only: matrix products over other shapes add in another order.
 
-**A smaller dtype.** The states are stored in the dtype the forward yields. Rounding them (float32 to bfloat16 halves the file) moves the teacher
-by a KL of its own, and near the start, where student and teacher are close, the gradient is the difference of two nearly equal distributions:
+**A smaller dtype.** The states are stored in the dtype the forward yields. Rounding them (float32 to bfloat16 halves
+the file) moves the teacher by a KL of its own, and near the start, where student and teacher are close, the gradient is
+the difference of two nearly equal distributions:
 
     relative error of the gradient  ~  sqrt(KL(teacher || rounded teacher) / KL(teacher || student))
 
-`rounding_error` measures both sides on states of the data. The error falls as the student moves away and never vanishes.
+`rounding_error` measures both sides on states of the data. The error falls as the student moves away and never
+vanishes.
 
 Shape suffixes: N tokens, K width, V vocabulary.
 """
@@ -32,14 +35,39 @@ from torch import Tensor, nn
 from holdfast.errors import ModelError
 from holdfast.ops.document_attention import IMPLEMENTATION
 from holdfast.ops.heads import Head, causal_lm, describe_head, project, run_outside
-from holdfast.results import fingerprint
 from holdfast.retention.state_store import FORMAT, SHARD_BYTES, ShardWriter, StateStore
 from holdfast.retention.teacher import Teacher
+from holdfast.support.files import fingerprint
 
 _NO_EFFECT = {
-    *("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "return_dict"),
-    *("output_hidden_states", "output_attentions", "output_router_logits", "id2label", "label2id", "problem_type", "chunk_size_feed_forward"),
-    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "is_encoder_decoder", "auto_map"),
+    *(
+        "_name_or_path",
+        "name_or_path",
+        "transformers_version",
+        "architectures",
+        "dtype",
+        "torch_dtype",
+        "use_cache",
+        "return_dict",
+    ),
+    *(
+        "output_hidden_states",
+        "output_attentions",
+        "output_router_logits",
+        "id2label",
+        "label2id",
+        "problem_type",
+        "chunk_size_feed_forward",
+    ),
+    *(
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "sep_token_id",
+        "decoder_start_token_id",
+        "is_encoder_decoder",
+        "auto_map",
+    ),
 }
 """Entries of a model's configuration that leave its hidden states alone. dtypes are hashed with the weights."""
 _LEARNT = {"modules_to_save", "trainable_tokens_delta", "trainable_tokens_original"}
@@ -74,8 +102,11 @@ class StartModel:
 # ---------------------------------------------------------------------------------------------------------------- whose
 
 
-def teacher_key(model: nn.Module, *, device: torch.device, stored: torch.dtype | None, library: str) -> tuple[str, dict[str, Any]]:
-    """The key of a model's states and, for people, what it was made of. Call it under the autocast that the forward will run in.
+def teacher_key(
+    model: nn.Module, *, device: torch.device, stored: torch.dtype | None, library: str
+) -> tuple[str, dict[str, Any]]:
+    """The key of a model's states and, for people, what it was made of. Call it under the autocast that the forward
+    will run in.
 
     Args:
         model: the start model, plain or with adapters that are the identity.
@@ -99,7 +130,9 @@ def teacher_key(model: nn.Module, *, device: torch.device, stored: torch.dtype |
         "model": type(lm).__name__,
         "weights": weights_digest(model),
         "config": json.loads(json.dumps(_without(config, _NO_EFFECT), default=str, sort_keys=True)),
-        "attention": "sdpa" if attention == IMPLEMENTATION else str(attention),  # documents go through it one by one, which is sdpa
+        "attention": "sdpa"
+        if attention == IMPLEMENTATION
+        else str(attention),  # documents go through it one by one, which is sdpa
         "autocast": str(autocast) if autocast else "off",
         "stored": str(stored) if stored else "as the forward yields",
         "library": library,
@@ -114,7 +147,8 @@ def _without(value: Any, names: set[str]) -> Any:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) of the weights and stored buffers in memory, without adapters and under the names of the bare model.
+    """SHA-256 (hex) of the weights and stored buffers in memory, without adapters and under the names of the bare
+    model.
 
     Raises:
         ModelError: weights that are not whole in this process.
@@ -151,10 +185,11 @@ def _bytes_digest(tensor: Tensor) -> str:
 
 
 def plan_batches(documents: Mapping[bytes, Any], *, tokens: int) -> list[list[bytes]]:
-    """Documents of about the same length together, the longest first, at most `tokens` a batch with padding (a longer document is one of its own).
+    """Documents of about the same length together, the longest first, at most `tokens` a batch with padding (a longer
+    document is one of its own).
 
-    Made of all documents of a run, whichever of them are missing: then a build that goes on after it was killed, or replaces a damaged shard,
-    computes the same batches and so the same bits.
+    Made of all documents of a run, whichever of them are missing: then a build that goes on after it was killed, or
+    replaces a damaged shard, computes the same batches and so the same bits.
     """
     order = sorted(documents, key=lambda k: (len(documents[k]), k), reverse=True)  # what needs most memory first
     batches: list[list[bytes]] = []
@@ -226,8 +261,15 @@ def _run(source: Teacher, documents: Sequence[Any], device: torch.device) -> Ten
 
 def _not_finite(tokens: Any, stored: torch.dtype | None) -> str:
     shown = ", ".join(map(str, tokens[:8].tolist())) + (", ..." if len(tokens) > 8 else "")
-    advice = f" Use another cache_dtype if they do not fit in {str(stored).removeprefix('torch.')}." if stored is not None else ""
-    return f"Expected finite hidden states from the start model, got NaN or infinity in a document of {len(tokens)} tokens ({shown}).{advice}"
+    advice = (
+        f" Use another cache_dtype if they do not fit in {str(stored).removeprefix('torch.')}."
+        if stored is not None
+        else ""
+    )
+    return (
+        f"Expected finite hidden states from the start model, got NaN or infinity in a document of {len(tokens)} "
+        f"tokens ({shown}).{advice}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ a smaller dtype
@@ -238,11 +280,14 @@ ROUNDING_AT = (0.0002, 0.002, 0.02)
 
 
 @torch.no_grad()
-def rounding_error(states_NK: Tensor, head: Head, stored: torch.dtype, *, at: Sequence[float] = ROUNDING_AT, seed: int = 0) -> dict[str, float]:
+def rounding_error(
+    states_NK: Tensor, head: Head, stored: torch.dtype, *, at: Sequence[float] = ROUNDING_AT, seed: int = 0
+) -> dict[str, float]:
     """What storing states in a smaller dtype does to the gradient of the forward KL at temperature 1.
 
-    The student is the teacher with its states moved in a random direction, far enough that the mean KL is the one stated. Error: norm of the
-    difference between the gradients with respect to the student's states, with rounded and with whole teacher states, over the norm of the latter.
+    The student is the teacher with its states moved in a random direction, far enough that the mean KL is the one
+    stated. Error: norm of the difference between the gradients with respect to the student's states, with rounded and
+    with whole teacher states, over the norm of the latter.
 
     Args:
         states_NK: `[N, K]` whole states of some tokens of the data; a hundred suffice.
@@ -284,8 +329,11 @@ def _mean_kl(log_p: Tensor, log_q: Tensor) -> float:
     return float((log_p.exp() * (log_p - log_q) + log_q.exp() - log_p.exp()).sum(-1).mean())
 
 
-def sample_states(source: Teacher, documents: Sequence[Any], *, device: torch.device, rows: int = 128) -> tuple[Tensor, Head]:
-    """States `[N, K]` of up to `rows` tokens, evenly out of up to 8 documents, and the head: what `rounding_error` measures on."""
+def sample_states(
+    source: Teacher, documents: Sequence[Any], *, device: torch.device, rows: int = 128
+) -> tuple[Tensor, Head]:
+    """States `[N, K]` of up to `rows` tokens, evenly out of up to 8 documents, and the head: what `rounding_error`
+    measures on."""
     chosen = [documents[i * len(documents) // 8] for i in range(8)] if len(documents) > 8 else list(documents)
     pieces: list[Tensor] = []
     for tokens in chosen:

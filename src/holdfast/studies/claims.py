@@ -1,28 +1,33 @@
 """What paper 000 claims, held against studies: holds, does not hold, or not enough data.
 
-Each claim is a function of one study record that returns a `Claim`: the paper's figure, ours with their intervals, a verdict and why. The rules stand
-here and were written before any outcome was looked at:
+Each claim is a function of one study record that returns a `Claim`: the paper's figure, ours with their intervals, a
+verdict and why. The rules stand here and were written before any outcome was looked at:
 
-- A figure is a trial's gain against the start (`holdfast.selection.mean_gain`: mean over entries and seeds, more is better), or a share of what
-  direct fine-tuning did: *kept* = gain / direct's gain on the target, *avoided* = 1 - loss / direct's loss on the source.
-- Intervals are at 95 % and cover seeds and evaluated samples; shares have Fieller's (see `holdfast.selection`). One seed leaves the samples alone,
-  and the reason says so.
-- "Lowers", "improves": the whole interval on that side of zero. On the other side the claim does not hold; across zero there is not enough data.
-- "Keeps the start's level", "no loss", "alike": an equivalence with a margin of `MARGIN` (20 %) of what direct fine-tuning lost or gained. The whole
-  interval has to lie within the margin (two one-sided tests; Schuirmann 1987, at 2.5 % each where 5 % is usual). An interval that lies wholly
-  beyond means that the claim does not hold. One that contains the margin's end is not enough data: finding no difference is no equivalence.
-- A claim about "label annealing" or "L2" is judged on the trial that the paper's rule takes among that method's own trials (drop those whose target
-  does not improve on the start, then the best source), for that is what the paper's tables print. Where another trial would meet the claim,
-  the reason names it.
-- A claim that some weight does a thing ("with some choice ...") is judged on all of them, with the intervals widened to 1 - 0.05 / weights
-  (Bonferroni).
+- A figure is a trial's gain against the start (`holdfast.statistics.selection.mean_gain`: mean over entries and seeds,
+  more is better), or a share of what direct fine-tuning did: *kept* = gain / direct's gain on the target, *avoided* = 1
+  - loss / direct's loss on the source.
+- Intervals are at 95 % and cover seeds and evaluated samples; shares have Fieller's (see
+  `holdfast.statistics.selection`). One seed leaves the samples alone, and the reason says so.
+- "Lowers", "improves": the whole interval on that side of zero. On the other side the claim does not hold; across zero
+  there is not enough data.
+- "Keeps the start's level", "no loss", "alike": an equivalence with a margin of `MARGIN` (20 %) of what direct
+  fine-tuning lost or gained. The whole interval has to lie within the margin (two one-sided tests; Schuirmann 1987, at
+  2.5 % each where 5 % is usual). An interval that lies wholly beyond means that the claim does not hold. One that
+  contains the margin's end is not enough data: finding no difference is no equivalence.
+- A claim about "label annealing" or "L2" is judged on the trial that the paper's rule takes among that method's own
+  trials (drop those whose target does not improve on the start, then the best source), for that is what the paper's
+  tables print. Where another trial would meet the claim, the reason names it.
+- A claim that some weight does a thing ("with some choice ...") is judged on all of them, with the intervals widened to
+  1 - 0.05 / weights (Bonferroni).
 - While trials of a study are still to come, claims that they may change are not enough data.
 - A claim with several parts holds if all do, and does not hold if one does not.
 
-One rule was made stricter after an outcome was seen: a curve is looked at between any two weights, where at first only neighbours were. The small
-twin of the niche recipe had shown a target that rises over four weights, by less than noise from each to the next.
+One rule was made stricter after an outcome was seen: a curve is looked at between any two weights, where at first only
+neighbours were. The small twin of the niche recipe had shown a target that rises over four weights, by less than noise
+from each to the next.
 
-The tables of the paper did not survive in the text that this project works from, so its figures are those that its sentences state.
+The tables of the paper did not survive in the text that this project works from, so its figures are those that its
+sentences state.
 """
 
 from __future__ import annotations
@@ -33,8 +38,8 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.selection import CONFIDENCE, Gain, Share, incomplete, mean_gain, t_quantile
-from holdfast.study_results import StudyRecord, TrialRecord
+from holdfast.records.study import StudyRecord, TrialRecord
+from holdfast.statistics.selection import CONFIDENCE, Gain, Share, incomplete, mean_gain, t_quantile
 
 RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "not enough data"
@@ -134,7 +139,10 @@ def _checked(statement: _Statement, study: StudyRecord | None) -> Claim:
     if waiting and statement.about_trials and verdict != UNKNOWN:
         verdict, reasons = (
             UNKNOWN,
-            [f"{waiting} trial{'s are' if waiting > 1 else ' is'} not finished and may change it; so far: {verdict}", *reasons],
+            [
+                f"{waiting} trial{'s are' if waiting > 1 else ' is'} not finished and may change it; so far: {verdict}",
+                *reasons,
+            ],
         )
     if study is not None and len(study.seeds) == 1 and verdict != UNKNOWN:
         reasons.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
@@ -156,7 +164,11 @@ def _direct_forgets(study: StudyRecord) -> list[_Part]:
     """Direct fine-tuning's source gain lies below zero with its whole interval."""
     gain = _gain(study.direct, study, "source")
     figure = _gain_figure("direct fine-tuning, source", gain, study)
-    return [_signed(gain, below=True, yes="direct fine-tuning forgets", no="direct fine-tuning does not forget", figure=figure)]
+    return [
+        _signed(
+            gain, below=True, yes="direct fine-tuning forgets", no="direct fine-tuning does not forget", figure=figure
+        )
+    ]
 
 
 def _direct_learns(study: StudyRecord) -> list[_Part]:
@@ -194,7 +206,9 @@ def _l2_helps_little(study: StudyRecord) -> list[_Part]:
         between=f"whether {trial.label} avoids half of the loss cannot be told",
         figure=_share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
     )
-    return [dataclasses.replace(part, figures=[*part.figures, *_both_shares(study, trial)[1:], *_annealing_beside(study)])]
+    return [
+        dataclasses.replace(part, figures=[*part.figures, *_both_shares(study, trial)[1:], *_annealing_beside(study)])
+    ]
 
 
 def _annealing_beats_l2(study: StudyRecord) -> list[_Part]:
@@ -202,12 +216,18 @@ def _annealing_beats_l2(study: StudyRecord) -> list[_Part]:
     annealing, l2 = paper_choice(study, _ANNEALING), paper_choice(study, _L2)
     if annealing is None or l2 is None:
         missing = [
-            _none_of(study, kind, name) for trial, kind, name in ((annealing, _ANNEALING, "label annealing"), (l2, _L2, "L2")) if trial is None
+            _none_of(study, kind, name)
+            for trial, kind, name in ((annealing, _ANNEALING, "label annealing"), (l2, _L2, "L2"))
+            if trial is None
         ]
         return [_unknown("; ".join(missing))]
     value, interval = _difference(annealing, l2, study, "source")
     figure = ClaimFigure(
-        what=f"source of {annealing.label} - {l2.label}", value=value, interval=interval, n=_behind(study, "source"), unit=study.source.unit
+        what=f"source of {annealing.label} - {l2.label}",
+        value=value,
+        interval=interval,
+        n=_behind(study, "source"),
+        unit=study.source.unit,
     )
     if interval is None:
         return [_unknown("there is no interval", [figure])]
@@ -217,19 +237,27 @@ def _annealing_beats_l2(study: StudyRecord) -> list[_Part]:
         FAILS: f"{l2.label} keeps more of the source than {annealing.label}",
         UNKNOWN: f"{annealing.label} and {l2.label} cannot be told apart on the source",
     }
-    return [_Part(verdict=verdict, reason=words[verdict], figures=[figure, *_both_shares(study, annealing), *_both_shares(study, l2)])]
+    return [
+        _Part(
+            verdict=verdict,
+            reason=words[verdict],
+            figures=[figure, *_both_shares(study, annealing), *_both_shares(study, l2)],
+        )
+    ]
 
 
 def _smooth(study: StudyRecord) -> list[_Part]:
-    """Along label annealing's weights, at one temperature, at least three: from the weakest to the strongest the source rises and the target falls,
-    both beyond noise, and no two weights between which either goes the other way.
+    """Along label annealing's weights, at one temperature, at least three: from the weakest to the strongest the source
+    rises and the target falls, both beyond noise, and no two weights between which either goes the other way.
 
-    Two weights go the other way where their difference's interval says so: at 95 % the claim cannot be told any more, at 1 - 0.05 / pairs it does
-    not hold.
+    Two weights go the other way where their difference's interval says so: at 95 % the claim cannot be told any more,
+    at 1 - 0.05 / pairs it does not hold.
     """
     line = weights_line(study)
     if len(line) < 3:
-        return [_unknown(f"a curve needs at least three finished weights of label annealing alone, there are {len(line)}")]
+        return [
+            _unknown(f"a curve needs at least three finished weights of label annealing alone, there are {len(line)}")
+        ]
     parts = []
     for side, sign in (("source", 1), ("target", -1)):
         unit = study.source.unit if side == "source" else study.target.unit
@@ -237,17 +265,26 @@ def _smooth(study: StudyRecord) -> list[_Part]:
         value, interval = _difference(last[1], first[1], study, side)
         word = "rises" if sign > 0 else "falls"
         figure = ClaimFigure(
-            what=f"{side}: weight {last[0]:g} - weight {first[0]:g}", value=value, interval=interval, n=_behind(study, side), unit=unit
+            what=f"{side}: weight {last[0]:g} - weight {first[0]:g}",
+            value=value,
+            interval=interval,
+            n=_behind(study, side),
+            unit=unit,
         )
         pairs = list(itertools.combinations(line, 2))
-        doubtful, certain = (_backwards(pairs, study, side, sign, level) for level in (CONFIDENCE, 1 - (1 - CONFIDENCE) / len(pairs)))
+        doubtful, certain = (
+            _backwards(pairs, study, side, sign, level) for level in (CONFIDENCE, 1 - (1 - CONFIDENCE) / len(pairs))
+        )
         if interval is None:
             parts.append(_unknown(f"the {side} has no interval", [figure]))
         elif certain:
             text = f"the {side} goes the wrong way from weight {', from '.join(certain)}"
             parts.append(_Part(verdict=FAILS, reason=text, figures=[figure]))
         elif doubtful:
-            text = f"the {side} seems to go the wrong way from weight {', from '.join(doubtful)}: beyond noise, but not for {len(pairs)} looks"
+            text = (
+                f"the {side} seems to go the wrong way from weight {', from '.join(doubtful)}: beyond noise, but "
+                f"not for {len(pairs)} looks"
+            )
             parts.append(_unknown(text, [figure]))
         else:
             low, high = interval if sign > 0 else (-interval[1], -interval[0])
@@ -262,7 +299,11 @@ def _smooth(study: StudyRecord) -> list[_Part]:
 
 
 def _backwards(
-    pairs: Sequence[tuple[tuple[float, TrialRecord], tuple[float, TrialRecord]]], study: StudyRecord, side: str, sign: int, confidence: float
+    pairs: Sequence[tuple[tuple[float, TrialRecord], tuple[float, TrialRecord]]],
+    study: StudyRecord,
+    side: str,
+    sign: int,
+    confidence: float,
 ) -> list[str]:
     """The pairs of weights, weaker first, between which a side goes against `sign` with its whole interval."""
     found = []
@@ -274,7 +315,8 @@ def _backwards(
 
 
 def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
-    """Some weight keeps `kept_least` of the gain and avoids 1 - MARGIN of the loss, with intervals widened for the number of weights."""
+    """Some weight keeps `kept_least` of the gain and avoids 1 - MARGIN of the loss, with intervals widened for the
+    number of weights."""
 
     def check(study: StudyRecord) -> list[_Part]:
         trials = complete_trials(study, _ANNEALING)
@@ -283,7 +325,10 @@ def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
         level = 1 - (1 - CONFIDENCE) / len(trials)
         verdicts: list[tuple[str, TrialRecord, list[ClaimFigure]]] = []
         for trial in trials:
-            kept, avoided = share_of_direct(trial, study, "target", level), share_of_direct(trial, study, "source", level)
+            kept, avoided = (
+                share_of_direct(trial, study, "target", level),
+                share_of_direct(trial, study, "source", level),
+            )
             both = [_at_least(kept, kept_least), _at_least(avoided, 1 - MARGIN)]
             verdict = FAILS if FAILS in both else UNKNOWN if UNKNOWN in both else HOLDS
             figures = [
@@ -291,15 +336,37 @@ def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
                 _share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
             ]
             verdicts.append((verdict, trial, figures))
-        named = f"at least {_percent(kept_least)} of the gain and loses at most {_percent(MARGIN)} of what direct fine-tuning loses"
+        named = (
+            f"at least {_percent(kept_least)} of the gain and loses at most {_percent(MARGIN)} of what direct "
+            f"fine-tuning loses"
+        )
         good = [item for item in verdicts if item[0] == HOLDS]
         if good:
             found = "; ".join(trial.label for _, trial, _ in good)
-            return [_Part(verdict=HOLDS, reason=f"{found} keeps {named}", figures=[f for _, _, figures in good for f in figures])]
-        nearest = max(verdicts, key=lambda item: min(_or_low(item[2][0].value) - kept_least, _or_low(item[2][1].value) - (1 - MARGIN)))
+            return [
+                _Part(
+                    verdict=HOLDS,
+                    reason=f"{found} keeps {named}",
+                    figures=[f for _, _, figures in good for f in figures],
+                )
+            ]
+        nearest = max(
+            verdicts,
+            key=lambda item: min(_or_low(item[2][0].value) - kept_least, _or_low(item[2][1].value) - (1 - MARGIN)),
+        )
         if all(verdict == FAILS for verdict, _, _ in verdicts):
-            return [_Part(verdict=FAILS, reason=f"none of {len(trials)} weights keeps {named}; {nearest[1].label} comes nearest", figures=nearest[2])]
-        return [_unknown(f"whether {nearest[1].label}, the nearest of {len(trials)}, keeps {named} cannot be told", nearest[2])]
+            return [
+                _Part(
+                    verdict=FAILS,
+                    reason=f"none of {len(trials)} weights keeps {named}; {nearest[1].label} comes nearest",
+                    figures=nearest[2],
+                )
+            ]
+        return [
+            _unknown(
+                f"whether {nearest[1].label}, the nearest of {len(trials)}, keeps {named} cannot be told", nearest[2]
+            )
+        ]
 
     return check
 
@@ -309,7 +376,10 @@ def _replay_alike(study: StudyRecord) -> list[_Part]:
     alone, both = paper_choice(study, _REPLAY), paper_choice(study, _REPLAY | _ANNEALING)
     missing = [
         _none_of(study, kind, name)
-        for trial, kind, name in ((alone, _REPLAY, "replay"), (both, _REPLAY | _ANNEALING, "replay with label annealing"))
+        for trial, kind, name in (
+            (alone, _REPLAY, "replay"),
+            (both, _REPLAY | _ANNEALING, "replay with label annealing"),
+        )
         if trial is None
     ]
     if alone is None or both is None:
@@ -318,7 +388,9 @@ def _replay_alike(study: StudyRecord) -> list[_Part]:
     share = _ratio(_minus(first, second), direct, CONFIDENCE)
     # direct's gain is negative, so the ratio's sign is turned: positive is better with label annealing
     share = _turned(share)
-    figure = _share_figure("source of replay + label annealing - replay alone", share, study, both, "source", unit="share of direct's loss")
+    figure = _share_figure(
+        "source of replay + label annealing - replay alone", share, study, both, "source", unit="share of direct's loss"
+    )
     beside = [*_both_shares(study, alone), *_both_shares(study, both)]
     if share.value is None or share.interval is None:
         return [_unknown(share.reason or "there is no interval", [figure, *beside])]
@@ -327,9 +399,16 @@ def _replay_alike(study: StudyRecord) -> list[_Part]:
         verdict, reason = HOLDS, f"the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses"
     elif low > MARGIN or high < -MARGIN:
         better = "with label annealing" if low > MARGIN else "without label annealing"
-        verdict, reason = FAILS, f"replay {better} keeps more of the source, by more than {_percent(MARGIN)} of what direct fine-tuning loses"
+        verdict, reason = (
+            FAILS,
+            f"replay {better} keeps more of the source, by more than {_percent(MARGIN)} of what direct fine-tuning "
+            f"loses",
+        )
     else:
-        verdict, reason = UNKNOWN, f"whether the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses cannot be told"
+        verdict, reason = (
+            UNKNOWN,
+            f"whether the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses cannot be told",
+        )
     return [_Part(verdict=verdict, reason=reason, figures=[figure, *beside])]
 
 
@@ -354,14 +433,16 @@ _STATEMENTS: tuple[_Statement, ...] = (
         number="2a",
         recipe="math",
         text="Label annealing keeps the source at the start's level at no loss on the target.",
-        paper='"fixes the forgetting in pretraining metrics (MMLU and TriviaQA) and in some cases" improves the target (section 3.2, table 1)',
+        paper='"fixes the forgetting in pretraining metrics (MMLU and TriviaQA) and in some cases" improves the '
+        "target (section 3.2, table 1)",
         check=_annealing_keeps_all,
     ),
     _Statement(
         number="2b",
         recipe="code",
         text="Label annealing keeps the source at the start's level and most of the target's gain.",
-        paper='"able to resolve the forgetting problem, and also preserve most of the improvement in HumanEval" (section 3.2, table 2)',
+        paper='"able to resolve the forgetting problem, and also preserve most of the improvement in HumanEval" '
+        "(section 3.2, table 2)",
         check=_annealing_keeps_most,
     ),
     _Statement(
@@ -381,7 +462,8 @@ _STATEMENTS: tuple[_Statement, ...] = (
     _Statement(
         number="4a",
         recipe="alignment_tax",
-        text="The weight of label annealing draws a smooth trade-off between instruction following and what the base knew.",
+        text="The weight of label annealing draws a smooth trade-off between instruction following and what the base "
+        "knew.",
         paper="a curve (section 3.3, figure 2)",
         check=_smooth,
     ),
@@ -389,13 +471,15 @@ _STATEMENTS: tuple[_Statement, ...] = (
         number="4b",
         recipe="alignment_tax",
         text="With some weight about half of the improvement comes without losing what the base knew.",
-        paper='"about half of improvement in instruction following ability without" losing MMLU (section 3.3, figures 2a, 2c)',
+        paper='"about half of improvement in instruction following ability without" losing MMLU (section 3.3, figures '
+        "2a, 2c)",
         check=_some_weight(HALF),
     ),
     _Statement(
         number="4c",
         recipe="niche_knowledge",
-        text="The weight of label annealing draws a smooth trade-off between the niche's knowledge and instruction following.",
+        text="The weight of label annealing draws a smooth trade-off between the niche's knowledge and instruction "
+        "following.",
         paper="a curve (section 3.3, figure 3)",
         check=_smooth,
     ),
@@ -403,7 +487,8 @@ _STATEMENTS: tuple[_Statement, ...] = (
         number="4d",
         recipe="niche_knowledge",
         text="With some weight more than 80 % of the gain comes at a small loss of instruction following.",
-        paper='more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section 3.3, figure 3b)',
+        paper='more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section 3.3, figure '
+        "3b)",
         check=_some_weight(NICHE_KEPT),
     ),
     _Statement(
@@ -421,12 +506,16 @@ _STATEMENTS: tuple[_Statement, ...] = (
 
 def complete_trials(study: StudyRecord, methods: frozenset[str]) -> list[TrialRecord]:
     """The trials of exactly these methods that have all seeds and measures, by number."""
-    return [t for t in sorted(study.trials, key=lambda t: t.number) if frozenset(t.kind.split("+")) == methods and incomplete(t, study) is None]
+    return [
+        t
+        for t in sorted(study.trials, key=lambda t: t.number)
+        if frozenset(t.kind.split("+")) == methods and incomplete(t, study) is None
+    ]
 
 
 def paper_choice(study: StudyRecord, methods: frozenset[str]) -> TrialRecord | None:
-    """The trial that the paper's rule takes among those of exactly these methods: of those whose target improves on the start the best source,
-    ties by the better target. None where there is none."""
+    """The trial that the paper's rule takes among those of exactly these methods: of those whose target improves on the
+    start the best source, ties by the better target. None where there is none."""
     able = [t for t in complete_trials(study, methods) if _gain(t, study, "target").value > 0]
     if not able:
         return None
@@ -434,7 +523,8 @@ def paper_choice(study: StudyRecord, methods: frozenset[str]) -> TrialRecord | N
 
 
 def weights_line(study: StudyRecord) -> list[tuple[float, TrialRecord]]:
-    """Label annealing's complete trials that differ in the weight alone (the other settings those that most trials share), weakest first."""
+    """Label annealing's complete trials that differ in the weight alone (the other settings those that most trials
+    share), weakest first."""
     groups: dict[str, list[tuple[float, TrialRecord]]] = {}
     for trial in complete_trials(study, _ANNEALING):
         settings = annealing_settings(trial)
@@ -464,13 +554,19 @@ def annealing_settings(trial: TrialRecord) -> dict[str, object]:
 
 
 def share_of_direct(trial: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE) -> Share:
-    """What a trial kept of direct fine-tuning's gain ("target"), or avoided of its loss ("source"), with Fieller's interval.
+    """What a trial kept of direct fine-tuning's gain ("target"), or avoided of its loss ("source"), with Fieller's
+    interval.
 
-    At `CONFIDENCE` this is what `holdfast.selection.shares` gives; other levels are for several looks at once.
+    At `CONFIDENCE` this is what `holdfast.statistics.selection.shares` gives; other levels are for several looks at
+    once.
     """
     ours, direct = _gain(trial, study, side), _gain(study.direct, study, side)
     if side == "target":
-        return _ratio(ours, direct, confidence) if direct.value > 0 else _no_share("direct fine-tuning gained nothing on the target")
+        return (
+            _ratio(ours, direct, confidence)
+            if direct.value > 0
+            else _no_share("direct fine-tuning gained nothing on the target")
+        )
     if direct.value >= 0:
         return _no_share("direct fine-tuning lost nothing on the source")
     return _turned(_ratio(ours, direct, confidence), one=True)
@@ -510,8 +606,12 @@ class _Values:
 
 
 def _minus(a: Gain, b: Gain) -> _Values:
-    """a - b by seed. The samples' parts are taken as independent: they are the same samples, so this is rather too wide."""
-    return _Values(by_seed={s: a.by_seed[s] - b.by_seed[s] for s in a.by_seed}, samples_half=math.hypot(a.samples_half, b.samples_half))
+    """a - b by seed. The samples' parts are taken as independent: they are the same samples, so this is rather too
+    wide."""
+    return _Values(
+        by_seed={s: a.by_seed[s] - b.by_seed[s] for s in a.by_seed},
+        samples_half=math.hypot(a.samples_half, b.samples_half),
+    )
 
 
 def _difference(
@@ -536,7 +636,7 @@ def _widen(confidence: float) -> float:
 
 
 def _ratio(ours: Gain | _Values, direct: Gain | _Values, confidence: float) -> Share:
-    """ours / direct with Fieller's interval at a level, as in `holdfast.selection`."""
+    """ours / direct with Fieller's interval at a level, as in `holdfast.statistics.selection`."""
     a, b = ours.value, direct.value
     seeds = list(ours.by_seed)
     n = len(seeds)
@@ -552,7 +652,9 @@ def _ratio(ours: Gain | _Values, direct: Gain | _Values, confidence: float) -> S
         return Share(value=a / b, interval=None, reason="neither seeds nor samples give an interval")
     leading = b * b - bb
     if leading <= 0:
-        return Share(value=a / b if b else None, interval=None, reason="direct fine-tuning's own change cannot be told from zero")
+        return Share(
+            value=a / b if b else None, interval=None, reason="direct fine-tuning's own change cannot be told from zero"
+        )
     middle = a * b - ab
     root = math.sqrt(max(0.0, middle * middle - leading * (a * a - aa)))
     return Share(value=a / b, interval=((middle - root) / leading, (middle + root) / leading), reason=None)
@@ -583,7 +685,10 @@ def _method_keeps(study: StudyRecord, methods: frozenset[str], name: str, *, kep
         (avoided, 1 - MARGIN, "source", "source loss avoided", "avoids"),
         (kept, kept_least, "target", "target gain kept", "keeps"),
     ):
-        much = f"{_percent(least)} of direct fine-tuning's {'loss on the source' if side == 'source' else 'gain on the target'}"
+        much = (
+            f"{_percent(least)} of direct fine-tuning's "
+            f"{'loss on the source' if side == 'source' else 'gain on the target'}"
+        )
         part = _bounded(
             share,
             least=least,
@@ -612,7 +717,16 @@ def _at_least(share: Share, least: float) -> str:
     return HOLDS if share.interval[0] >= least else FAILS if share.interval[1] < least else UNKNOWN
 
 
-def _bounded(share: Share, *, yes: str, no: str, between: str, figure: ClaimFigure, least: float | None = None, most: float | None = None) -> _Part:
+def _bounded(
+    share: Share,
+    *,
+    yes: str,
+    no: str,
+    between: str,
+    figure: ClaimFigure,
+    least: float | None = None,
+    most: float | None = None,
+) -> _Part:
     """A share against a bound from below or from above."""
     if share.value is None or share.interval is None:
         return _unknown(share.reason or "there is no interval", [figure])
@@ -629,7 +743,11 @@ def _signed(gain: Gain, *, below: bool, yes: str, no: str, figure: ClaimFigure) 
         return _unknown("there is no interval", [figure])
     low, high = (-gain.interval[1], -gain.interval[0]) if below else gain.interval
     verdict = HOLDS if low > 0 else FAILS if high < 0 else UNKNOWN
-    return _Part(verdict=verdict, reason={HOLDS: yes, FAILS: no, UNKNOWN: f"whether {yes} cannot be told"}[verdict], figures=[figure])
+    return _Part(
+        verdict=verdict,
+        reason={HOLDS: yes, FAILS: no, UNKNOWN: f"whether {yes} cannot be told"}[verdict],
+        figures=[figure],
+    )
 
 
 def _unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> _Part:
@@ -640,18 +758,32 @@ def _unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> _Part:
 
 
 def _gain_figure(what: str, gain: Gain, study: StudyRecord) -> ClaimFigure:
-    return ClaimFigure(what=what, value=gain.value, interval=gain.interval, n=_count(len(gain.by_seed), gain.samples), unit=gain.unit)
+    return ClaimFigure(
+        what=what, value=gain.value, interval=gain.interval, n=_count(len(gain.by_seed), gain.samples), unit=gain.unit
+    )
 
 
-def _share_figure(what: str, share: Share, study: StudyRecord, trial: TrialRecord, side: str, *, unit: str | None = None) -> ClaimFigure:
+def _share_figure(
+    what: str, share: Share, study: StudyRecord, trial: TrialRecord, side: str, *, unit: str | None = None
+) -> ClaimFigure:
     unit = unit or ("share of direct's gain" if side == "target" else "share of direct's loss")
-    return ClaimFigure(what=what, value=math.nan if share.value is None else share.value, interval=share.interval, n=_behind(study, side), unit=unit)
+    return ClaimFigure(
+        what=what,
+        value=math.nan if share.value is None else share.value,
+        interval=share.interval,
+        n=_behind(study, side),
+        unit=unit,
+    )
 
 
 def _both_shares(study: StudyRecord, trial: TrialRecord) -> list[ClaimFigure]:
     return [
-        _share_figure(f"{trial.label}: source loss avoided", share_of_direct(trial, study, "source"), study, trial, "source"),
-        _share_figure(f"{trial.label}: target gain kept", share_of_direct(trial, study, "target"), study, trial, "target"),
+        _share_figure(
+            f"{trial.label}: source loss avoided", share_of_direct(trial, study, "source"), study, trial, "source"
+        ),
+        _share_figure(
+            f"{trial.label}: target gain kept", share_of_direct(trial, study, "target"), study, trial, "target"
+        ),
     ]
 
 

@@ -1,9 +1,10 @@
 """The quickstart: see forgetting, and what keeps it small, on any machine in about three minutes.
 
-No network, no GPU, no files of the user's. A base of about one million parameters is pre-trained on the English prose inside every CPython and a
-little of the standard library's source (cached for the next time), then fine-tuned on more of that source in seven ways. Source: held-out prose,
-what the base knows and should keep. Target: held-out code, what is learnt. Each way is an ordinary run folder with its own report; together they
-are the trade-off between new skill and old knowledge.
+No network, no GPU, no files of the user's. A base of about one million parameters is pre-trained on the English prose
+inside every CPython and a little of the standard library's source (cached for the next time), then fine-tuned on more
+of that source in seven ways. Source: held-out prose, what the base knows and should keep. Target: held-out code, what
+is learnt. Each way is an ordinary run folder with its own report; together they are the trade-off between new skill and
+old knowledge.
 
 One seed, a tiny model: the picture is real, its figures are this model's. Intervals are over held-out documents.
 """
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, did_you_mean
-from holdfast.results import RunFolder, read_json, write_json, write_jsonl
-from holdfast.studies.pretrain import cached_base
-from holdfast.studies.small_settings import base_recipe, base_texts
+from holdfast.records.run import RunFolder
+from holdfast.support.files import read_json, write_json, write_jsonl
+from holdfast.worlds.pretrain import cached_base
+from holdfast.worlds.small_settings import base_recipe, base_texts
 
 SOURCE = ("source", "prose")
 TARGET = ("target", "code")
@@ -55,7 +57,12 @@ def arms(replay_file: str) -> list[QuickArm]:
         QuickArm(name="direct", label="direct fine-tuning", kind="direct", retention=[]),
         QuickArm(name="l2", label="L2 to the start, 0.01", kind="l2", retention=[{"l2": {"coefficient": 0.01}}]),
         QuickArm(name="sfa", label="SFA, p = 0.25", kind="sfa", retention=[{"sfa": {"p": 0.25}}]),
-        QuickArm(name="replay", label="replay, 10 % prose", kind="replay", retention=[{"replay": {"data": replay_file, "fraction": 0.1}}]),
+        QuickArm(
+            name="replay",
+            label="replay, 10 % prose",
+            kind="replay",
+            retention=[{"replay": {"data": replay_file, "fraction": 0.1}}],
+        ),
     ]
     return annealing + others
 
@@ -89,15 +96,18 @@ def quickstart(
     """
     from rich.console import Console
 
-    from holdfast.data.embedded import embedded_corpus
     from holdfast.reports.arms import Arm
     from holdfast.reports.terminal import print_tradeoff
     from holdfast.reports.tradeoff_report import write_tradeoff_report
+    from holdfast.worlds.embedded import embedded_corpus
 
     known = [arm.name for arm in arms("")]
     unknown = [name for name in only if name not in known]
     if unknown:
-        raise ConfigError(f"--only: expected names of arms ({', '.join(known)}), got {', '.join(unknown)}.{did_you_mean(unknown[0], known)}")
+        raise ConfigError(
+            f"--only: expected names of arms ({', '.join(known)}), got "
+            f"{', '.join(unknown)}.{did_you_mean(unknown[0], known)}"
+        )
     console = console or Console()
     began = time.monotonic()
     root = Path(output_dir)
@@ -105,7 +115,8 @@ def quickstart(
     recipe = base_recipe(seed=seed, quick=quick)
     files = write_data(corpus, root / "data")
     console.print(
-        f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's reference) and a little code.",
+        f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's "
+        f"reference) and a little code.",
         highlight=False,
     )
     base = cached_base(base_texts(corpus), recipe, console=console)
@@ -122,7 +133,8 @@ def quickstart(
         compared,
         title="What fine-tuning on code does to prose",
         intro=(
-            f"A base of {_parameters(root / chosen[0].name):,} parameters, pre-trained on English reference prose, was fine-tuned on Python source "
+            f"A base of {_parameters(root / chosen[0].name):,} parameters, pre-trained on English reference prose, "
+            f"was fine-tuned on Python source "
             f"in {len(chosen)} ways. Source: held-out prose, what it knew. Target: held-out code, what it learns. "
             "One seed; the intervals are over documents."
         ),
@@ -149,7 +161,8 @@ $ holdfast train --help"""
 
 
 def write_data(corpus: Any, folder: Path) -> dict[str, Path]:
-    """The files the runs read, by name: what is learnt, what is replayed, and the two held-out sets, short enough to measure in seconds.
+    """The files the runs read, by name: what is learnt, what is replayed, and the two held-out sets, short enough to
+    measure in seconds.
 
     Held-out code is the beginning of evenly spaced pieces: many documents for the paired intervals, few tokens.
     """
@@ -160,7 +173,10 @@ def write_data(corpus: Any, folder: Path) -> dict[str, Path]:
         "prose_heldout": corpus.prose_heldout,
         "code_heldout": [piece[:900].rsplit("\n", 1)[0] for piece in corpus.code_heldout[::every]],
     }
-    return {name: write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts)) for name, texts in splits.items()}
+    return {
+        name: write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
+        for name, texts in splits.items()
+    }
 
 
 def _settings(arm: QuickArm, root: Path, base: Path, files: dict[str, Path], seed: int, quick: bool) -> dict[str, Any]:
@@ -186,7 +202,15 @@ def _settings(arm: QuickArm, root: Path, base: Path, files: dict[str, Path], see
         "seed": seed,
         "retention": arm.retention,
         "evaluation": {
-            name: [{"perplexity": str(files[f"{text}_heldout"]), "name": text, "window": 128, "stride": 96, "max_documents": 20 if quick else 1000}]
+            name: [
+                {
+                    "perplexity": str(files[f"{text}_heldout"]),
+                    "name": text,
+                    "window": 128,
+                    "stride": 96,
+                    "max_documents": 20 if quick else 1000,
+                }
+            ]
             for name, text in (SOURCE, TARGET)
         },
     }
@@ -207,11 +231,15 @@ def _run_all(jobs: list[dict[str, Any]], chosen: list[QuickArm], root: Path, wor
         queue.put(None)
     log = root / "logs"
     log.mkdir(parents=True, exist_ok=True)
-    # Read by the children when their libraries start: two threads a core would be many times slower, and nothing here needs the hub.
+    # Read by the children when their libraries start: two threads a core would be many times slower, and nothing here
+    # needs the hub.
     wanted = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
     held = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
-    processes = [context.Process(target=_worker, args=(queue, str(root), str(log / f"worker-{n}.log")), daemon=False) for n in range(workers)]
+    processes = [
+        context.Process(target=_worker, args=(queue, str(root), str(log / f"worker-{n}.log")), daemon=False)
+        for n in range(workers)
+    ]
     try:
         for process in processes:
             process.start()
@@ -236,25 +264,31 @@ def _run_all(jobs: list[dict[str, Any]], chosen: list[QuickArm], root: Path, wor
         raise HoldfastError(f"{failed[0]['run']} failed: {failed[0]['error']}\nMore in {log}.")
     bad = [p.exitcode for p in processes if p.exitcode]
     if bad:
-        raise HoldfastError(f"A worker ended with exit code {bad[0]}; its output is in {log}. The same command continues with what is missing.")
+        raise HoldfastError(
+            f"A worker ended with exit code {bad[0]}; its output is in {log}. The same command continues with what is "
+            f"missing."
+        )
 
 
 def _worker(queue: Any, root: str, log: str) -> None:
-    """Takes runs from the queue until it is empty. Output goes to the log file; a failure is written where the parent looks."""
+    """Takes runs from the queue until it is empty. Output goes to the log file; a failure is written where the parent
+    looks."""
     import sys
 
     stream = open(log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  (open until the process ends)
     sys.stdout = sys.stderr = stream
     from rich.console import Console
 
-    from holdfast.training.config import train_config
-    from holdfast.training.run import train
+    from holdfast.runs.config import train_config
+    from holdfast.runs.run import train
 
     while (job := queue.get()) is not None:
         folder = Path(job["output_dir"])
         (folder / "failure.json").unlink(missing_ok=True)
         try:
-            train(train_config(job), console=Console(file=stream, width=120), evaluation_cache=Path(root) / "evaluations")
+            train(
+                train_config(job), console=Console(file=stream, width=120), evaluation_cache=Path(root) / "evaluations"
+            )
         except (Interrupted, KeyboardInterrupt):
             return
         except Exception as error:
@@ -292,7 +326,9 @@ def _watch(processes: list[Any], jobs: list[dict[str, Any]], chosen: list[QuickA
             bar.update(task, completed=done, description=", ".join(active[:2]) or "Fine-tuning")
             if not console.is_terminal and int(4 * done / sum(weight)) != shown:
                 shown = int(4 * done / sum(weight))
-                console.print(f"   {100 * done / sum(weight):.0f} % ({', '.join(active) or 'starting'})", highlight=False)
+                console.print(
+                    f"   {100 * done / sum(weight):.0f} % ({', '.join(active) or 'starting'})", highlight=False
+                )
             time.sleep(0.5)
         bar.update(task, completed=sum(weight))
 

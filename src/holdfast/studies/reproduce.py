@@ -1,12 +1,13 @@
-"""A paper again, from its recipes to its claims: every study is run, or found finished, and each claim is held against what came out.
+"""A paper again, from its recipes to its claims: every study is run, or found finished, and each claim is held against
+what came out.
 
     output_dir/
       math/ code/ alignment_tax/ niche_knowledge/    the studies, each with its report.html
       claims.json                                    every claim: the paper's figure, ours, the verdict
       claims.html                                    the same as a page
 
-Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores in about half an hour. `full` runs the recipes of the paper's own size, for which
-the model and the data have to be there; what is missing is said before anything starts.
+Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores in about half an hour. `full` runs the recipes of the
+paper's own size, for which the model and the data have to be there; what is missing is said before anything starts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.environment import hardware, now, say, versions
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean
-from holdfast.results import to_jsonable, write_json
+from holdfast.records.study import STUDY_FILE, StudyRecord, read_study
 from holdfast.studies.claims import RECIPES, Claim, check_claims
-from holdfast.study_results import STUDY_FILE, StudyRecord, read_study
+from holdfast.support.environment import hardware, now, say, versions
+from holdfast.support.files import to_jsonable, write_json
 
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
@@ -46,7 +47,9 @@ def recipe_file(recipe: str, *, full: bool = False) -> Path:
         ConfigError: no such recipe.
     """
     if recipe not in RECIPES:
-        raise ConfigError(f"recipes: expected some of {', '.join(RECIPES)}, got '{recipe}'.{did_you_mean(recipe, RECIPES)}")
+        raise ConfigError(
+            f"recipes: expected some of {', '.join(RECIPES)}, got '{recipe}'.{did_you_mean(recipe, RECIPES)}"
+        )
     return Path(__file__).resolve().parent / "recipes" / (f"{recipe}.yaml" if full else f"{recipe}-tiny.yaml")
 
 
@@ -73,7 +76,8 @@ def reproduce(
         The claims, as in claims.json.
 
     Raises:
-        ConfigError: wrong recipes or options, a model or data that is missing (all of them at once), or a folder with other studies.
+        ConfigError: wrong recipes or options, a model or data that is missing (all of them at once), or a folder with
+            other studies.
         Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
         HoldfastError: a study failed, after the others ended and the claims were written.
     """
@@ -82,7 +86,11 @@ def reproduce(
     console = console or Console()
     out = Path(output_dir)
     chosen = list(dict.fromkeys(recipes))
-    problems = [f"expected some of {', '.join(RECIPES)}, got '{r}'.{did_you_mean(r, RECIPES)}" for r in chosen if r not in RECIPES]
+    problems = [
+        f"expected some of {', '.join(RECIPES)}, got '{r}'.{did_you_mean(r, RECIPES)}"
+        for r in chosen
+        if r not in RECIPES
+    ]
     if not chosen:
         problems.append(f"expected at least one of {', '.join(RECIPES)}, got none")
     if full and quick:
@@ -117,7 +125,11 @@ def reproduce(
     print_claims(claims, console)
     say(console, f"\nPage: {out / PAGE}")
     if failures:
-        raise HoldfastError("\n".join([f"{len(failures)} of {len(chosen)} studies failed:", *failures, "The same command tries them again."]))
+        raise HoldfastError(
+            "\n".join(
+                [f"{len(failures)} of {len(chosen)} studies failed:", *failures, "The same command tries them again."]
+            )
+        )
     return claims
 
 
@@ -165,10 +177,13 @@ def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyCo
     """The study with a base of seconds, a few steps, few documents, one seed, and the first two alternatives."""
     import yaml
 
-    from holdfast.studies.small_settings import make_setting
     from holdfast.studies.tradeoff.study import fill, study_config
+    from holdfast.worlds.small_settings import make_setting
 
-    values = fill(yaml.safe_load(path.read_text(encoding="utf-8")), make_setting(recipe, Path(folder) / "data", quick=True, console=console))
+    values = fill(
+        yaml.safe_load(path.read_text(encoding="utf-8")),
+        make_setting(recipe, Path(folder) / "data", quick=True, console=console),
+    )
     values.pop("small", None)
     train = copy.deepcopy(values["train"])
     train["max_steps"] = QUICK_STEPS
@@ -183,7 +198,10 @@ def _first_of(alternative: Any) -> Any:
     """An alternative with the first value of each list."""
     if isinstance(alternative, list):
         return [_first_of(method) for method in alternative]
-    return {name: {k: v[0] if isinstance(v, list) else v for k, v in (settings or {}).items()} for name, settings in alternative.items()}
+    return {
+        name: {k: v[0] if isinstance(v, list) else v for k, v in (settings or {}).items()}
+        for name, settings in alternative.items()
+    }
 
 
 def _on_disk(folder: Path) -> StudyRecord | None:
@@ -237,8 +255,8 @@ def _refuse_missing(recipes: Sequence[str]) -> None:
 def missing(path: Path) -> list[str]:
     """What a study file names that is not on this machine, a sentence each, with the command that gets it.
 
-    Looked at: the model (a folder, or a hub id in the cache), the training data, replayed data and held-out files. Benchmarks that the evaluation
-    harness fetches by itself are not.
+    Looked at: the model (a folder, or a hub id in the cache), the training data, replayed data and held-out files.
+    Benchmarks that the evaluation harness fetches by itself are not.
 
     Args:
         path: a study's YAML, whose head comment holds the commands that prepare its data.
@@ -257,7 +275,8 @@ def missing(path: Path) -> list[str]:
     model = train.get("model_name_or_path")
     if model and model_folder(str(model), str(train.get("model_revision") or "main")) is None:
         problems.append(
-            f"{path.stem}: the model {model} is neither a folder nor in the hub's cache. Get it with 'hf download {shlex.quote(str(model))}' (some "
+            f"{path.stem}: the model {model} is neither a folder nor in the hub's cache. Get it with 'hf download "
+            f"{shlex.quote(str(model))}' (some "
             "models ask for their licence to be accepted first)."
         )
     commands = _commands(text)
@@ -280,7 +299,17 @@ def _commands(text: str) -> list[str]:
     return [" ".join(line.split()) for line in joined if line.startswith("holdfast ")]
 
 
-_FILE_KEYS = ("dataset_name", "data", "fewshot_data", "perplexity", "memorisation", "classes", "choices", "instructions", "questions")
+_FILE_KEYS = (
+    "dataset_name",
+    "data",
+    "fewshot_data",
+    "perplexity",
+    "memorisation",
+    "classes",
+    "choices",
+    "instructions",
+    "questions",
+)
 _FILE_ENDS = (".jsonl", ".json", ".parquet", ".csv", ".txt", ".arrow")
 
 
@@ -290,4 +319,8 @@ def _files(value: Any, key: str = "") -> list[str]:
         return [file for k, v in value.items() for file in _files(v, str(k))]
     if isinstance(value, list):
         return [file for item in value for file in _files(item, key)]
-    return [value] if isinstance(value, str) and (key in _FILE_KEYS or key in ("source", "target")) and value.endswith(_FILE_ENDS) else []
+    return (
+        [value]
+        if isinstance(value, str) and (key in _FILE_KEYS or key in ("source", "target")) and value.endswith(_FILE_ENDS)
+        else []
+    )

@@ -1,16 +1,19 @@
 """Gradient descent on the objectives of `theory.regression`, beside what their spectra say of every step.
 
-Source: paper 000, theorem 1, proposition 4.1 and lemma B.1: on `1/2 x^T Q x - p^T x` with p in the range of Q, gradient descent with a constant step
-leaves the component that Q does not see as it was and shrinks every other by `1 - step * q_i` a step, so that it ends at
+Source: paper 000, theorem 1, proposition 4.1 and lemma B.1: on `1/2 x^T Q x - p^T x` with p in the range of Q, gradient
+descent with a constant step leaves the component that Q does not see as it was and shrinks every other by `1 - step *
+q_i` a step, so that it ends at
 
 ```
 x_infinity = (I - V V^T) x_0 + V Lambda^-1 V^T p          Q = V Lambda V^T, positive eigenvalues only
 ```
 
-and is after t steps at the distance `sqrt(sum_i (1 - step * q_i)^(2t) e_i^2)` from there: the number of steps is known beforehand. The lemma asks for
-a step below 1 / q_max; the iteration converges below 2 / q_max and not from there on, so that is where a step is refused.
+and is after t steps at the distance `sqrt(sum_i (1 - step * q_i)^(2t) e_i^2)` from there: the number of steps is known
+beforehand. The lemma asks for a step below 1 / q_max; the iteration converges below 2 / q_max and not from there on, so
+that is where a step is refused.
 
-What q is: s^2 for direct fine-tuning, lambda + s^2 for L2, (1 + lambda) s^2 for label annealing, s being the singular values of the fine-tuning rows.
+What q is: s^2 for direct fine-tuning, lambda + s^2 for L2, (1 + lambda) s^2 for label annealing, s being the singular
+values of the fine-tuning rows.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ PRETRAINING = "pretraining"
 
 
 def step_bound(problem: Problem, method: str, weight: float = 0.0) -> float:
-    """The step below which the paper's theorem 1 (proposition 4.1 for "pretraining") promises convergence: 1 / q_max, q_max the largest eigenvalue of
-    the objective's Hessian: s^2 for direct fine-tuning, lambda + s^2 for L2, (1 + lambda) s^2 for label annealing.
+    """The step below which the paper's theorem 1 (proposition 4.1 for "pretraining") promises convergence: 1 / q_max,
+    q_max the largest eigenvalue of the objective's Hessian: s^2 for direct fine-tuning, lambda + s^2 for L2, (1 +
+    lambda) s^2 for label annealing.
     """
     return 1 / float(_spectrum(problem, method, weight)[0])
 
@@ -101,16 +105,17 @@ def gradient_descent(
 ) -> Descent:
     """Minimises one objective by gradient descent and compares every iterate with the closed form.
 
-    Lemma B.1: the component that the Hessian does not see stays as it was, every other shrinks towards the closed form by `1 - step * q_i` a step, so
-    that the number of steps is known beforehand.
+    Lemma B.1: the component that the Hessian does not see stays as it was, every other shrinks towards the closed form
+    by `1 - step * q_i` a step, so that the number of steps is known beforehand.
 
     Args:
         problem: the two tasks.
         method: one of `METHODS`, or "pretraining".
         weight: lambda, finite.
-        start: `[D]`; None: theta0, or 0 for pre-training. From elsewhere the goal keeps the start's component outside the span (not for L2, which
-            forgets its start).
-        step: None: 0.99 of the paper's bound. From the bound up to twice it the iteration converges as well, though the theorem does not say so.
+        start: `[D]`; None: theta0, or 0 for pre-training. From elsewhere the goal keeps the start's component outside
+            the span (not for L2, which forgets its start).
+        step: None: 0.99 of the paper's bound. From the bound up to twice it the iteration converges as well, though the
+            theorem does not say so.
         steps: None: until the tolerance is reached.
         tolerance: relative to the norm of the closed form.
         most_steps: where to stop in any case.
@@ -124,8 +129,10 @@ def gradient_descent(
     step = 0.99 * bound if step is None else float(step)
     if not 0 < step < 2 * bound:
         raise ConfigError(
-            f"step: expected above 0 and below {2 * bound:.6g} (2 over the largest eigenvalue of the {method} objective, {spectrum[0]:.6g}), got "
-            f"{step:.6g}, with which gradient descent {'goes nowhere' if step <= 0 else 'does not converge'}. The paper's bound is {bound:.6g}."
+            f"step: expected above 0 and below {2 * bound:.6g} (2 over the largest eigenvalue of the {method} "
+            f"objective, {spectrum[0]:.6g}), got "
+            f"{step:.6g}, with which gradient descent {'goes nowhere' if step <= 0 else 'does not converge'}. The "
+            f"paper's bound is {bound:.6g}."
         )
     first = method == PRETRAINING
     default = np.zeros(problem.dimension) if first else problem.theta0
@@ -173,14 +180,19 @@ def gradient_descent(
 
 
 def _predicted(rates: np.ndarray, parts: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Distances after `steps` `[T]` from the factor a step and the squared distance at the start of every direction; in blocks, as T may be large."""
+    """Distances after `steps` `[T]` from the factor a step and the squared distance at the start of every direction; in
+    blocks, as T may be large."""
     with np.errstate(under="ignore"):
-        blocks = [np.sqrt((np.abs(rates) ** (2.0 * block[:, None])) @ parts) for block in np.array_split(steps, 1 + len(steps) // 4096)]
+        blocks = [
+            np.sqrt((np.abs(rates) ** (2.0 * block[:, None])) @ parts)
+            for block in np.array_split(steps, 1 + len(steps) // 4096)
+        ]
     return np.concatenate(blocks)
 
 
 def _first_below(rates: np.ndarray, parts: np.ndarray, allowed: float) -> int:
-    """The first step whose predicted distance is at most `allowed`, by doubling and bisection: the prediction falls with every step."""
+    """The first step whose predicted distance is at most `allowed`, by doubling and bisection: the prediction falls
+    with every step."""
 
     def after(step: int) -> float:
         return float(_predicted(rates, parts, np.array([step]))[0])
@@ -198,7 +210,8 @@ def _first_below(rates: np.ndarray, parts: np.ndarray, allowed: float) -> int:
 
 
 def quadratic_limit(hessian: np.ndarray, slope: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Where gradient descent on `1/2 x^T Q x - p^T x` ends: `(I - V V^T) x_0 + V Lambda^-1 V^T p` (lemma B.1), straight from the eigenvectors.
+    """Where gradient descent on `1/2 x^T Q x - p^T x` ends: `(I - V V^T) x_0 + V Lambda^-1 V^T p` (lemma B.1), straight
+    from the eigenvectors.
 
     The plain reference for the closed forms; it forms what they avoid.
 
@@ -208,7 +221,8 @@ def quadratic_limit(hessian: np.ndarray, slope: np.ndarray, start: np.ndarray) -
         start: x_0 `[D]`.
 
     Raises:
-        DataError: Q is not symmetric or has a negative eigenvalue, or p has a component outside its range (the objective has no minimum).
+        DataError: Q is not symmetric or has a negative eigenvalue, or p has a component outside its range (the
+            objective has no minimum).
     """
     if not np.allclose(hessian, hessian.T, rtol=1e-10, atol=1e-12 * float(np.abs(hessian).max())):
         raise DataError("hessian: expected a symmetric matrix, got one that differs from its transpose.")
@@ -219,6 +233,9 @@ def quadratic_limit(hessian: np.ndarray, slope: np.ndarray, start: np.ndarray) -
     seen = vectors[:, values > floor]
     lost = slope - seen @ (seen.T @ slope)
     if float(np.linalg.norm(lost)) > 1e-8 * float(np.linalg.norm(slope)):
-        raise DataError(f"slope: expected a vector in the range of the hessian, got one with {np.linalg.norm(lost):.3g} outside it, so no minimum.")
+        raise DataError(
+            f"slope: expected a vector in the range of the hessian, got one with {np.linalg.norm(lost):.3g} outside "
+            f"it, so no minimum."
+        )
     found: np.ndarray = start - seen @ (seen.T @ start) + seen @ ((seen.T @ slope) / values[values > floor])
     return found

@@ -1,7 +1,8 @@
 """Label annealing in over-parametrised linear regression: three closed forms and their geometry.
 
-Source: paper 000, section 4 and appendix B. A linear model is pre-trained on M rows (X~, y~) of D > M numbers, from 0, and so ends at the solution of
-least norm; from there it is fine-tuned on N rows (X, y), N < D, in one of three ways (lambda >= 0):
+Source: paper 000, section 4 and appendix B. A linear model is pre-trained on M rows (X~, y~) of D > M numbers, from 0,
+and so ends at the solution of least norm; from there it is fine-tuned on N rows (X, y), N < D, in one of three ways
+(lambda >= 0):
 
 ```
 pre-training      1/2 |X~ t - y~|^2                                    theta0 = X~^T (X~ X~^T)^-1 y~
@@ -18,28 +19,33 @@ One formula holds all three. With the SVD X = U S V^T and the residual r = U^T (
 theta = theta0 + V diag(f_i / s_i) r      direct: f_i = 1      label annealing: f_i = 1 / (1 + lambda)      l2: f_i = s_i^2 / (s_i^2 + lambda)
 ```
 
-so the component outside the span is theta0's in all three, L2 included. Inside it, label annealing walks the straight segment from P theta0 to m,
-every direction at one pace; L2 walks a curve, strong directions first. This is how everything below is computed: no D x D matrix is ever formed.
-`theory.descent` reaches the same points step by step.
+so the component outside the span is theta0's in all three, L2 included. Inside it, label annealing walks the straight
+segment from P theta0 to m, every direction at one pace; L2 walks a curve, strong directions first. This is how
+everything below is computed: no D x D matrix is ever formed. `theory.descent` reaches the same points step by step.
 
-What each is best at follows from it (ours, the paper does not say it). At equal fine-tuning error L2 has the least |theta - theta0|, label annealing
-the least |X theta - X theta0|. Which of the two means less forgetting depends on the pre-training rows, since X~ theta0 = y~ makes the pre-training
-error |X~ (theta - theta0)|^2: where the pre-training data feels a unit step alike in all directions V_i, it is the first; where it feels it in
-proportion to s_i^2, the second (`sensitivities`).
+What each is best at follows from it (ours, the paper does not say it). At equal fine-tuning error L2 has the least
+|theta - theta0|, label annealing the least |X theta - X theta0|. Which of the two means less forgetting depends on the
+pre-training rows, since X~ theta0 = y~ makes the pre-training error |X~ (theta - theta0)|^2: where the pre-training
+data feels a unit step alike in all directions V_i, it is the first; where it feels it in proportion to s_i^2, the
+second (`sensitivities`).
 
 Where the paper and this file differ:
 
 - It prints `(XX)^-1` (theorem 1, section 4.3, appendix B.1), which does not exist for N != D; it means `(X X^T)^-1`.
-- Section 4.3 says that label annealing adds back a component "along the direction [I - X^T (X X^T)^-1 X] theta0". It is `P theta0`, as in the
-  equation below that sentence.
-- Section 4.3 says of L2 that its "two terms overlap", unlike direct fine-tuning's, so that there is no clean intuition. Split by the span instead of
-  by the two terms it has the same kept component as the others, and the two terms inside label annealing's span overlap as well.
-- Lemma B.1 asks for a step below 1 / q_max. That is sufficient; the iteration converges below 2 / q_max (`theory.descent`).
-- In theorem 1's bound, min{1/s^2, 1/(lambda + s^2), 1/((1 + lambda) s^2)}, the first term is never the least when lambda > 0.
-- Appendix B.1 gives S in the compact SVD the shape d x d; it is n x n. Proposition 4.1 names problem (6), X and y; it means (4), X~ and y~. The proof
-  said to be in appendix A is in appendix B.
+- Section 4.3 says that label annealing adds back a component "along the direction [I - X^T (X X^T)^-1 X] theta0". It is
+  `P theta0`, as in the equation below that sentence.
+- Section 4.3 says of L2 that its "two terms overlap", unlike direct fine-tuning's, so that there is no clean intuition.
+  Split by the span instead of by the two terms it has the same kept component as the others, and the two terms inside
+  label annealing's span overlap as well.
+- Lemma B.1 asks for a step below 1 / q_max. That is sufficient; the iteration converges below 2 / q_max
+  (`theory.descent`).
+- In theorem 1's bound, min{1/s^2, 1/(lambda + s^2), 1/((1 + lambda) s^2)}, the first term is never the least when
+  lambda > 0.
+- Appendix B.1 gives S in the compact SVD the shape d x d; it is n x n. Proposition 4.1 names problem (6), X and y; it
+  means (4), X~ and y~. The proof said to be in appendix A is in appendix B.
 
-Does not model: stochastic gradients, features that are learnt, the KL itself (a squared difference of predictions stands for it).
+Does not model: stochastic gradients, features that are learnt, the KL itself (a squared difference of predictions
+stands for it).
 
 Shape suffixes: D dimension, M pre-training rows, N fine-tuning rows, L weights (lambdas). All arrays are float64.
 """
@@ -58,7 +64,7 @@ from holdfast.errors import ConfigError, DataError, ShapeError, did_you_mean
 METHODS = ("direct", "l2", "label_annealing")
 """Ways to fine-tune; direct has no weight (lambda)."""
 
-# --------------------------------------------------------------------------------------------------------------- problems
+# ------------------------------------------------------------------------------------------------------------- problems
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,14 +87,15 @@ class Factors:
 class Truth:
     """What `random_problem` drew the rows from, for errors on fresh inputs.
 
-    A pre-training input is `z = scale * g`, g standard normal `[D]`; a fine-tuning input is `inside * P~ z + outside * (I - P~) z` with P~ the
-    projection onto the span of the pre-training rows.
+    A pre-training input is `z = scale * g`, g standard normal `[D]`; a fine-tuning input is `inside * P~ z + outside *
+    (I - P~) z` with P~ the projection onto the span of the pre-training rows.
     """
 
     pretraining_theta: np.ndarray
     """`[D]`: pre-training targets are `x^T` this plus noise."""
     finetuning_theta: np.ndarray
-    """`[D]`: the same for fine-tuning; `pretraining_theta + shift * u`, and u moves predictions as much as `pretraining_theta` does."""
+    """`[D]`: the same for fine-tuning; `pretraining_theta + shift * u`, and u moves predictions as much as
+    `pretraining_theta` does."""
     scale: np.ndarray
     """`[D]`, standard deviation of each pre-training feature; the squares sum to D."""
     inside: float
@@ -124,28 +131,38 @@ class Problem:
             for kind, dimensions in (("inputs", 2), ("targets", 1)):
                 array = np.array(getattr(self, f"{side}_{kind}"), dtype=np.float64)
                 if array.ndim != dimensions:
-                    raise ShapeError(f"{side}_{kind}: expected {dimensions} dimension{'s' * (dimensions > 1)}, got shape {array.shape}.")
+                    raise ShapeError(
+                        f"{side}_{kind}: expected {dimensions} dimension{'s' * (dimensions > 1)}, got shape "
+                        f"{array.shape}."
+                    )
                 if not np.isfinite(array).all():
-                    raise DataError(f"{side}_{kind}: expected finite numbers, got {int((~np.isfinite(array)).sum())} that are not.")
+                    raise DataError(
+                        f"{side}_{kind}: expected finite numbers, got {int((~np.isfinite(array)).sum())} that are not."
+                    )
                 array.flags.writeable = False
                 object.__setattr__(self, f"{side}_{kind}", array)
         inputs_MD, inputs_ND = self.pretraining_inputs, self.finetuning_inputs
         if inputs_MD.shape[1] != inputs_ND.shape[1]:
             columns = f"{inputs_MD.shape[1]} in pre-training and {inputs_ND.shape[1]} in fine-tuning"
             raise ShapeError(f"Expected as many columns in both tasks, got {columns}.")
-        for side, inputs, targets in (("pretraining", inputs_MD, self.pretraining_targets), ("finetuning", inputs_ND, self.finetuning_targets)):
+        for side, inputs, targets in (
+            ("pretraining", inputs_MD, self.pretraining_targets),
+            ("finetuning", inputs_ND, self.finetuning_targets),
+        ):
             rows, columns = inputs.shape
             if len(targets) != rows:
                 raise ShapeError(f"{side}: expected a target a row, got {rows} rows and {len(targets)} targets.")
             if not 0 < rows < columns:
                 raise ShapeError(
-                    f"{side}: expected 1 row or more, and fewer rows than columns (more unknowns than equations), got {rows} x {columns}."
+                    f"{side}: expected 1 row or more, and fewer rows than columns (more unknowns than equations), got "
+                    f"{rows} x {columns}."
                 )
         for side, factors in (("pretraining", self.pretraining_factors), ("finetuning", self.finetuning_factors)):
             least, most = factors.values[-1], factors.values[0]
             if not least > most * self.dimension * np.finfo(np.float64).eps:
                 raise DataError(
-                    f"{side}_inputs: expected rows that do not depend on each other (full row rank), got singular values from {most:.3g} down to "
+                    f"{side}_inputs: expected rows that do not depend on each other (full row rank), got singular "
+                    f"values from {most:.3g} down to "
                     f"{least:.3g}. Remove rows that repeat or combine others."
                 )
 
@@ -163,7 +180,8 @@ class Problem:
 
     @cached_property
     def theta0(self) -> np.ndarray:
-        """`[D]`: the solution of least norm of the pre-training task, where gradient descent from 0 ends (proposition 4.1)."""
+        """`[D]`: the solution of least norm of the pre-training task, where gradient descent from 0 ends (proposition
+        4.1)."""
         return _least_norm(self.pretraining_factors, self.pretraining_targets)
 
     @cached_property
@@ -184,7 +202,8 @@ class Problem:
 
 
 _NOTHING_TO_LEARN = (
-    "Expected something to learn, but theta0 fits the fine-tuning rows exactly. Give targets of another kind, such as shift or noise above 0."
+    "Expected something to learn, but theta0 fits the fine-tuning rows exactly. Give targets of "
+    "another kind, such as shift or noise above 0."
 )
 
 
@@ -199,7 +218,9 @@ def _least_norm(factors: Factors, targets: np.ndarray) -> np.ndarray:
     return found
 
 
-def problems_of(*, dimension: int, pretrain_rows: int, finetune_rows: int, overlap: float, decay: float, shift: float, noise: float) -> list[str]:
+def problems_of(
+    *, dimension: int, pretrain_rows: int, finetune_rows: int, overlap: float, decay: float, shift: float, noise: float
+) -> list[str]:
     """What is wrong with the arguments of `random_problem`: a sentence each."""
     found = []
     for name, rows in (("pretrain_rows", pretrain_rows), ("finetune_rows", finetune_rows)):
@@ -215,7 +236,8 @@ def problems_of(*, dimension: int, pretrain_rows: int, finetune_rows: int, overl
         if finetune_rows > room:
             where = "outside" if overlap == 0 else "inside"
             found.append(
-                f"overlap: {overlap:g} puts all fine-tuning rows {where} the span of the pre-training rows, which has room for {room}, got "
+                f"overlap: {overlap:g} puts all fine-tuning rows {where} the span of the pre-training rows, which has "
+                f"room for {room}, got "
                 f"finetune_rows {finetune_rows}. Give at most {room} rows, or another overlap"
             )
     return found
@@ -234,10 +256,11 @@ def random_problem(
 ) -> Problem:
     """Two tasks in conflict: they share directions, and in those they want different parameters.
 
-    Pre-training inputs are `z = scale * g`, g standard normal, `scale_j^2` falling like `j^-decay`. Fine-tuning inputs are fresh draws of z, of which
-    the part inside the span of the pre-training rows and the part outside are stretched so that the first has the share `overlap` of the
-    expected squared length (`Truth`). Targets are `x^T theta* + noise * g`. The signal of pre-training has variance 1 on fresh inputs: an error of 1
-    is that of knowing nothing. Everything here turns with the coordinates, so that features along the axes are no loss of generality.
+    Pre-training inputs are `z = scale * g`, g standard normal, `scale_j^2` falling like `j^-decay`. Fine-tuning inputs
+    are fresh draws of z, of which the part inside the span of the pre-training rows and the part outside are stretched
+    so that the first has the share `overlap` of the expected squared length (`Truth`). Targets are `x^T theta* + noise
+    * g`. The signal of pre-training has variance 1 on fresh inputs: an error of 1 is that of knowing nothing.
+      Everything here turns with the coordinates, so that features along the axes are no loss of generality.
 
     Args:
         dimension: D.
@@ -245,7 +268,8 @@ def random_problem(
         finetune_rows: N, below D.
         overlap: 0: fine-tuning rows are orthogonal to all pre-training rows; 1: they lie in their span.
         decay: exponent of the features' variances; 0: all alike; 1: the j-th has 1/j of the first's.
-        shift: how far the parameters of the two tasks are apart, over the size of the first's, both as the standard deviation of predictions.
+        shift: how far the parameters of the two tasks are apart, over the size of the first's, both as the standard
+            deviation of predictions.
         noise: standard deviation of the targets' noise; the signal's is 1.
         seed: equal arguments give equal arrays.
 
@@ -266,7 +290,9 @@ def random_problem(
     draw = np.random.default_rng(seed)
     variance = np.arange(1.0, dimension + 1) ** -decay
     scale = np.sqrt(variance * (dimension / variance.sum()))
-    first, change = (direction / np.linalg.norm(scale * direction) for direction in draw.standard_normal((2, dimension)))
+    first, change = (
+        direction / np.linalg.norm(scale * direction) for direction in draw.standard_normal((2, dimension))
+    )
     second = first + shift * change
     inputs_MD = draw.standard_normal((pretrain_rows, dimension)) * scale
     fresh_ND = draw.standard_normal((finetune_rows, dimension)) * scale
@@ -281,21 +307,26 @@ def random_problem(
         pretraining_targets=inputs_MD @ first + noise * draw.standard_normal(pretrain_rows),
         finetuning_inputs=inputs_ND,
         finetuning_targets=inputs_ND @ second + noise * draw.standard_normal(finetune_rows),
-        truth=Truth(pretraining_theta=first, finetuning_theta=second, scale=scale, inside=inside, outside=outside, noise=noise),
+        truth=Truth(
+            pretraining_theta=first, finetuning_theta=second, scale=scale, inside=inside, outside=outside, noise=noise
+        ),
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- closed forms
+# --------------------------------------------------------------------------------------------------------- closed forms
 
 
 def check_method(method: str) -> None:
     """Raises `ConfigError` with the nearest name where `method` is none of `METHODS`."""
     if method not in METHODS:
-        raise ConfigError(f"expected a method among {', '.join(METHODS)}, got '{method}'.{did_you_mean(method, METHODS)}")
+        raise ConfigError(
+            f"expected a method among {', '.join(METHODS)}, got '{method}'.{did_you_mean(method, METHODS)}"
+        )
 
 
 def learnt_shares(problem: Problem, method: str, weight: ArrayLike = 0.0) -> np.ndarray:
-    """f: the share of the residual that a method learns in every singular direction of the fine-tuning rows, `[..., N]`.
+    """f: the share of the residual that a method learns in every singular direction of the fine-tuning rows, `[...,
+    N]`.
 
     Args:
         problem: the two tasks.
@@ -317,7 +348,8 @@ def learnt_shares(problem: Problem, method: str, weight: ArrayLike = 0.0) -> np.
 def closed_form(problem: Problem, method: str, weight: ArrayLike = 0.0) -> np.ndarray:
     """The parameters at which gradient descent from theta0 ends (theorem 1), `[..., D]`.
 
-    Limits: weight 0 is direct fine-tuning for both (for L2 the limit; its formula has no inverse there), weight infinity is theta0.
+    Limits: weight 0 is direct fine-tuning for both (for L2 the limit; its formula has no inverse there), weight
+    infinity is theta0.
 
     Args:
         problem: the two tasks.
@@ -328,12 +360,15 @@ def closed_form(problem: Problem, method: str, weight: ArrayLike = 0.0) -> np.nd
         ConfigError: as of `learnt_shares`.
     """
     factors = problem.finetuning_factors
-    found: np.ndarray = problem.theta0 + (learnt_shares(problem, method, weight) * (problem.residual / factors.values)) @ factors.right
+    found: np.ndarray = (
+        problem.theta0 + (learnt_shares(problem, method, weight) * (problem.residual / factors.values)) @ factors.right
+    )
     return found
 
 
 def joint_solution(problem: Problem) -> np.ndarray:
-    """`[D]`: the least-squares solution of both tasks' rows together that is nearest to theta0, what full replay of the pre-training rows reaches.
+    """`[D]`: the least-squares solution of both tasks' rows together that is nearest to theta0, what full replay of the
+    pre-training rows reaches.
 
     Where M + N <= D and all rows together have full rank it has no error on either task: nothing has to be forgotten.
     """
@@ -393,14 +428,17 @@ def errors(problem: Problem, theta: np.ndarray) -> Errors:
     # An input is S z with S symmetric, so x^T away = z^T (S away).
     seen_through = truth.inside * part + truth.outside * (away - part)
     fresh_pretraining = ((truth.scale * (theta - truth.pretraining_theta)) ** 2).sum(-1)
-    return Errors(**seen, fresh_pretraining=fresh_pretraining, fresh_finetuning=((truth.scale * seen_through) ** 2).sum(-1))
+    return Errors(
+        **seen, fresh_pretraining=fresh_pretraining, fresh_finetuning=((truth.scale * seen_through) ** 2).sum(-1)
+    )
 
 
 def weight_for(problem: Problem, method: str, share: float) -> float:
-    """The weight (lambda) at which a method leaves a share of the start's fine-tuning error, which makes methods comparable.
+    """The weight (lambda) at which a method leaves a share of the start's fine-tuning error, which makes methods
+    comparable.
 
-    Label annealing leaves `(lambda / (1 + lambda))^2`; for L2 the equation `sum (1 - f_i)^2 r_i^2 = share * sum r_i^2` is solved by bisection, to
-    float64's last digits.
+    Label annealing leaves `(lambda / (1 + lambda))^2`; for L2 the equation `sum (1 - f_i)^2 r_i^2 = share * sum r_i^2`
+    is solved by bisection, to float64's last digits.
 
     Args:
         problem: the two tasks.
@@ -422,7 +460,10 @@ def weight_for(problem: Problem, method: str, share: float) -> float:
     if method == "label_annealing":
         return annealing
     squares, residual = problem.finetuning_factors.values**2, problem.residual / np.linalg.norm(problem.residual)
-    low, high = math.log(annealing * squares[-1]), math.log(annealing * squares[0])  # the weakest and the strongest direction alone
+    low, high = (
+        math.log(annealing * squares[-1]),
+        math.log(annealing * squares[0]),
+    )  # the weakest and the strongest direction alone
     for _ in range(80):
         middle = (low + high) / 2
         left = float(((math.exp(middle) / (math.exp(middle) + squares) * residual) ** 2).sum())
@@ -430,7 +471,7 @@ def weight_for(problem: Problem, method: str, share: float) -> float:
     return math.exp((low + high) / 2)
 
 
-# --------------------------------------------------------------------------------------------------------------- geometry
+# ------------------------------------------------------------------------------------------------------------- geometry
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -453,8 +494,9 @@ def along_segment(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.n
     """Where the inside part of parameters `[..., D]` lies relative to the segment from P theta0 (0) to m (1).
 
     Returns:
-        (place along it, distance from the line through it), each `[...]`; the distance is in units of the segment's length. Label annealing lies at
-        `1 / (1 + lambda)` with distance 0; L2 leaves the line unless all singular values are equal.
+        (place along it, distance from the line through it), each `[...]`; the distance is in units of the segment's
+        length. Label annealing lies at `1 / (1 + lambda)` with distance 0; L2 leaves the line unless all singular
+        values are equal.
 
     Raises:
         DataError: P theta0 and m are the same point.
@@ -470,25 +512,29 @@ def along_segment(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def sensitivities(problem: Problem) -> np.ndarray:
-    """|X~ v_i|^2 / M `[N]`: how much pre-training error a unit step along the i-th singular direction of the fine-tuning rows costs.
+    """|X~ v_i|^2 / M `[N]`: how much pre-training error a unit step along the i-th singular direction of the
+    fine-tuning rows costs.
 
-    Alike for all i: the penalty of L2 is the right one. In proportion to s_i^2: that of label annealing is. (Exact where the X~ v_i are orthogonal.)
+    Alike for all i: the penalty of L2 is the right one. In proportion to s_i^2: that of label annealing is. (Exact
+    where the X~ v_i are orthogonal.)
     """
     felt: np.ndarray = ((problem.pretraining_inputs @ problem.finetuning_factors.right.T) ** 2).mean(0)
     return felt
 
 
-# ------------------------------------------------------------------------------------------------------------ illustration
+# --------------------------------------------------------------------------------------------------------- illustration
 
 
 def illustration(*, alike: bool) -> Problem:
-    """Three parameters and two rows a task, so that everything can be drawn: the fine-tuning rows span the plane of the first two axes.
+    """Three parameters and two rows a task, so that everything can be drawn: the fine-tuning rows span the plane of the
+    first two axes.
 
-    theta0, m and the paths of all methods are the same for both values of `alike`; what the pre-training data makes of them is not.
+    theta0, m and the paths of all methods are the same for both values of `alike`; what the pre-training data makes of
+    them is not.
 
     Args:
-        alike: the pre-training error feels both directions of that plane alike, so that L2 forgets less; otherwise in proportion to the squared
-            singular values, 4 and 0.36, so that label annealing does.
+        alike: the pre-training error feels both directions of that plane alike, so that L2 forgets less; otherwise in
+            proportion to the squared singular values, 4 and 0.36, so that label annealing does.
     """
     strong, weak = 2.0, 0.6
     first, second = (1.0, 1.0) if alike else (strong, weak)

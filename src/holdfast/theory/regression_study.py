@@ -1,16 +1,21 @@
-"""Many random problems of `theory.regression`: what each method forgets, with intervals over seeds, and whether the closed forms hold.
+"""Many random problems of `theory.regression`: what each method forgets, with intervals over seeds, and whether the
+closed forms hold.
 
-Source: paper 000, section 4. The paper proves where gradient descent ends and measures nothing there; the figures of this file are ours:
+Source: paper 000, section 4. The paper proves where gradient descent ends and measures nothing there; the figures of
+this file are ours:
 
 - errors on both tasks against lambda, mean over seeds;
-- the frontier: pre-training error at equal fine-tuning error. Lambdas of different methods mean different things, equal errors do not;
+- the frontier: pre-training error at equal fine-tuning error. Lambdas of different methods mean different things, equal
+  errors do not;
 - the same in other geometries: `overlap` and `decay` of `random_problem`;
 - checks that the closed forms, their limits and gradient descent agree.
 
-L2's lambda has the unit of squared singular values, label annealing's has none. So L2's grid is the same list times the mean squared singular value
-of the fine-tuning rows: if all singular values were equal, equal places on the two grids would be the same estimator.
+L2's lambda has the unit of squared singular values, label annealing's has none. So L2's grid is the same list times the
+mean squared singular value of the fine-tuning rows: if all singular values were equal, equal places on the two grids
+would be the same estimator.
 
-Intervals are t-intervals over seeds, one random problem a seed; ratios are formed within a seed and averaged as logarithms (geometric mean).
+Intervals are t-intervals over seeds, one random problem a seed; ratios are formed within a seed and averaged as
+logarithms (geometric mean).
 """
 
 from __future__ import annotations
@@ -87,7 +92,10 @@ class Setting:
         found = problems_of(**_problem_arguments(self))
         for weight in self.weights:
             if not (math.isfinite(weight) and weight > 0):
-                found.append(f"lambdas: expected finite numbers above 0 (0 is direct fine-tuning, which is always there), got {weight:g}")
+                found.append(
+                    f"lambdas: expected finite numbers above 0 (0 is direct fine-tuning, which is always there), got "
+                    f"{weight:g}"
+                )
         if not self.weights:
             found.append("lambdas: expected at least one, got none")
         for name, least in (("seeds", 1), ("seed", 0), ("most_steps", 1)):
@@ -154,7 +162,8 @@ class Geometry:
     overlap: float
     decay: float
     slope: Interval
-    """Of log sensitivity on log squared singular value: 0 is where L2's penalty fits, 1 where label annealing's does."""
+    """Of log sensitivity on log squared singular value: 0 is where L2's penalty fits, 1 where label annealing's
+    does."""
     forgotten: dict[str, Interval]
     ratio: Interval | None
     verdict: str
@@ -248,16 +257,24 @@ class RegressionStudy:
             for name in ("start", "direct", "joint"):
                 fields[name] = _figures_from_json(value[name])
             fields["curves"] = {
-                m: [Point(**{**point, "figures": _figures_from_json(point["figures"])}) for point in points] for m, points in value["curves"].items()
+                m: [Point(**{**point, "figures": _figures_from_json(point["figures"])}) for point in points]
+                for m, points in value["curves"].items()
             }
-            fields["equal_errors"] = [EqualError(**_intervals_from_json(e, ("finetuning", "ratio"), "pretraining")) for e in value["equal_errors"]]
-            fields["geometries"] = [Geometry(**_intervals_from_json(g, ("slope", "ratio"), "forgotten")) for g in value["geometries"]]
+            fields["equal_errors"] = [
+                EqualError(**_intervals_from_json(e, ("finetuning", "ratio"), "pretraining"))
+                for e in value["equal_errors"]
+            ]
+            fields["geometries"] = [
+                Geometry(**_intervals_from_json(g, ("slope", "ratio"), "forgotten")) for g in value["geometries"]
+            ]
             fields["directions"] = Directions(**value["directions"])
             fields["descents"] = [DescentCurve(**d) for d in value["descents"]]
             fields["checks"] = [Check(**c) for c in value["checks"]]
             return RegressionStudy(**fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"Expected the record that 'holdfast theory regression' writes, got something else: {error!r}.") from error
+            raise DataError(
+                f"Expected the record that 'holdfast theory regression' writes, got something else: {error!r}."
+            ) from error
 
 
 def _figures_from_json(value: Mapping[str, Any]) -> Figures:
@@ -321,7 +338,9 @@ def run_study(setting: Setting, *, advance: Callable[[float], None] = lambda amo
         },
         equal_errors=[_equal_error(rows, place, level) for place in range(len(SHARES))],
         geometries=geometries,
-        directions=Directions(squares=squares.tolist(), sensitivities=felt.tolist(), learnt=shapes, slope=_slope(squares, felt)),
+        directions=Directions(
+            squares=squares.tolist(), sensitivities=felt.tolist(), learnt=shapes, slope=_slope(squares, felt)
+        ),
         descents=[_curve(run, relative) for run, relative in runs],
         checks=checks(first, weights, [run for run, _ in runs], setting),
         seconds=time.perf_counter() - began,
@@ -412,7 +431,13 @@ def verdict(ratio: Interval | None) -> str:
         return "neither forgets"
     if ratio.low is None or ratio.high is None:
         return "one seed, no verdict"
-    return "label annealing forgets less" if ratio.low > 1 + EXACT else "L2 forgets less" if ratio.high < 1 - EXACT else "no difference beyond noise"
+    return (
+        "label annealing forgets less"
+        if ratio.low > 1 + EXACT
+        else "L2 forgets less"
+        if ratio.high < 1 - EXACT
+        else "no difference beyond noise"
+    )
 
 
 def _equal_error(rows: Sequence[_Row], place: int, confidence: float) -> EqualError:
@@ -447,7 +472,8 @@ def _geometry(setting: Setting, overlap: float, decay: float) -> Geometry:
 
 
 def _slope(squares: np.ndarray, felt: np.ndarray) -> float:
-    """Least-squares slope of log sensitivity on log squared singular value; NaN for a single direction or where nothing is felt."""
+    """Least-squares slope of log sensitivity on log squared singular value; NaN for a single direction or where nothing
+    is felt."""
     if len(squares) < 2 or not (felt > 0).all():
         return math.nan
     return float(np.polyfit(np.log(squares), np.log(felt), 1)[0])
@@ -461,13 +487,19 @@ def _problem_arguments(setting: Setting) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------------- checks
 
 
-def descents(problem: Problem, weights: Sequence[float], *, tolerance: float, most_steps: int) -> list[tuple[Descent, float]]:
-    """Gradient descent on all objectives: (run, weight on the common grid), pre-training first; of the weights, the ends and the middle one."""
+def descents(
+    problem: Problem, weights: Sequence[float], *, tolerance: float, most_steps: int
+) -> list[tuple[Descent, float]]:
+    """Gradient descent on all objectives: (run, weight on the common grid), pre-training first; of the weights, the
+    ends and the middle one."""
     weights = sorted({weights[0], weights[len(weights) // 2], weights[-1]})
     mean_square = float((problem.finetuning_factors.values**2).mean())
     wanted = [(PRETRAINING, 0.0, 0.0), ("direct", 0.0, 0.0)]
     wanted += [(m, weight, weight * (mean_square if m == "l2" else 1.0)) for m in PENALISED for weight in weights]
-    return [(gradient_descent(problem, m, applied, tolerance=tolerance, most_steps=most_steps), relative) for m, relative, applied in wanted]
+    return [
+        (gradient_descent(problem, m, applied, tolerance=tolerance, most_steps=most_steps), relative)
+        for m, relative, applied in wanted
+    ]
 
 
 def _curve(run: Descent, weight: float) -> DescentCurve:
@@ -501,7 +533,11 @@ def checks(problem: Problem, weights: Sequence[float], runs: Sequence[Descent], 
     """
     factors, theta0 = problem.finetuning_factors, problem.theta0
     squares = factors.values**2
-    grids = {"direct": np.zeros(1), "label_annealing": np.array(weights), "l2": np.array(weights) * float(squares.mean())}
+    grids = {
+        "direct": np.zeros(1),
+        "label_annealing": np.array(weights),
+        "l2": np.array(weights) * float(squares.mean()),
+    }
     forms = {m: closed_form(problem, m, grid) for m, grid in grids.items()}
     size = float(np.linalg.norm(theta0))
     direct = forms["direct"][0]
@@ -509,12 +545,15 @@ def checks(problem: Problem, weights: Sequence[float], runs: Sequence[Descent], 
     found = [_descent_check(m, [r for r in runs if r.method == m], setting.tolerance) for m in (PRETRAINING, *METHODS)]
 
     def add(name: str, what: str, value: float, allowed: float = EXACT, note: str = "") -> None:
-        found.append(Check(name=name, what=what, value=float(value), allowed=allowed, passed=bool(value <= allowed), note=note))
+        found.append(
+            Check(name=name, what=what, value=float(value), allowed=allowed, passed=bool(value <= allowed), note=note)
+        )
 
     distances = "distance to the closed form after every step, against its prediction (lemma B.1)"
     add("steps as the spectrum says", distances, max(_mismatch(r) for r in runs))
     slopes = [
-        np.linalg.norm(gradient(problem, m, float(w), theta)) / ((squares[0] * (1 + w) + w) * (np.linalg.norm(theta) + size))
+        np.linalg.norm(gradient(problem, m, float(w), theta))
+        / ((squares[0] * (1 + w) + w) * (np.linalg.norm(theta) + size))
         for m, grid in grids.items()
         for w, theta in zip(grid, forms[m], strict=True)
     ]
@@ -522,7 +561,9 @@ def checks(problem: Problem, weights: Sequence[float], runs: Sequence[Descent], 
     printed = _printed_forms(problem, grids)
     away = max(float(np.abs(printed[m] - forms[m]).max()) for m in METHODS)
     add("formulas of theorem 1", "the closed forms as printed, with (X X^T)^-1 for (XX)^-1", away / size)
-    outside = max(float(np.linalg.norm(split(problem, theta - theta0).outside, axis=-1).max()) for theta in forms.values())
+    outside = max(
+        float(np.linalg.norm(split(problem, theta - theta0).outside, axis=-1).max()) for theta in forms.values()
+    )
     add("kept component", "(I - P) theta equals (I - P) theta0 for all three methods", outside / size)
     place, off = along_segment(problem, annealed)
     walked = max(float(np.abs(place - 1 / (1 + grids["label_annealing"])).max()), float(off.max()))
@@ -530,24 +571,41 @@ def checks(problem: Problem, weights: Sequence[float], runs: Sequence[Descent], 
     tiny, huge = 1e-12 * squares[-1], 1e12 * squares[0]
     ends = [closed_form(problem, "l2", tiny) - direct, closed_form(problem, "label_annealing", 1e-12) - direct]
     ends += [closed_form(problem, "l2", huge) - theta0, closed_form(problem, "label_annealing", 1e12) - theta0]
-    add("limits", "lambda to 0 gives direct fine-tuning, lambda to infinity gives theta0", max(float(np.linalg.norm(e)) for e in ends) / size)
+    add(
+        "limits",
+        "lambda to 0 gives direct fine-tuning, lambda to infinity gives theta0",
+        max(float(np.linalg.norm(e)) for e in ends) / size,
+    )
     moved = (printed["l2"] - theta0) @ factors.right.T * factors.values
     shrunk = moved - squares / (squares + grids["l2"][:, None]) * problem.residual
-    add("L2's shrinkage", "L2 learns s^2/(s^2 + lambda) of every singular direction", float(np.abs(shrunk).max() / np.abs(problem.residual).max()))
+    add(
+        "L2's shrinkage",
+        "L2 learns s^2/(s^2 + lambda) of every singular direction",
+        float(np.abs(shrunk).max() / np.abs(problem.residual).max()),
+    )
     flat = dataclasses.replace(problem, finetuning_inputs=factors.left @ factors.right, truth=None)
     alike = closed_form(flat, "l2", weights) - closed_form(flat, "label_annealing", weights)
-    add("flat spectrum", "with all singular values 1, L2 and label annealing are the same estimator", float(np.abs(alike).max()) / size)
+    add(
+        "flat spectrum",
+        "with all singular values 1, L2 and label annealing are the same estimator",
+        float(np.abs(alike).max()) / size,
+    )
     add("least movement", "at equal error L2 moves theta least, label annealing X theta", _least_movement(problem))
     room = setting.dimension - setting.pretrain_rows
     if setting.finetune_rows <= room:
         apart = random_problem(**(_problem_arguments(setting) | {"overlap": 0.0}), seed=setting.seed)
         lost = errors(apart, closed_form(apart, "direct")).pretraining / (apart.pretraining_targets**2).mean()
-        add("orthogonal tasks", "direct fine-tuning on rows orthogonal to pre-training forgets nothing (section 4.3)", math.sqrt(float(lost)))
+        add(
+            "orthogonal tasks",
+            "direct fine-tuning on rows orthogonal to pre-training forgets nothing (section 4.3)",
+            math.sqrt(float(lost)),
+        )
     return found
 
 
 def _descent_check(method: str, runs: Sequence[Descent], tolerance: float) -> Check:
-    """Whether the closed form was reached; of runs that were stopped before, whether they are where the spectrum says."""
+    """Whether the closed form was reached; of runs that were stopped before, whether they are where the spectrum
+    says."""
     name = f"descent: {NAMES[method]}"
     late = [r for r in runs if r.predicted_steps > r.steps and r.steps_needed is None]
     value = max(r.relative_distance for r in runs)
@@ -557,7 +615,10 @@ def _descent_check(method: str, runs: Sequence[Descent], tolerance: float) -> Ch
     slowest = max(late, key=lambda r: r.predicted_steps)
     value = max(_mismatch(r) for r in runs)
     what = "gradient descent is on its way to the closed form where the spectrum says"
-    note = f"stopped after {slowest.steps:,} of {slowest.predicted_steps:,} steps, at a relative distance of {slowest.relative_distance:.2g}"
+    note = (
+        f"stopped after {slowest.steps:,} of {slowest.predicted_steps:,} steps, at a relative distance of "
+        f"{slowest.relative_distance:.2g}"
+    )
     return Check(name=name, what=what, value=value, allowed=EXACT, passed=value <= EXACT, note=note)
 
 
@@ -567,7 +628,8 @@ def _mismatch(run: Descent) -> float:
 
 
 def _printed_forms(problem: Problem, grids: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Theorem 1's formulas `[L, D]` by N x N systems in place of the SVD; L2 by `(X^T X + a I)^-1 X^T = X^T (X X^T + a I)^-1`."""
+    """Theorem 1's formulas `[L, D]` by N x N systems in place of the SVD; L2 by `(X^T X + a I)^-1 X^T = X^T (X X^T + a
+    I)^-1`."""
     inputs, targets, theta0 = problem.finetuning_inputs, problem.finetuning_targets, problem.theta0
     gram = inputs @ inputs.T
     seen = inputs.T @ np.linalg.solve(gram, inputs @ theta0)
@@ -578,11 +640,16 @@ def _printed_forms(problem: Problem, grids: Mapping[str, np.ndarray]) -> dict[st
         shifted = gram + weight * np.eye(len(gram))
         rescaled = theta0 - inputs.T @ np.linalg.solve(shifted, inputs @ theta0)
         ridges.append(inputs.T @ np.linalg.solve(shifted, targets) + rescaled)
-    return {"direct": (theta0 - seen + least_norm)[None], "label_annealing": theta0 - kept * seen + kept * least_norm, "l2": np.array(ridges)}
+    return {
+        "direct": (theta0 - seen + least_norm)[None],
+        "label_annealing": theta0 - kept * seen + kept * least_norm,
+        "l2": np.array(ridges),
+    }
 
 
 def _least_movement(problem: Problem) -> float:
-    """By how much, relative, L2 moves theta more than label annealing, or label annealing the predictions more than L2; at most 0 in theory."""
+    """By how much, relative, L2 moves theta more than label annealing, or label annealing the predictions more than L2;
+    at most 0 in theory."""
     excess = []
     for share in SHARES:
         moved = {m: closed_form(problem, m, weight_for(problem, m, share)) - problem.theta0 for m in PENALISED}

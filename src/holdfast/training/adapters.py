@@ -6,9 +6,10 @@ peft_method: osf              # PEFT's OSFConfig; `lora` is TRL's LoraConfig
 osf_effective_rank: 0.5       # preserved: the largest half of each matrix's singular directions
 ```
 
-OSF (Nayak et al. 2025, Sculpting Subspaces, arXiv:2504.07097) keeps the directions of the largest singular values of each weight matrix and trains
-the rest, W = U_high S_high V_high + U_low S_low V_low, with the gradients of U_low and V_low projected to stay orthogonal to the kept ones. All of
-it is PEFT's code; an optimiser that scales gradients element-wise (Adam) leaves the orthogonal space a little, as in PEFT.
+OSF (Nayak et al. 2025, Sculpting Subspaces, arXiv:2504.07097) keeps the directions of the largest singular values of
+each weight matrix and trains the rest, W = U_high S_high V_high + U_low S_low V_low, with the gradients of U_low and
+V_low projected to stay orthogonal to the kept ones. All of it is PEFT's code; an optimiser that scales gradients
+element-wise (Adam) leaves the orthogonal space a little, as in PEFT.
 
 Imports neither TRL nor PEFT before a function is called.
 """
@@ -32,17 +33,22 @@ class AdapterArguments:
 
     peft_method: str = field(
         default="lora",
-        metadata={"choices": ["lora", "osf"], "help": "What use_peft trains: lora, or osf (PEFT's orthogonal subspace fine-tuning)."},
+        metadata={
+            "choices": ["lora", "osf"],
+            "help": "What use_peft trains: lora, or osf (PEFT's orthogonal subspace fine-tuning).",
+        },
     )
     osf_effective_rank: float | int | None = field(
         default=None,
         metadata={
-            "help": "OSF: singular directions of each matrix that are kept as they are, those of the largest values: a number of them, or a share "
+            "help": "OSF: singular directions of each matrix that are kept as they are, those of the largest values: "
+            "a number of them, or a share "
             "below 1 of the matrix's smaller side. The others are trained. Default: half."
         },
     )
     osf_target_modules: list[str] | None = field(
-        default=None, metadata={"help": "OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."}
+        default=None,
+        metadata={"help": "OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."},
     )
 
 
@@ -62,11 +68,19 @@ def adapter_config(model: ModelConfig, adapter: AdapterArguments) -> PeftConfig 
     )
 
 
-def complete_osf(model: nn.Module, *, sharded: bool) -> None:
-    """Checks a model that PEFT may have prepared for OSF, and puts its gradient projections where they belong. Others are left alone.
+def load_adapter(model: Any, folder: str) -> Any:
+    """`model` (a base of the adapter's architecture) with the adapter that lies in `folder` on it, as PEFT wraps it."""
+    from peft import PeftModel
 
-    PEFT hangs the projections on the factors, and then, where the base is in half precision, replaces the factors by float32 ones without them
-    (0.21; `cast_adapter_dtype`). They are hung up anew here.
+    return PeftModel.from_pretrained(model, folder)
+
+
+def complete_osf(model: nn.Module, *, sharded: bool) -> None:
+    """Checks a model that PEFT may have prepared for OSF, and puts its gradient projections where they belong. Others
+    are left alone.
+
+    PEFT hangs the projections on the factors, and then, where the base is in half precision, replaces the factors by
+    float32 ones without them (0.21; `cast_adapter_dtype`). They are hung up anew here.
 
     Args:
         model: as `SFTTrainer` has made it.
@@ -75,19 +89,27 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> None:
     Raises:
         ConfigError: nothing is left to train, or the run is sharded: PEFT projects with whole matrices.
     """
-    if not any(str(getattr(config.peft_type, "value", config.peft_type)) == "OSF" for config in getattr(model, "peft_config", {}).values()):
+    if not any(
+        str(getattr(config.peft_type, "value", config.peft_type)) == "OSF"
+        for config in getattr(model, "peft_config", {}).values()
+    ):
         return
     from peft.tuners.osf import OSFLayer
 
     if sharded:
         raise ConfigError(
-            "peft_method: osf projects gradients with whole matrices and cannot be sharded (FSDP, DeepSpeed). Use DDP, or peft_method: lora."
+            "peft_method: osf projects gradients with whole matrices and cannot be sharded (FSDP, DeepSpeed). Use "
+            "DDP, or peft_method: lora."
         )
     layers = [module for module in model.modules() if isinstance(module, OSFLayer)]
     if not any(p.numel() for p in model.parameters() if p.requires_grad):
         raise ConfigError(
             "peft_method: osf finds nothing to train: "
-            + ("osf_effective_rank keeps every direction of the targeted matrices. Lower it." if layers else "none of the targets is an nn.Linear.")
+            + (
+                "osf_effective_rank keeps every direction of the targeted matrices. Lower it."
+                if layers
+                else "none of the targets is an nn.Linear."
+            )
         )
     for layer in layers:
         layer._detach_hooks()

@@ -12,16 +12,18 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from holdfast.results import read_jsonl, to_jsonable, write_jsonl
+from holdfast.support.files import read_jsonl, to_jsonable, write_jsonl
 
 SAME_SIGNAL_SECONDS = 1.0
 """Signals closer together than this are one press of Ctrl-C."""
 
 
 class MetricsFile(TrainerCallback):
-    """Appends one JSON line a logged step: step, epoch, loss, ce and kl (nats per token), learning rate, tokens, seconds. The last step is logged.
+    """Appends one JSON line a logged step: step, epoch, loss, ce and kl (nats per token), learning rate, tokens,
+    seconds. The last step is logged.
 
-    After a resume, lines of steps that will be trained again are dropped first, and the clock goes on from where it stood.
+    After a resume, lines of steps that will be trained again are dropped first, and the clock goes on from where it
+    stood.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,14 +34,20 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        held = [row for row in read_jsonl(self.path) if row.get("step", 0) <= state.global_step] if self.path.is_file() else []
+        held = (
+            [row for row in read_jsonl(self.path) if row.get("step", 0) <= state.global_step]
+            if self.path.is_file()
+            else []
+        )
         self.before = max((float(row.get("seconds", 0.0)) for row in held), default=0.0)
         write_jsonl(self.path, held)
         self.began = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.global_step >= state.max_steps:
-            control.should_log = True  # a run shorter than logging_steps has a curve too, and every run its last figures
+            control.should_log = (
+                True  # a run shorter than logging_steps has a curve too, and every run its last figures
+            )
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
@@ -157,7 +165,9 @@ class StopOnSignal(TrainerCallback):
             raise KeyboardInterrupt
         self.stopped = True
         self._first = time.monotonic()
-        self.console.print("Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.", soft_wrap=True)
+        self.console.print(
+            "Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.", soft_wrap=True
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if self.stopped:

@@ -13,7 +13,11 @@ def checkpoints_in(folder: Path) -> Iterator[Path]:
     """Whole `checkpoint-N` folders (the trainer's state is the last file of one)."""
     if folder.is_dir():
         for path in folder.iterdir():
-            if path.name.startswith("checkpoint-") and path.name[11:].isdigit() and (path / "trainer_state.json").is_file():
+            if (
+                path.name.startswith("checkpoint-")
+                and path.name[11:].isdigit()
+                and (path / "trainer_state.json").is_file()
+            ):
                 yield path
 
 

@@ -1,4 +1,5 @@
-"""What is said when a loss, a gradient or a weight is not finite: at which step, on which samples, and where to go on from."""
+"""What is said when a loss, a gradient or a weight is not finite: at which step, on which samples, and where to go on
+from."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from holdfast.errors import TrainingDiverged
 from holdfast.training.checkpoint_folders import checkpoints_in
 
 SEARCHED_ROWS = 200_000
-"""Rows of the training data that are searched for a sample; in larger data one further back stays without its number."""
+"""Rows of the training data that are searched for a sample; in larger data one further back stays without its
+number."""
 
 
 def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder: Path) -> TrainingDiverged:
@@ -23,19 +25,28 @@ def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder:
         folder: where the run's checkpoints are.
     """
     kept = sorted(checkpoints_in(folder), key=lambda p: int(p.name.rsplit("-", 1)[1]))
-    lines = [f"Training stopped at step {step}: {what}." + (" They were not saved." if updated else " The weights were not updated with it.")]
+    lines = [
+        f"Training stopped at step {step}: {what}."
+        + (" They were not saved." if updated else " The weights were not updated with it.")
+    ]
     if samples:
         lines += ["On these samples:", *(f"  - {s}" for s in samples)]
     lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
     if len(kept) > 1 and int(kept[-1].name.rsplit("-", 1)[1]) >= step - 1:
         # Its weights are finite, but no step has shown yet that they give a finite loss.
-        lines.append(f"It was written right before; if its weights are what is wrong, the one before is {kept[-2].name}.")
+        lines.append(
+            f"It was written right before; if its weights are what is wrong, the one before is {kept[-2].name}."
+        )
     lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample.")
-    lines.append("Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes).")
+    lines.append(
+        "Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes)."
+    )
     return TrainingDiverged("\n".join(lines))
 
 
-def describe_samples(inputs: dict[str, Any], rows: list[int] | None, *, data: Any, tokenizer: Any, limit: int) -> list[str]:
+def describe_samples(
+    inputs: dict[str, Any], rows: list[int] | None, *, data: Any, tokenizer: Any, limit: int
+) -> list[str]:
     """The beginnings of a batch's samples, with their row in the training data where it can be found.
 
     Args:

@@ -1,12 +1,14 @@
-"""Packed documents in any transformers model whose attention is torch's own (`sdpa`): `holdfast.ops.document_attention` in its place.
+"""Packed documents in any transformers model whose attention is torch's own (`sdpa`): `holdfast.ops.document_attention`
+in its place.
 
-TRL's padding-free batches are one row of documents with `position_ids` that begin at 0 in each and their bounds as `cu_seq_lens_q`. Flash attention
-takes the bounds; `sdpa` gets a dense mask from transformers, T^2 of it and of products. `use_document_attention` registers an implementation of our
-own through transformers' interface for that (`AttentionInterface`), which reads the bounds. Whatever comes without bounds (evaluation, generation,
-padded batches) is `sdpa` as before.
+TRL's padding-free batches are one row of documents with `position_ids` that begin at 0 in each and their bounds as
+`cu_seq_lens_q`. Flash attention takes the bounds; `sdpa` gets a dense mask from transformers, T^2 of it and of
+products. `use_document_attention` registers an implementation of our own through transformers' interface for that
+(`AttentionInterface`), which reads the bounds. Whatever comes without bounds (evaluation, generation, padded batches)
+is `sdpa` as before.
 
-An architecture that does not hand the bounds on to its layers would see other documents without a word. So a model is tried first: two short
-documents packed have to give what `sdpa` gives with its mask, or the model keeps that.
+An architecture that does not hand the bounds on to its layers would see other documents without a word. So a model is
+tried first: two short documents packed have to give what `sdpa` gives with its mask, or the model keeps that.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ def use_document_attention(model: nn.Module) -> bool:
     """Lets a model attend within packed documents without a dense mask.
 
     Args:
-        model: a causal LM, also with an adapter; on any device. Only models on `sdpa` are changed, and only those that pass the trial.
+        model: a causal LM, also with an adapter; on any device. Only models on `sdpa` are changed, and only those that
+            pass the trial.
 
     Returns:
-        Whether it was done. False: flash attention and eager are left as they are, and so are architectures with layers of other kinds.
+        Whether it was done. False: flash attention and eager are left as they are, and so are architectures with layers
+            of other kinds.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -95,13 +99,20 @@ def _trial(lm: nn.Module) -> Tensor | None:
     ids = (torch.arange(sum(lengths)) * 7 + 3) % vocabulary
     places = torch.cat([torch.arange(n) for n in lengths])
     bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32)
-    inputs: dict[str, Any] = {"input_ids": ids[None], "position_ids": places[None], "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    inputs: dict[str, Any] = {
+        "input_ids": ids[None],
+        "position_ids": places[None],
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+    }
     was = lm.training
     lm.eval()
     try:
         with torch.no_grad():
             moved = {k: v.to(device) for k, v in inputs.items()}
-            hidden: Tensor = run_backbone(lm, **moved, max_length_q=max(lengths), max_length_k=max(lengths), use_cache=False)
+            hidden: Tensor = run_backbone(
+                lm, **moved, max_length_q=max(lengths), max_length_k=max(lengths), use_cache=False
+            )
     except TypeError:  # an older architecture that takes no such keywords
         return None
     finally:
@@ -155,10 +166,22 @@ def _attention(
         if _packed.get() and attention_mask is None:
             raise RuntimeError("packed documents came to an attention layer without their bounds")
         return sdpa_attention_forward(  # type: ignore[no-any-return]
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, sliding_window=sliding_window, **kwargs
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            **kwargs,
         )
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
     if unknown or kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
-        raise RuntimeError(f"attention within documents knows no {', '.join(unknown) or 'attention to what comes after'}")
-    out = document_attention(query, key, value, cu_seq_lens_q, scale=scaling, dropout=dropout, window=sliding_window, longest=max_length_q)
+        raise RuntimeError(
+            f"attention within documents knows no {', '.join(unknown) or 'attention to what comes after'}"
+        )
+    out = document_attention(
+        query, key, value, cu_seq_lens_q, scale=scaling, dropout=dropout, window=sliding_window, longest=max_length_q
+    )
     return out.transpose(1, 2).contiguous(), None

@@ -1,7 +1,8 @@
 """The loss inside the model's own forward: how backbone, head and loss op run where parallel wrappers can see them.
 
-DDP, FSDP and ZeRO act in hooks around the wrapped module's forward, so the loss has to be computed inside it, from hidden states, without logits.
-`install_forward` lets `model(..., holdfast=Sealed(request))` do that; without the keyword the forward is what it was.
+DDP, FSDP and ZeRO act in hooks around the wrapped module's forward, so the loss has to be computed inside it, from
+hidden states, without logits. `install_forward` lets `model(..., holdfast=Sealed(request))` do that; without the
+keyword the forward is what it was.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ from holdfast.retention.method import TokenLoss
 
 Held = TypeVar("Held")
 
-TokenCE = Callable[[nn.Module, Callable[..., Any], Tensor, tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor, Tensor | None]]
-"""A host's own loss in the place of the cross-entropy: causal LM, its own forward, labels `[B, T]` and the model's inputs in; hidden states
-`[B, T, H]`, the loss summed over the trained tokens, and a mixture of experts' load-balancing loss out. See `hosts.dynamic_fine_tuning`."""
+TokenCE = Callable[
+    [nn.Module, Callable[..., Any], Tensor, tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor, Tensor | None]
+]
+"""A host's own loss in the place of the cross-entropy: causal LM, its own forward, labels `[B, T]` and the model's
+inputs in; hidden states `[B, T, H]`, the loss summed over the trained tokens, and a mixture of experts' load-balancing
+loss out. See `hosts.dynamic_fine_tuning`."""
 
 
 class Sealed(Generic[Held]):
     """A value that goes into or out of a wrapped module's forward as it is; `value` opens it.
 
-    FSDP's mixed precision casts every floating tensor on its way into and out of a forward, and it looks for them inside tuples, dicts and
-    dataclasses. A request's scales, its teacher's states and head, and the loss and the sums of a result would become bfloat16, which is the
-    rounding that the op computes in float32 to avoid. It does not look inside an object of another kind; so this must never become a dataclass, a
-    named tuple or a dict. What the hooks have to find, the loss with its graph, stands outside.
+    FSDP's mixed precision casts every floating tensor on its way into and out of a forward, and it looks for them
+    inside tuples, dicts and dataclasses. A request's scales, its teacher's states and head, and the loss and the sums
+    of a result would become bfloat16, which is the rounding that the op computes in float32 to avoid. It does not look
+    inside an object of another kind; so this must never become a dataclass, a named tuple or a dict. What the hooks
+    have to find, the loss with its graph, stands outside.
     """
 
     def __init__(self, value: Held) -> None:
@@ -72,14 +77,16 @@ def successor_mask(inputs: dict[str, Any]) -> Tensor:
 
 
 def install_forward(lm: nn.Module) -> None:
-    """Lets `lm(..., holdfast=Sealed(request))` return the loss of a `LossRequest`, computed inside the module's own forward.
+    """Lets `lm(..., holdfast=Sealed(request))` return the loss of a `LossRequest`, computed inside the module's own
+    forward.
 
-    Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an ordinary forward call. Without the keyword the
-    forward is what it was.
+    Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an ordinary forward call.
+    Without the keyword the forward is what it was.
 
-    With it the module returns a dict. `result` is a `Sealed[AnnealedLoss]`: take the loss from there. `loss` is the same tensor for the hooks of
-    parallel wrappers, which may have cast it. After the first call in training mode `lm.loss_backend` says in one line how the loss is computed
-    (see `ops.annealing.describe_backend`); before it is None.
+    With it the module returns a dict. `result` is a `Sealed[AnnealedLoss]`: take the loss from there. `loss` is the
+    same tensor for the hooks of parallel wrappers, which may have cast it. After the first call in training mode
+    `lm.loss_backend` says in one line how the loss is computed (see `ops.annealing.describe_backend`); before it is
+    None.
     """
     original = lm.forward
     lm.loss_backend = None  # type: ignore[assignment]
@@ -90,7 +97,11 @@ def install_forward(lm: nn.Module) -> None:
             return original(*args, **kwargs)
         request = holdfast.value
         # PEFT may hand `labels=None` and output flags through.
-        kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")}
+        kwargs = {
+            k: v
+            for k, v in kwargs.items()
+            if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")
+        }
         router_loss = own_ce = None
         if request.token_ce is not None:
             hidden_BTH, own_ce, router_loss = request.token_ce(self, original, request.labels_BT, args, kwargs)
@@ -133,7 +144,8 @@ def _note_backend(lm: nn.Module, hidden_BTH: Tensor, head: Head) -> None:
 
 
 def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Hidden states of a mixture-of-experts backbone and its load-balancing loss (Switch Transformer, as transformers computes it)."""
+    """Hidden states of a mixture-of-experts backbone and its load-balancing loss (Switch Transformer, as transformers
+    computes it)."""
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     config = lm.config.get_text_config()

@@ -1,16 +1,22 @@
-"""How widely each tensor of a model is spread when the model is freshly initialised, without ever building a fresh model.
+"""How widely each tensor of a model is spread when the model is freshly initialised, without ever building a fresh
+model.
 
-Paper 003 scales the noise on a tensor by the standard deviation of its INITIALISATION distribution, so that one gamma means the same for every tensor
-and at every pre-training budget. A fresh model of the same config supplies them; only its numbers are wanted, though, so here
+Paper 003 scales the noise on a tensor by the standard deviation of its INITIALISATION distribution, so that one gamma
+means the same for every tensor and at every pre-training budget. A fresh model of the same config supplies them; only
+its numbers are wanted, though, so here
 
-1. the model is built on the meta device, where tensors have shapes and no values, and its own `_init_weights` runs over it in transformers' order
-   while every write is noted: which modules initialise which tensor (GPT-2's attention initialises the projection below it a second time), and how;
-2. tensors that are only ever filled with constants (norms, biases) have std 0; the others are given memory, those of one module at a time, the
+1. the model is built on the meta device, where tensors have shapes and no values, and its own `_init_weights` runs over
+it in transformers' order
+   while every write is noted: which modules initialise which tensor (GPT-2's attention initialises the projection below
+   it a second time), and how;
+2. tensors that are only ever filled with constants (norms, biases) have std 0; the others are given memory, those of
+one module at a time, the
    modules that write them run once more in the same order, the spread is measured, and the memory is dropped.
 
-A large tensor is drawn once, and its elements' spread about their mean is the std. One that is copied from computed values might be random or not
-(Mamba's A is a fixed ramp, its step sizes are drawn), so it is drawn twice, and a small one more often: the std is then that of an element between
-draws, 0 for what does not depend on the seed. Tied tensors have the std of the one that transformers keeps.
+A large tensor is drawn once, and its elements' spread about their mean is the std. One that is copied from computed
+values might be random or not (Mamba's A is a fixed ramp, its step sizes are drawn), so it is drawn twice, and a small
+one more often: the std is then that of an element between draws, 0 for what does not depend on the seed. Tied tensors
+have the std of the one that transformers keeps.
 
 Memory: the largest module's own weights in float32. The process's random state is left alone.
 """
@@ -41,13 +47,14 @@ _DRAWS = 64
 def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_code: bool = False) -> dict[str, float]:
     """The standard deviation of each tensor's initialisation distribution, by parameter name.
 
-    Measured on the values a fresh model would have, so each carries a relative sampling error of about 1 / sqrt(2 elements), 1.6 % at most down to
-    tensors of 32 elements; rows that are zeroed (an embedding's padding) count.
+    Measured on the values a fresh model would have, so each carries a relative sampling error of about 1 / sqrt(2
+    elements), 1.6 % at most down to tensors of 32 elements; rows that are zeroed (an embedding's padding) count.
 
     Args:
         model: a loaded model (also one wrapped by PEFT: the base model's), a config, a checkpoint folder, or a hub id.
         seed: of the draws; equal seeds give equal results.
-        stored: names as checkpoint folders have them, for `holdfast perturb`, where transformers lays tensors out differently in memory (experts).
+        stored: names as checkpoint folders have them, for `holdfast perturb`, where transformers lays tensors out
+            differently in memory (experts).
         trust_remote_code: passed on to transformers where a folder or an id is given.
 
     Raises:
@@ -96,7 +103,9 @@ class _Watch(TorchDispatchMode):
         for value, argument in zip(args, func._schema.arguments, strict=False):
             if isinstance(value, Tensor) and argument.alias_info is not None and argument.alias_info.is_write:
                 others = any(isinstance(other, Tensor) and other is not value for other in args)
-                self.seen.append((value.untyped_storage()._cdata, torch.Tag.nondeterministic_seeded in func.tags, others))
+                self.seen.append(
+                    (value.untyped_storage()._cdata, torch.Tag.nondeterministic_seeded in func.tags, others)
+                )
         return func(*args, **(kwargs or {}))
 
 
@@ -114,7 +123,9 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
     kind: Any = AutoModelForCausalLM
     if isinstance(model, nn.Module):
         # FSDP2 gives a sharded model a class of its own, made of the model's.
-        kind = next((c for c in type(model).__mro__ if issubclass(c, PreTrainedModel) and not _is_sharded_class(c)), None)
+        kind = next(
+            (c for c in type(model).__mro__ if issubclass(c, PreTrainedModel) and not _is_sharded_class(c)), None
+        )
         if kind is None:
             raise ModelError(f"Expected a transformers model, its config or its folder, got {type(model).__name__}.")
         model = model.config
@@ -122,7 +133,10 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
         with torch.device("meta"), no_tie_weights(), meta_device_safe_creation_ops(), _own_random_state(), _quiet():
             return _build(kind, model, trust_remote_code=trust_remote_code)
     except (ValueError, ImportError, AttributeError) as error:
-        raise ModelError(f"Expected a causal language model that can be built from its config, but: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"Expected a causal language model that can be built from its config, but: "
+            f"{str(error).strip().splitlines()[0]}"
+        ) from error
 
 
 def _is_sharded_class(kind: type) -> bool:
@@ -139,7 +153,8 @@ def _build(kind: Any, config: Any, **kwargs: Any) -> Any:
 
 
 def _steps(model: Any) -> Iterator[tuple[nn.Module, Any]]:
-    """The modules in the order in which transformers initialises them, each with the model whose `_init_weights` does it."""
+    """The modules in the order in which transformers initialises them, each with the model whose `_init_weights` does
+    it."""
     from transformers import PreTrainedModel
 
     def below(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
@@ -179,7 +194,11 @@ def _groups(model: Any, parameters: dict[str, Tensor]) -> list[dict[str, tuple[n
 
 @torch.no_grad()
 def _measure(
-    model: Any, group: dict[str, tuple[nn.Module, str]], parameters: dict[str, Any], writes: dict[str, _Writes], seed: int
+    model: Any,
+    group: dict[str, tuple[nn.Module, str]],
+    parameters: dict[str, Any],
+    writes: dict[str, _Writes],
+    seed: int,
 ) -> dict[str, float]:
     """Initialises one module's tensors for real and measures them."""
     stds = dict.fromkeys((name for name in group if writes[name].steps), 0.0)
@@ -188,14 +207,18 @@ def _measure(
         return stds
     wanted = {step for name in random for step in writes[name].steps}
     steps = [pair for number, pair in enumerate(_steps(model)) if number in wanted]
-    needed = {n: max(2 if writes[n].copied else 1, min(_DRAWS, -(-_SAMPLES // max(parameters[n].numel(), 1)))) for n in random}
+    needed = {
+        n: max(2 if writes[n].copied else 1, min(_DRAWS, -(-_SAMPLES // max(parameters[n].numel(), 1)))) for n in random
+    }
     draws: dict[str, list[Tensor]] = {name: [] for name in random}
     try:
         for draw in range(max(needed.values())):
             drawn = {name: place for name, place in random.items() if draw < needed[name]}
             torch.default_generator.manual_seed(_DRAWS * seed + draw)
             for name, (module, attribute) in drawn.items():
-                module._parameters[attribute] = nn.Parameter(torch.full_like(parameters[name], math.nan, device="cpu"), requires_grad=False)
+                module._parameters[attribute] = nn.Parameter(
+                    torch.full_like(parameters[name], math.nan, device="cpu"), requires_grad=False
+                )
             for module, owner in steps:
                 owner._init_weights(module)
             for name, (module, attribute) in drawn.items():
@@ -207,12 +230,16 @@ def _measure(
     measured = {name: _spread(held) for name, held in draws.items()}
     incomplete = [name for name, std in measured.items() if math.isnan(std)]
     if incomplete:
-        raise ModelError(f"{type(model).__name__} leaves parts of {', '.join(incomplete)} without an initial value, so their std is not known.")
+        raise ModelError(
+            f"{type(model).__name__} leaves parts of {', '.join(incomplete)} without an initial value, so their std "
+            f"is not known."
+        )
     return stds | measured
 
 
 def _spread(draws: list[Tensor]) -> float:
-    """The standard deviation of one draw's elements about their mean, or of an element between several draws, over all elements; NaN if one is."""
+    """The standard deviation of one draw's elements about their mean, or of an element between several draws, over all
+    elements; NaN if one is."""
     parts = [draw.reshape(-1) for draw in draws]
     count, mean, squares = len(parts[0]), 0.0, 0.0
     for start in range(0, count, _BLOCK):

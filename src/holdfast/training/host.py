@@ -39,7 +39,9 @@ class TrainerHost:
 
     def method(self, name: str) -> ActiveMethod | None:
         """The first of that name, as `Host.method`; methods that are off are not in the run."""
-        return next((a for m, a in zip(self._trainer.retain, self._trainer.active, strict=True) if m.name == name), None)
+        return next(
+            (a for m, a in zip(self._trainer.retain, self._trainer.active, strict=True) if m.name == name), None
+        )
 
     def say(self, text: str) -> None:
         """See `Host.say`; any process may call it."""
@@ -63,7 +65,10 @@ class TrainerHost:
         """
         prepare = getattr(self._trainer, "_prepare_other", None)
         if prepare is None:
-            raise ConfigError(f"{data}: {type(self._trainer).__name__} takes tokenised data only and cannot read it. Use SFTRetentionTrainer.")
+            raise ConfigError(
+                f"{data}: {type(self._trainer).__name__} takes tokenised data only and cannot read it. Use "
+                f"SFTRetentionTrainer."
+            )
         rows, window = prepare(data, self._trainer.processing_class, self._trainer.args), self._window()
         if int(token_lengths(rows).max(initial=0)) <= window:
             return rows
@@ -71,8 +76,9 @@ class TrainerHost:
 
     @torch.no_grad()
     def scores(self, task: str) -> Sequence[float]:
-        """See `Host.scores`: by the trainer's scorer of that name. Every rank computes all scores, which a sharded model needs and which takes no
-        longer than one rank that the others wait for; their mean over ranks makes them the same where rounding differs.
+        """See `Host.scores`: by the trainer's scorer of that name. Every rank computes all scores, which a sharded
+        model needs and which takes no longer than one rank that the others wait for; their mean over ranks makes them
+        the same where rounding differs.
 
         Raises:
             ConfigError: the trainer has no scorer of that name, or it returned none or other than finite scores.
@@ -82,19 +88,25 @@ class TrainerHost:
         if scorer is None:
             known = ", ".join(trainer.scorers) or "none"
             raise ConfigError(
-                f"task: expected one that the run can score ({known}), got {task!r}.{did_you_mean(task, trainer.scorers)} With holdfast train these "
+                f"task: expected one that the run can score ({known}), got "
+                f"{task!r}.{did_you_mean(task, trainer.scorers)} With holdfast train these "
                 "are the tasks under evaluation:, in Python the trainer's scorers={name: function of the model}."
             )
         training = trainer.model.training
         trainer.model.eval()
         try:
             with trainer.accelerator.autocast():
-                values = torch.as_tensor(list(scorer(trainer.accelerator.unwrap_model(trainer.model))), dtype=torch.float64)
+                values = torch.as_tensor(
+                    list(scorer(trainer.accelerator.unwrap_model(trainer.model))), dtype=torch.float64
+                )
         finally:
             trainer.model.train(training)
             _reshard(trainer.model)
         if values.ndim != 1 or not len(values) or not bool(torch.isfinite(values).all()):
-            raise ConfigError(f"task {task}: expected one finite score a question, got shape {tuple(values.shape)}, or nan among them.")
+            raise ConfigError(
+                f"task {task}: expected one finite score a question, got shape {tuple(values.shape)}, or nan among "
+                f"them."
+            )
         values = values.to(trainer.args.device if trainer.args.device.type != "mps" else "cpu")
         if trainer.args.world_size > 1:
             values = trainer.accelerator.reduce(values, "mean")
@@ -121,7 +133,9 @@ class TrainerHost:
             _reshard(model)
         return trainer.figures_of(total)
 
-    def sample_gradients(self, rows: Dataset, *, sampled: bool, seed: int) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+    def sample_gradients(
+        self, rows: Dataset, *, sampled: bool, seed: int
+    ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
         """See `Host.sample_gradients`.
 
         Raises:
@@ -129,7 +143,10 @@ class TrainerHost:
         """
         trainer = self._trainer
         if trainer.is_fsdp_enabled or is_partitioned(trainer.model):
-            raise ConfigError("Gradients of single samples need the whole model in one process, and this run shards it. Compute them beforehand.")
+            raise ConfigError(
+                "Gradients of single samples need the whole model in one process, and this run shards it. Compute "
+                "them beforehand."
+            )
         yield from sample_gradients(trainer.model, self._single_rows(rows), sampled=sampled, seed=seed)
 
     def sum_(self, tensors: Mapping[str, Tensor]) -> None:
@@ -144,14 +161,16 @@ class TrainerHost:
             yield index, padded([rows[index]], self._window(), args.device)
 
     def _batches(self, rows: Dataset) -> Iterator[tuple[dict[str, Tensor], bool]]:
-        """Batches, and whether they count. The same number on every rank: a forward of a sharded model takes part in collectives, so a rank without
-        rows left gets one that does not count."""
+        """Batches, and whether they count. The same number on every rank: a forward of a sharded model takes part in
+        collectives, so a rank without rows left gets one that does not count."""
         args = self._trainer.args
         window = self._window()
         longest = min(int(token_lengths(rows).max(initial=1)), window)
         size = max(1, EVALUATED.get(args.device.type, 32768) // max(longest, 1))
         for start in range(0, len(rows), size * args.world_size):
-            mine = list(range(start + args.process_index, min(start + size * args.world_size, len(rows)), args.world_size))
+            mine = list(
+                range(start + args.process_index, min(start + size * args.world_size, len(rows)), args.world_size)
+            )
             yield padded([rows[i] for i in mine or [0]], window, args.device), bool(mine)
 
     def _window(self) -> int:
@@ -159,7 +178,8 @@ class TrainerHost:
 
 
 def padded(rows: list[dict[str, Any]], window: int, device: torch.device) -> dict[str, Tensor]:
-    """Tokenised rows as a batch `[B, T]` of `input_ids`, `attention_mask` and `labels`, padded on the right and cut to `window` tokens."""
+    """Tokenised rows as a batch `[B, T]` of `input_ids`, `attention_mask` and `labels`, padded on the right and cut to
+    `window` tokens."""
     width = max(min(len(row["input_ids"]), window) for row in rows)
     ids, labels = (torch.full((len(rows), width), fill, dtype=torch.long) for fill in (0, IGNORE))
     mask = torch.zeros((len(rows), width), dtype=torch.long)
@@ -183,7 +203,8 @@ def sample_gradients(
         seed: of the draws, together with the row's number, so that they do not depend on how rows are dealt out.
 
     Yields:
-        The row's number of trained tokens, and the gradients of the trainable parameters by name; valid until the next row, gone from `p.grad` after.
+        The row's number of trained tokens, and the gradients of the trainable parameters by name; valid until the next
+        row, gone from `p.grad` after.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     held = {name: p.grad for name, p in named.items()}
@@ -221,7 +242,8 @@ def _drawn(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor, generato
 
 
 def _reshard(model: nn.Module) -> None:
-    """A forward without a backward leaves gathered copies in the place of FSDP2's shards; changes to those would be lost."""
+    """A forward without a backward leaves gathered copies in the place of FSDP2's shards; changes to those would be
+    lost."""
     for module in model.modules():
         if any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
             module.reshard()  # type: ignore[operator]

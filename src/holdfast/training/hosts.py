@@ -1,10 +1,11 @@
 """The trainers that host retention methods.
 
-`SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks, assistant masks, packing) and nothing else of it:
-the loss (but `loss_type: dft`), the step and the checkpoints are the mixin's. `RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
+`SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks, assistant masks, packing)
+and nothing else of it: the loss (but `loss_type: dft`), the step and the checkpoints are the mixin's.
+`RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
 
-All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss` attribute, the head that `dft` is
-computed with, and the model card hook.
+All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss`
+attribute, the head that `dft` is computed with, and the model card hook.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from torch import Tensor, nn
 from transformers import Trainer
 from trl import SFTTrainer
 
+from holdfast.data.formats import rows_by_name
 from holdfast.data.mixing import token_lengths
 from holdfast.data.packing import pack_dataset
-from holdfast.environment import quiet_datasets
 from holdfast.errors import DataError
 from holdfast.ops.heads import backbone_of, causal_lm
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.replay import stacked
+from holdfast.support.environment import quiet_datasets
 from holdfast.training.adapters import complete_osf
 from holdfast.training.document_attention import use_document_attention
-from holdfast.training.loading import other_rows
 from holdfast.training.mixin import RetentionMixin
 
 PACKED_WHOLE = ("bfd", "bfd_split")
@@ -61,31 +62,44 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
         if getattr(arguments, "loss_type", "nll") == "dft":
             self.token_ce = dynamic_fine_tuning
-        self._confine_attention(kwargs.get("model", args[0] if args else None), arguments)  # before a teacher is copied from the model
+        self._confine_attention(
+            kwargs.get("model", args[0] if args else None), arguments
+        )  # before a teacher is copied from the model
         super().__init__(*args, retain=retain, **kwargs)
         complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _confine_attention(self, model: Any, args: Any) -> None:
-        """Packed documents attend within themselves, as TRL has it; here also without a dense mask where attention is torch's own."""
+        """Packed documents attend within themselves, as TRL has it; here also without a dense mask where attention is
+        torch's own."""
         packed = getattr(args, "packing", False) and getattr(args, "packing_strategy", "bfd") in PACKED_WHOLE
-        if not isinstance(model, nn.Module) or not (packed or getattr(args, "padding_free", False)) or getattr(args, "torch_compile", False):
+        if (
+            not isinstance(model, nn.Module)
+            or not (packed or getattr(args, "padding_free", False))
+            or getattr(args, "torch_compile", False)
+        ):
             return
         if use_document_attention(model):
             return
         used = str(getattr(causal_lm(model).config.get_text_config(), "_attn_implementation", ""))
         if used in ("sdpa", "eager"):
             self.data_notes.append(
-                f"Attention within packed documents goes by a dense mask over the whole batch here (attn_implementation: {used}): correct, but its "
+                f"Attention within packed documents goes by a dense mask over the whole batch here "
+                f"(attn_implementation: {used}): correct, but its "
                 "time and memory grow with the square of the batch's tokens. Use attn_implementation: "
-                f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller per_device_train_batch_size with accumulation."
+                f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller per_device_train_batch_size "
+                f"with accumulation."
             )
 
-    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str) -> Any:
+    def _prepare_dataset(
+        self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str
+    ) -> Any:
         if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
             return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
         tokenised = self._tokenise(dataset, processing_class, args, formatting_func)
         for method in stacked(self._data_methods):
-            tokenised, info = method.transform_data(tokenised, prepare=lambda name: self._prepare_other(name, processing_class, args), seed=args.seed)
+            tokenised, info = method.transform_data(
+                tokenised, prepare=lambda name: self._prepare_other(name, processing_class, args), seed=args.seed
+            )
             if info:
                 self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
         self._note_lengths(tokenised, args, packing)
@@ -94,25 +108,29 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         prepared = super()._prepare_dataset(tokenised, processing_class, args, packing, None, dataset_name)
         if len(prepared) == 0:
             raise DataError(
-                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills the window alone. "
+                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
+                f"the window alone. "
                 "Raise max_length or shorten the prompts."
             )
         return prepared
 
     def _pack(self, tokenised: Dataset, args: Any) -> Dataset:
-        """Windows of whole documents. TRL packs a thousand documents at a time; all together leave less of the windows empty."""
+        """Windows of whole documents. TRL packs a thousand documents at a time; all together leave less of the windows
+        empty."""
         split = args.packing_strategy == "bfd_split"
         with quiet_datasets(len(tokenised)):
             packed, info = pack_dataset(tokenised, args.max_length, split=split, seed=args.seed)
         self.data_info.update(windows=info.windows, window=info.window, wasted=info.wasted, split=info.split)
         if trained_tokens(packed) == 0:
             raise DataError(
-                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills the window alone. "
+                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
+                f"the window alone. "
                 "Raise max_length or shorten the prompts."
             )
         if info.wasted > 0.01 and info.windows > 1:
             self.data_notes.append(
-                f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} tokens empty: {info.documents} documents do not "
+                f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} tokens empty: "
+                f"{info.documents} documents do not "
                 "fill them better."
             )
         return packed
@@ -125,8 +143,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         return tokenised.select_columns(["input_ids", "labels"])
 
     def _prepare_other(self, name: str, processing_class: Any, args: Any) -> Dataset:
-        """Other data (replay), tokenised by its own format: TRL decides completion-only loss from the first training sample."""
-        rows, _ = (self._load_rows or other_rows(processing_class))(name)
+        """Other data (replay), tokenised by its own format: TRL decides completion-only loss from the first training
+        sample."""
+        rows, _ = (self._load_rows or rows_by_name(processing_class))(name)
         held: bool = self.completion_only_loss  # type: ignore[has-type]
         if args.completion_only_loss is None:
             self.completion_only_loss = "prompt" in rows.column_names and "completion" in rows.column_names
@@ -137,18 +156,25 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     def _note_lengths(self, tokenised: Dataset, args: Any, packing: bool) -> None:
         lengths = token_lengths(tokenised)
-        self.data_info.update(examples=len(tokenised), tokens=int(lengths.sum()), trained_tokens=trained_tokens(tokenised), packed=bool(packing))
+        self.data_info.update(
+            examples=len(tokenised),
+            tokens=int(lengths.sum()),
+            trained_tokens=trained_tokens(tokenised),
+            packed=bool(packing),
+        )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
             if longer and not (packing and args.packing_strategy in ("bfd_split", "wrapped")):
                 self.data_notes.append(
                     f"{longer} of {len(lengths)} training examples are longer than max_length={args.max_length} tokens "
-                    f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use packing with packing_strategy: bfd_split "
+                    f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use packing with "
+                    f"packing_strategy: bfd_split "
                     "to keep their ends."
                 )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Left to the run: its card carries the retention method and the figures, which are not known before the end."""
+        """Left to the run: its card carries the retention method and the figures, which are not known before the
+        end."""
 
     def _send_telemetry(self) -> None:
         """Sent only when the user has turned it on by HF_HUB_DISABLE_TELEMETRY=0."""
@@ -159,10 +185,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 def dynamic_fine_tuning(
     lm: nn.Module, forward: Callable[..., Any], labels_BT: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """TRL's `loss_type: dft` (Wu et al. 2025, arXiv:2508.05629): each token's cross-entropy times its own probability, held constant.
+    """TRL's `loss_type: dft` (Wu et al. 2025, arXiv:2508.05629): each token's cross-entropy times its own probability,
+    held constant.
 
-    The log-probabilities come from the head that TRL adds to the model's forward; the backbone's output is taken on its way there, so that a KL term
-    needs no second pass.
+    The log-probabilities come from the head that TRL adds to the model's forward; the backbone's output is taken on its
+    way there, so that a KL term needs no second pass.
 
     Args:
         lm: the causal LM.
@@ -171,7 +198,8 @@ def dynamic_fine_tuning(
         args, kwargs: the model's inputs.
 
     Returns:
-        Hidden states `[B, T, H]`, the loss summed over the trained tokens (nats), and the router's load-balancing loss of a mixture of experts.
+        Hidden states `[B, T, H]`, the loss summed over the trained tokens (nats), and the router's load-balancing loss
+        of a mixture of experts.
     """
     held: list[Tensor] = []
     hook = backbone_of(lm).register_forward_hook(lambda module, inputs, output: held.append(output.last_hidden_state))
@@ -185,4 +213,8 @@ def dynamic_fine_tuning(
 def trained_tokens(tokenised: Dataset) -> int:
     """Labels that are not -100, counted in Arrow batches so that a large data set never becomes Python lists."""
     tables = tokenised.select_columns(["labels"]).with_format("arrow").iter(batch_size=10_000)
-    return sum(int(np.count_nonzero(chunk.flatten().to_numpy(zero_copy_only=False) != -100)) for table in tables for chunk in table.column(0).chunks)
+    return sum(
+        int(np.count_nonzero(chunk.flatten().to_numpy(zero_copy_only=False) != -100))
+        for table in tables
+        for chunk in table.column(0).chunks
+    )

@@ -7,9 +7,11 @@ trainer = MyTrainer(model=model, args=args, train_dataset=rows, retain=[LabelAnn
 
 What acts when (one optimiser step, G micro-batches):
 
-0. once, before the first step: a cached teacher's states are found, checked, and computed where they are missing (`prepare_teacher`); then
+0. once, before the first step: a cached teacher's states are found, checked, and computed where they are missing
+(`prepare_teacher`); then
    `prepare` of each method, with the trainer as its `Host`;
-1. every micro-batch: teacher's hidden states, then backbone, head and loss inside the wrapped module's forward (so that DDP and FSDP hooks fire);
+1. every micro-batch: teacher's hidden states, then backbone, head and loss inside the wrapped module's forward (so that
+DDP and FSDP hooks fire);
    cross-entropy and KL are sums over tokens divided by the token count of the WHOLE step, over accumulation and ranks;
 2. after the last micro-batch's backward, with gradients reduced and before clipping: `add_gradient` of each method;
 3. clipping, the optimiser, the schedule;
@@ -17,8 +19,8 @@ What acts when (one optimiser step, G micro-batches):
 
 Under DeepSpeed, whose backward already steps the engine, step 2 happens inside the engine's step (`training.zero`).
 
-A loss or gradient that is not finite stops training before it reaches the weights (`training.diverged`). A checkpoint folder is whole or absent
-(`training.whole_checkpoints`).
+A loss or gradient that is not finite stops training before it reaches the weights (`training.diverged`). A checkpoint
+folder is whole or absent (`training.whole_checkpoints`).
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from holdfast.checkpoints.live_tensors import gathered
-from holdfast.environment import loads_on_one_process_only
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
-from holdfast.results import write_json
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
+from holdfast.support.environment import loads_on_one_process_only
+from holdfast.support.files import write_json
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
@@ -53,7 +55,8 @@ from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, prob
 logger = logging.getLogger(__name__)
 
 Scorer = Callable[[nn.Module], Sequence[float]]
-"""One score a question, higher is better, in the same order each time. The model comes in evaluation mode; the call must draw no random numbers."""
+"""One score a question, higher is better, in the same order each time. The model comes in evaluation mode; the call
+must draw no random numbers."""
 
 STATE_FILE = "retention_state.json"
 TENSOR_FILE = "retention_state.safetensors"
@@ -78,7 +81,13 @@ class RetentionMixin(WholeCheckpoints):
     token_ce: TokenCE | None = None
     """The host's own loss in the place of the cross-entropy; set on the instance before `__init__`."""
 
-    def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), scorers: Mapping[str, Scorer] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        retain: Sequence[RetentionMethod] = (),
+        scorers: Mapping[str, Scorer] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.scorers = dict(scorers or {})
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
@@ -87,7 +96,8 @@ class RetentionMixin(WholeCheckpoints):
         changing = [m.name for m in self.retain if type(m).transform_data is not RetentionMethod.transform_data]
         if changing and not self.prepares_data:
             raise ConfigError(
-                f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it is. "
+                f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it "
+                f"is. "
                 "Use SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
             )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
@@ -106,21 +116,26 @@ class RetentionMixin(WholeCheckpoints):
             # Before the trainer wraps or changes anything: the teacher is the bare start model.
             # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would not begin at KL 0.
             cast = engine_dtype(kwargs.get("args", args[1] if len(args) > 1 else None))
-            copied = freeze_copy(model, dtype=getattr(torch, self._token_loss.teacher_dtype) if self._token_loss.teacher_dtype else cast)
+            copied = freeze_copy(
+                model, dtype=getattr(torch, self._token_loss.teacher_dtype) if self._token_loss.teacher_dtype else cast
+            )
         super().__init__(*args, **kwargs)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
         self.model_accepts_loss_kwargs = True
         self._loss_shifts_labels = True
         self._refuse_unsupported()
         if self.is_deepspeed_enabled and self.zero_stage() < 3:
-            self.model.to(self.args.device)  # the engine would later; teachers and methods look at the start model before
+            self.model.to(
+                self.args.device
+            )  # the engine would later; teachers and methods look at the start model before
         install_forward(causal_lm(self.model))
         self._teacher: Teacher | None = None
         self._cache: TeacherCache | None = None
         self.teacher_info: dict[str, Any] = {}
         """What a run records of its teacher: its name, and what a cached one was made of."""
         self.loss_backend: str | None = None
-        """One line on how the loss is computed; known from the first training step on, whose hidden states decide it."""
+        """One line on how the loss is computed; known from the first training step on, whose hidden states decide
+        it."""
         self.on_loss_backend: Callable[[str], None] = lambda line: logger.info("Loss: %s", line)
         """Told `loss_backend` once, on the first process."""
         if self._token_loss is not None:
@@ -145,14 +160,20 @@ class RetentionMixin(WholeCheckpoints):
                 teacher.to(self.args.device)
         self.teacher_info = {"name": teacher.name}
         if copied is not None:
-            dtype = str(next(copied.parameters()).dtype).removeprefix("torch.") if term.teacher_bits is None else f"{term.teacher_bits} bits"
+            dtype = (
+                str(next(copied.parameters()).dtype).removeprefix("torch.")
+                if term.teacher_bits is None
+                else f"{term.teacher_bits} bits"
+            )
             self.teacher_info.update(dtype=dtype, on_cpu=term.teacher_on_cpu)
         return teacher, None
 
     def prepare_teacher(self, say: Callable[[str], None] = logger.info) -> None:
-        """Gets a cached teacher's states ready: finds, checks, and computes what is missing. Nothing to do for other teachers, or a second time.
+        """Gets a cached teacher's states ready: finds, checks, and computes what is missing. Nothing to do for other
+        teachers, or a second time.
 
-        `train` and `evaluate` call it; call it yourself where computing should not happen inside them. The model has to be the start model still.
+        `train` and `evaluate` call it; call it yourself where computing should not happen inside them. The model has to
+        be the start model still.
 
         Args:
             say: told in a few lines what is found and done, on the first process.
@@ -173,7 +194,8 @@ class RetentionMixin(WholeCheckpoints):
         """Shares an online teacher out over the mesh that accelerate shards the student over."""
         if not getattr(self.accelerator, "is_fsdp2", False):
             raise ConfigError(
-                "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config fsdp2), got one without. "
+                "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config fsdp2), got one "
+                "without. "
                 "Leave it out, or use teacher_bits or teacher_on_cpu to save memory."
             )
         from torch.distributed.device_mesh import init_device_mesh
@@ -188,7 +210,8 @@ class RetentionMixin(WholeCheckpoints):
         self.teacher_info["sharded"] = True
 
     def prepare_methods(self, say: Callable[[str], None] = logger.info) -> None:
-        """Gets the methods ready that have to look at the start model or at other data. `train` calls it; nothing to do a second time.
+        """Gets the methods ready that have to look at the start model or at other data. `train` calls it; nothing to do
+        a second time.
 
         Args:
             say: told what is done, on the first process.
@@ -221,13 +244,20 @@ class RetentionMixin(WholeCheckpoints):
         """Data given to `evaluate` or `predict` that the cached teacher has not seen."""
         self.prepare_teacher()
         held = list(self.eval_dataset.values()) if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
-        if self._cache is not None and dataset is not None and not isinstance(dataset, str) and not any(dataset is d for d in held):
+        if (
+            self._cache is not None
+            and dataset is not None
+            and not isinstance(dataset, str)
+            and not any(dataset is d for d in held)
+        ):
             self._cache.prepare([dataset], at_start=not getattr(self, "_begun", False), say=logger.info)
             self.teacher_info = self._cache.info
 
     # ------------------------------------------------------------------------------------------------------ the loss
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         """Cross-entropy (+ weight * KL), each divided by its own global token count of the step."""
         inputs = dict(inputs)
         labels = inputs.pop("labels")
@@ -247,7 +277,9 @@ class RetentionMixin(WholeCheckpoints):
             return loss, {"loss": loss}
         return loss
 
-    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None) -> Any:
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
         """Loss only, without logits, unless the user wants `compute_metrics`."""
         if self.compute_metrics is not None and not prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
@@ -263,7 +295,9 @@ class RetentionMixin(WholeCheckpoints):
         if router_scale and num_items is not None:
             router_scale /= self.current_gradient_accumulation_steps
         if self._token_loss is None:
-            return LossRequest(labels_BT=labels, ce_scale=1.0 / ce_items, token_ce=self.token_ce, router_scale=router_scale)
+            return LossRequest(
+                labels_BT=labels, ce_scale=1.0 / ce_items, token_ce=self.token_ce, router_scale=router_scale
+            )
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = ce_items if self._token_loss.tokens == "trained" else self._kl_items
         if num_items is None or kl_items is None:
@@ -341,19 +375,22 @@ class RetentionMixin(WholeCheckpoints):
         norm = super()._clip_grad_norm(model)
         # Under fp16 the scaler meets infinite gradients on purpose and skips the step itself.
         if norm is not None and self.accelerator.scaler is None and not math.isfinite(float(norm)):
-            raise self._diverged(f"the gradient norm is {float(norm)} although the loss is finite", self._last_batch, None)
+            raise self._diverged(
+                f"the gradient norm is {float(norm)} although the loss is finite", self._last_batch, None
+            )
         return norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        # Trainer looks at max_steps after a step only: continued from a checkpoint of the last step, it would take one more.
+        # Trainer looks at max_steps after a step only: continued from a checkpoint of the last step, it would take one
+        # more.
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return None
         return super()._run_epoch(*args, **kwargs)
 
     def named_trainable(self) -> dict[str, Tensor]:
-        """Trainable parameters by name, looked up once training has begun (parallel wrappers may replace them before). Under ZeRO 1 and 2 this rank's
-        parts of them."""
+        """Trainable parameters by name, looked up once training has begun (parallel wrappers may replace them before).
+        Under ZeRO 1 and 2 this rank's parts of them."""
         if self._zero is not None:
             return self._zero.named
         if self._named is None:
@@ -365,7 +402,11 @@ class RetentionMixin(WholeCheckpoints):
         return StepInfo(
             step=step,
             total_steps=self.state.max_steps,
-            grad_scale=float(scaler.get_scale()) if scaler is not None else 1.0 if self._zero is None else self._zero.loss_scale(),
+            grad_scale=float(scaler.get_scale())
+            if scaler is not None
+            else 1.0
+            if self._zero is None
+            else self._zero.loss_scale(),
             reset_optimizer=self._reset_optimizer,
             learning_rates=self._rates,
             figures=figures,
@@ -389,7 +430,9 @@ class RetentionMixin(WholeCheckpoints):
         """Runs the methods' `after_step`; called by the first `on_step_end` callback."""
         if not self.active:
             return
-        step = self._step_info(self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None)
+        step = self._step_info(
+            self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None
+        )
         before = [] if self._zero is None else self._zero.versions()
         for method in self.active:
             method.after_step(self.named_trainable(), step)
@@ -414,22 +457,32 @@ class RetentionMixin(WholeCheckpoints):
     def figures_of(self, sums: Tensor) -> StepFigures:
         """Means over all ranks from this rank's sums, as `_add_sums` forms them."""
         ce_sum, kl_sum, ce_count, kl_count, *_ = self.accelerator.reduce(sums, "sum").tolist()
-        return StepFigures(ce=ce_sum / max(ce_count, 1), kl=kl_sum / max(kl_count, 1) if self._token_loss is not None else None)
+        return StepFigures(
+            ce=ce_sum / max(ce_count, 1), kl=kl_sum / max(kl_count, 1) if self._token_loss is not None else None
+        )
 
     # --------------------------------------------------------------------------------------------------- the figures
 
     def _add_sums(self, result: AnnealedLoss, tokens: Tensor) -> None:
         mode = "train" if self.model.training else "eval"
         device = result.loss.device
-        values = [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count, result.correct, tokens.to(device), result.entropy_sum]
+        values = [
+            result.ce_sum,
+            result.kl_sum,
+            result.ce_count,
+            result.kl_count,
+            result.correct,
+            tokens.to(device),
+            result.entropy_sum,
+        ]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
         if mode == "train" and any(a.wants_figures for a in self.active):
             self._step_sums = row if self._step_sums is None else self._step_sums + row
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the last log and all ranks), token accuracy and the
-        methods' figures."""
+        """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the last log and all
+        ranks), token accuracy and the methods' figures."""
         mode = "eval" if any(k.startswith("eval_") for k in logs) else "train"
         if mode in self._sums:
             sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
@@ -452,13 +505,22 @@ class RetentionMixin(WholeCheckpoints):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         broken = [n for n, p in self.named_trainable().items() if not bool(torch.isfinite(p).all())]
         if broken:  # every checkpoint on disk can be continued from
-            raise self._diverged(f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})", self._last_batch, None, updated=True)
+            raise self._diverged(
+                f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})",
+                self._last_batch,
+                None,
+                updated=True,
+            )
         super()._save_checkpoint(model, trial)
 
     def _save_retention_state(self, folder: Path) -> None:
         # Sums since the last log, over all ranks, so that figures logged after a resume cover the steps before it too.
-        pending = self.accelerator.reduce(self._sums["train"].clone(), "sum").tolist() if "train" in self._sums else None
-        states = [{k: _whole(v) for k, v in active.state_dict().items()} for active in self.active]  # sharded tensors are gathered by all ranks
+        pending = (
+            self.accelerator.reduce(self._sums["train"].clone(), "sum").tolist() if "train" in self._sums else None
+        )
+        states = [
+            {k: _whole(v) for k, v in active.state_dict().items()} for active in self.active
+        ]  # sharded tensors are gathered by all ranks
         if not self.is_world_process_zero():
             return
         plain: list[dict[str, Any]] = []
@@ -466,12 +528,21 @@ class RetentionMixin(WholeCheckpoints):
         for index, (method, state) in enumerate(zip(self.retain, states, strict=True)):
             held = {k: v for k, v in state.items() if isinstance(v, Tensor)}
             tensors.update({f"{index}.{k}": v for k, v in held.items()})
-            plain.append({"method": method.identity(), "state": {k: v for k, v in state.items() if k not in held}, "tensors": sorted(held)})
+            plain.append(
+                {
+                    "method": method.identity(),
+                    "state": {k: v for k, v in state.items() if k not in held},
+                    "tensors": sorted(held),
+                }
+            )
         if tensors:
             from safetensors.torch import save_file
 
             save_file(tensors, str(folder / TENSOR_FILE))
-        write_json(folder / STATE_FILE, {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0), "pending_sums": pending})
+        write_json(
+            folder / STATE_FILE,
+            {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0), "pending_sums": pending},
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -493,10 +564,13 @@ class RetentionMixin(WholeCheckpoints):
             device = self.args.device
             dtype = torch.float64 if device.type != "mps" else torch.float32
             held = torch.tensor(saved["pending_sums"], dtype=dtype, device=device)
-            self._sums["train"] = held if self.is_world_process_zero() else torch.zeros_like(held)  # summed over ranks when logged
+            self._sums["train"] = (
+                held if self.is_world_process_zero() else torch.zeros_like(held)
+            )  # summed over ranks when logged
         if [m["method"] for m in saved["methods"]] != [json.loads(json.dumps(m.identity())) for m in self.retain]:
             raise ConfigError(
-                f"{resume_from_checkpoint} was written with retention {[m['method'] for m in saved['methods']]}, this run has "
+                f"{resume_from_checkpoint} was written with retention {[m['method'] for m in saved['methods']]}, this "
+                f"run has "
                 f"{[m.identity() for m in self.retain]}. Continue with the same methods or choose a new output_dir."
             )
         tensors: dict[str, Tensor] = {}
@@ -518,9 +592,15 @@ class RetentionMixin(WholeCheckpoints):
         if wanted == "adapter_off" or (wanted == "auto" and peft):
             return False
         if hasattr(model, "disable_adapter") and wanted != "cached":
-            raise ConfigError("label_annealing.teacher: online needs the bare start model; pass it with peft_config instead of a wrapped PEFT model.")
+            raise ConfigError(
+                "label_annealing.teacher: online needs the bare start model; pass it with peft_config instead of a "
+                "wrapped PEFT model."
+            )
         if not isinstance(model, nn.Module):
-            raise ConfigError(f"label_annealing: expected a loaded model, because the teacher is made from it, got {type(model).__name__}.")
+            raise ConfigError(
+                f"label_annealing: expected a loaded model, because the teacher is made from it, got "
+                f"{type(model).__name__}."
+            )
         return wanted != "cached"
 
     def _refuse_unsupported(self) -> None:
@@ -529,21 +609,28 @@ class RetentionMixin(WholeCheckpoints):
             found += problems(self.zero_stage(), self.retain, self.model, engine_dtype(self.args))
         if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
             found.append(
-                "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, got true; only one process "
-                "of each machine would have them. holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
+                "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, "
+                "got true; only one process "
+                "of each machine would have them. holdfast train sets it; elsewhere set "
+                "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
             )
         if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll") and self.token_ce is None:
             found.append(
-                f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast computes the loss itself."
+                f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast "
+                f"computes the loss itself."
             )
         if self.args.label_smoothing_factor:
-            found.append(f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label_annealing is smoothing that remembers.")
+            found.append(
+                f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label_annealing is "
+                f"smoothing that remembers."
+            )
         if found:
             raise ConfigError(found)
 
     def _refuse_misfits(self, named: dict[str, Tensor]) -> None:
-        """Before anything is copied or computed: files of other models, and periods longer than the run, all of them."""
+        """Before anything is copied or computed: files of other models, and periods longer than the run, all of
+        them."""
         found = [problem for m in self.retain for problem in m.check_weights(named)]
         total = self._total_steps()
         found += [problem for m in self.retain for problem in m.check_run(total_steps=total)]
@@ -563,19 +650,29 @@ class RetentionMixin(WholeCheckpoints):
         return math.ceil(args.num_train_epochs * max(1, -(-mine // args.gradient_accumulation_steps)))
 
     def _needs_start_weights(self) -> bool:
-        """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process around."""
+        """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process
+        around."""
         term = self._token_loss
-        own_base = term is not None and term.teacher in ("auto", "adapter_off") and hasattr(self.model, "disable_adapter")
+        own_base = (
+            term is not None and term.teacher in ("auto", "adapter_off") and hasattr(self.model, "disable_adapter")
+        )
         return (term is not None and not own_base) or any(m.place in ("gradient", "weights") for m in self.retain)
 
     def _check_first_batch(self, inputs: dict[str, Any]) -> None:
         ids = inputs.get("input_ids")
-        if ids is not None and not getattr(self, "_head_checked", False) and not self.is_fsdp_enabled and not self.is_deepspeed_enabled:
+        if (
+            ids is not None
+            and not getattr(self, "_head_checked", False)
+            and not self.is_fsdp_enabled
+            and not self.is_deepspeed_enabled
+        ):
             self._head_checked = True
             with self.accelerator.autocast():
                 check_head(self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no")
 
-    def _diverged(self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False) -> TrainingDiverged:
+    def _diverged(
+        self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False
+    ) -> TrainingDiverged:
         samples = [] if inputs is None else self.describe_samples(inputs, rows)
         step = self.state.global_step + (0 if updated else 1)
         return diverged(what, samples, step=step, updated=updated, folder=Path(self.args.output_dir))

@@ -1,8 +1,9 @@
-"""A model as a run would train it, with shapes and without weights: built on torch's meta device, in a second, for any size.
+"""A model as a run would train it, with shapes and without weights: built on torch's meta device, in a second, for any
+size.
 
-What is planned can be counted before anything is downloaded or allocated: parameters, which of them are trained, the layers and their widths.
-transformers builds the model from its config.json and PEFT puts the adapter on, so tied heads, grouped-query attention, experts, biases and
-target modules are what they will be. No tensor holds a value.
+What is planned can be counted before anything is downloaded or allocated: parameters, which of them are trained, the
+layers and their widths. transformers builds the model from its config.json and PEFT puts the adapter on, so tied heads,
+grouped-query attention, experts, biases and target modules are what they will be. No tensor holds a value.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def build_skeleton(name: str, *, revision: str = "main", trust_remote_code: bool = False, adapter: PeftConfig | None = None) -> nn.Module:
+def build_skeleton(
+    name: str, *, revision: str = "main", trust_remote_code: bool = False, adapter: PeftConfig | None = None
+) -> nn.Module:
     """The causal LM of a config.json, on the meta device, with an adapter where one is given.
 
     Args:
-        name: a folder that holds config.json (weights may be missing), or a hub id whose config is cached or can be fetched.
+        name: a folder that holds config.json (weights may be missing), or a hub id whose config is cached or can be
+            fetched.
         revision: of a hub id.
         trust_remote_code: runs Python code that comes with the model.
         adapter: as `training.adapters.adapter_config` gives it.
 
     Raises:
-        ModelError: no config there, another kind of model, a model that transformers cannot build, or an adapter that does not fit it.
+        ModelError: no config there, another kind of model, a model that transformers cannot build, or an adapter that
+            does not fit it.
     """
     import torch
     from huggingface_hub.errors import StrictDataclassError
@@ -40,7 +45,9 @@ def build_skeleton(name: str, *, revision: str = "main", trust_remote_code: bool
         model.tie_weights()
     except (ImportError, ValueError, TypeError, AttributeError, RuntimeError, StrictDataclassError) as error:
         reason = first_line(error.__cause__ or error)
-        raise ModelError(f"Expected a config.json that transformers can build a model of at {name}, but it cannot: {reason}") from error
+        raise ModelError(
+            f"Expected a config.json that transformers can build a model of at {name}, but it cannot: {reason}"
+        ) from error
     if adapter is None:
         return model  # type: ignore[no-any-return]
     from peft import get_peft_model

@@ -1,16 +1,22 @@
-"""The `cached` teacher in a trainer: which documents it will need, building what is missing, and the proof that what was stored fits.
+"""The `cached` teacher in a trainer: which documents it will need, building what is missing, and the proof that what
+was stored fits.
 
 Before the first step, while the model still is the start model:
 
 1. the teacher's key (`retention.teacher_states`) names a folder in the cache, shared by all runs from the same start;
-2. the documents of the prepared training and evaluation data are hashed, and those that are stored are compared with their checksums;
-3. what is missing or damaged is computed and stored: each process of DDP a share, one run at a time (others wait and find the work done);
-4. the longest and the shortest row, collated as training collates them, go through the start model once more, and the stored states must be the same
-   but for rounding. This finds what the key could not know: states that are stale (code of a model that changed, for example; they are computed
-   again), models whose states depend on neighbours or padding after all, and collators that change tokens (both refused).
+2. the documents of the prepared training and evaluation data are hashed, and those that are stored are compared with
+their checksums;
+3. what is missing or damaged is computed and stored: each process of DDP a share, one run at a time (others wait and
+find the work done);
+4. the longest and the shortest row, collated as training collates them, go through the start model once more, and the
+stored states must be the same
+   but for rounding. This finds what the key could not know: states that are stale (code of a model that changed, for
+   example; they are computed again), models whose states depend on neighbours or padding after all, and collators that
+   change tokens (both refused).
 
-A run that finds everything computes nothing but step 4. The model is sharded only when training begins, so FSDP runs use a cache that is
-there; they cannot build one. Nor can DeepSpeed under ZeRO 3, or where it casts the model after the states would have been computed.
+A run that finds everything computes nothing but step 4. The model is sharded only when training begins, so FSDP runs
+use a cache that is there; they cannot build one. Nor can DeepSpeed under ZeRO 3, or where it casts the model after the
+states would have been computed.
 """
 
 from __future__ import annotations
@@ -29,23 +35,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.cache import cache_folder
-from holdfast.environment import shown_bytes
 from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError
 from holdfast.ops.heads import Head, causal_lm, describe_head
-from holdfast.progress import progress
-from holdfast.results import read_json, write_json
 from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.method import TokenLoss
 from holdfast.retention.state_store import StateStore
 from holdfast.retention.teacher import AdapterOffTeacher, Teacher
-from holdfast.retention.teacher_states import ROUNDING_AT, StartModel, build_states, plan_batches, rounding_error, sample_states, teacher_key
+from holdfast.retention.teacher_states import (
+    ROUNDING_AT,
+    StartModel,
+    build_states,
+    plan_batches,
+    rounding_error,
+    sample_states,
+    teacher_key,
+)
+from holdfast.support.cache import cache_folder
+from holdfast.support.environment import shown_bytes
+from holdfast.support.files import read_json, write_json
+from holdfast.support.progress import progress
 from holdfast.training.zero import engine_dtype
 
 BUILD_TOKENS = {"cpu": 4096, "cuda": 32768}
-"""Tokens of one batch while building, by kind of device; there is no graph, so it is more than a training step holds."""
+"""Tokens of one batch while building, by kind of device; there is no graph, so it is more than a training step
+holds."""
 CHECK_TOLERANCE = {"whole": 1e-2, "half": 0.15}
-"""Largest relative difference between stored states and those of a training batch. Rounding stays far below, a leaking neighbour far above."""
+"""Largest relative difference between stored states and those of a training batch. Rounding stays far below, a leaking
+neighbour far above."""
 SLOW_BYTES = 2 * 10**9
 """Checksums of less are read in about a second: no bar is worth it."""
 
@@ -86,10 +102,13 @@ class TeacherCache:
         self.trainer = trainer
         self.stored: torch.dtype | None = getattr(torch, term.cache_dtype) if term.cache_dtype else None
         self.root = Path(term.cache_dir).expanduser() if term.cache_dir else cache_folder() / "teacher_states"
-        self.source: Teacher = AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
+        self.source: Teacher = (
+            AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
+        )
         self.teacher: CachedTeacher | None = None
         self.info: dict[str, Any] = {}
-        """What a run records of its teacher: key, documents, tokens, bytes, dtype, how many were built, and the error of a lossy dtype."""
+        """What a run records of its teacher: key, documents, tokens, bytes, dtype, how many were built, and the error
+        of a lossy dtype."""
         self.tokens_per_batch = BUILD_TOKENS.get(trainer.args.device.type) or max(BUILD_TOKENS.values())
         self._store: StateStore | None = None
         self._facts: dict[str, Any] = {}
@@ -105,7 +124,8 @@ class TeacherCache:
             say: told what is found and done, on the first process only.
 
         Raises:
-            ConfigError: data without a length, no room on the disk, weights that are sharded, a folder that processes do not share.
+            ConfigError: data without a length, no room on the disk, weights that are sharded, a folder that processes
+                do not share.
             DataError: missing states although training has begun.
             ModelError: stored states differ from those in a batch, or are not finite.
             StorageError: the disk.
@@ -121,7 +141,8 @@ class TeacherCache:
         if missing:
             if not at_start:
                 raise DataError(
-                    f"label_annealing.teacher: cached has no states of {missing} document(s), and training has changed the model they would have to "
+                    f"label_annealing.teacher: cached has no states of {missing} document(s), and training has "
+                    f"changed the model they would have to "
                     "come from. Give all evaluation data as eval_dataset before training, or use teacher: online."
                 )
             computed = self._build(store, wanted, say)
@@ -152,12 +173,17 @@ class TeacherCache:
                     return None
                 library = "transformers " + ".".join(transformers.__version__.split(".")[:2])
                 with self.trainer.accelerator.autocast():
-                    return teacher_key(self.trainer.model, device=self.trainer.args.device, stored=self.stored, library=library)
+                    return teacher_key(
+                        self.trainer.model, device=self.trainer.args.device, stored=self.stored, library=library
+                    )
 
             try:
                 name, self._facts = self._processes.gather(self._processes.together(key))[0]
             except ModelError as error:
-                raise ConfigError(f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Use teacher: online.") from error
+                raise ConfigError(
+                    f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Use teacher: "
+                    f"online."
+                ) from error
             self._store = self._processes.together(lambda: StateStore(self.root / name, teacher=name))
         return self._store
 
@@ -167,18 +193,23 @@ class TeacherCache:
         size = store.documents_bytes(keys)
         with self._bar("Checking the teacher cache", size / self._processes.world, show=size > SLOW_BYTES) as advance:
             store.verify(keys[self._processes.rank :: self._processes.world], advance=advance)
-        store.leave_out({n: why for damaged in self._processes.gather(dict(store.damaged)) for n, why in damaged.items()})
+        store.leave_out(
+            {n: why for damaged in self._processes.gather(dict(store.damaged)) for n, why in damaged.items()}
+        )
 
     def _build(self, store: StateStore, wanted: dict[bytes, np.ndarray], say: Say, *, anew: bool = False) -> int:
-        """Computes what is missing; returns how many documents all processes of this run computed (another run may have been first).
+        """Computes what is missing; returns how many documents all processes of this run computed (another run may have
+        been first).
 
         Args:
             anew: what is there is not the teacher's: delete it first.
         """
         if self._sharded:
             raise ConfigError(
-                f"label_annealing.teacher: cached has no states of {len(store.missing(wanted))} of {len(wanted)} documents in {store.folder}, and a "
-                "model that FSDP or DeepSpeed shards cannot compute them. Build them first in a run of one process (the same model, data, "
+                f"label_annealing.teacher: cached has no states of {len(store.missing(wanted))} of {len(wanted)} "
+                f"documents in {store.folder}, and a "
+                "model that FSDP or DeepSpeed shards cannot compute them. Build them first in a run of one process "
+                "(the same model, data, "
                 "precision and attention; it may be stopped after its first step), or use teacher: online."
             )
         handle = self._lock(store, say)
@@ -191,9 +222,13 @@ class TeacherCache:
             left = {k: wanted[k] for k in store.missing(wanted)}
             computed = max(self._processes.gather(len(left)))
             if computed:
-                self._processes.together(lambda: self._announce(store, left, say) if self._processes.rank == 0 else None)
+                self._processes.together(
+                    lambda: self._announce(store, left, say) if self._processes.rank == 0 else None
+                )
                 batches = [b for b in plan_batches(wanted, tokens=self.tokens_per_batch) if any(k in left for k in b)]
-                self._processes.together(lambda: self._compute(store, wanted, batches[self._processes.rank :: self._processes.world]))
+                self._processes.together(
+                    lambda: self._compute(store, wanted, batches[self._processes.rank :: self._processes.world])
+                )
         finally:
             if handle is not None:
                 store.unlock(handle)
@@ -201,13 +236,15 @@ class TeacherCache:
         still = max(self._processes.gather(len(store.missing(wanted))))
         if still:
             raise ConfigError(
-                f"label_annealing.cache_dir: {still} document(s) that one process stored are not in {store.folder} for another. Give a folder that "
+                f"label_annealing.cache_dir: {still} document(s) that one process stored are not in {store.folder} "
+                f"for another. Give a folder that "
                 "all processes share."
             )
         return computed
 
     def _lock(self, store: StateStore, say: Say) -> int | None:
-        """Waits for the builder's lock on behalf of all processes; they meet at every attempt, so that no collective times out meanwhile."""
+        """Waits for the builder's lock on behalf of all processes; they meet at every attempt, so that no collective
+        times out meanwhile."""
         said = False
         while True:
             handle = store.try_lock() if self._processes.rank == 0 else None
@@ -224,21 +261,33 @@ class TeacherCache:
             say(f"Teacher cache: removed the damaged shard {name} ({why[name]}); its documents are computed again.")
 
     def _announce(self, store: StateStore, left: dict[bytes, np.ndarray], say: Say) -> None:
-        """States the size, refuses what will not fit, writes down whose states they are, and measures what a lossy dtype costs."""
+        """States the size, refuses what will not fit, writes down whose states they are, and measures what a lossy
+        dtype costs."""
         with self.trainer.accelerator.autocast():
-            states_NK, head = sample_states(self.source, sorted(left.values(), key=len), device=self.trainer.args.device)
+            states_NK, head = sample_states(
+                self.source, sorted(left.values(), key=len), device=self.trainer.args.device
+            )
         tokens = sum(map(len, left.values()))
         stored = self.stored or states_NK.dtype
         size = tokens * states_NK.shape[1] * stored.itemsize
         free = shutil.disk_usage(store.folder).free
-        text = f"{len(left)} documents, {tokens} tokens of {states_NK.shape[1]} x {str(stored).removeprefix('torch.')}, {shown_bytes(size)}"
+        text = (
+            f"{len(left)} documents, {tokens} tokens of {states_NK.shape[1]} x "
+            f"{str(stored).removeprefix('torch.')}, {shown_bytes(size)}"
+        )
         if size > free:
             raise ConfigError(
-                f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in {store.folder}, where {shown_bytes(free)} are free. Free "
-                "some space, choose another cache_dir, store them in a smaller dtype (cache_dtype; its error is measured), or use teacher: online."
+                f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in {store.folder}, where "
+                f"{shown_bytes(free)} are free. Free "
+                "some space, choose another cache_dir, store them in a smaller dtype (cache_dtype; its error is "
+                "measured), or use teacher: online."
             )
         say(f"Teacher cache: computing {text}, into {store.folder}")
-        record: dict[str, Any] = {"teacher": self._facts, "width": states_NK.shape[1], "forward": str(states_NK.dtype).removeprefix("torch.")}
+        record: dict[str, Any] = {
+            "teacher": self._facts,
+            "width": states_NK.shape[1],
+            "forward": str(states_NK.dtype).removeprefix("torch."),
+        }
         if torch.promote_types(stored, states_NK.dtype) != stored:  # it cannot hold every value of the other
             record["rounding"] = rounding_error(states_NK, head, stored)
         write_json(store.folder / "teacher.json", record)
@@ -269,8 +318,15 @@ class TeacherCache:
         how = f"computed {computed} of them in {seconds:.1f} s" if computed else "found"
         say(f"Teacher cache: {len(self._known)} documents, {shown_bytes(size)}, {how} in {store.folder}")
         if rounding:
-            errors = ", ".join(f"{rounding[f'error at KL {k:g}']:.1%} at KL {k:g}" for k in ROUNDING_AT if f"error at KL {k:g}" in rounding)
-            say(f"Teacher cache: stored as {dtype}, which is lossy. Measured error of the KL's gradient: {errors} (nats per token).")
+            errors = ", ".join(
+                f"{rounding[f'error at KL {k:g}']:.1%} at KL {k:g}"
+                for k in ROUNDING_AT
+                if f"error at KL {k:g}" in rounding
+            )
+            say(
+                f"Teacher cache: stored as {dtype}, which is lossy. Measured error of the KL's gradient: {errors} "
+                f"(nats per token)."
+            )
         for name in store.foreign:
             say(f"Teacher cache: {name} in {store.folder} is not one of its shards and is not used.")
 
@@ -292,52 +348,78 @@ class TeacherCache:
                 head = describe_head(model)
         else:
             head = describe_head(model)
-        if not self._sharded and not head.weight_VH.requires_grad and not (head.bias_V is not None and head.bias_V.requires_grad):
+        if (
+            not self._sharded
+            and not head.weight_VH.requires_grad
+            and not (head.bias_V is not None and head.bias_V.requires_grad)
+        ):
             return head.detached()
         frozen = head.detached()
-        return replace(frozen, weight_VH=self._copied(frozen.weight_VH), bias_V=None if frozen.bias_V is None else self._copied(frozen.bias_V))
+        return replace(
+            frozen,
+            weight_VH=self._copied(frozen.weight_VH),
+            bias_V=None if frozen.bias_V is None else self._copied(frozen.bias_V),
+        )
 
     def _copied(self, tensor: Tensor) -> Tensor:
         if not self._sharded:
             return tensor.clone()
         device = self.trainer.args.device
-        held = torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if tensor.is_meta else tensor.to(device, copy=True)
+        held = (
+            torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+            if tensor.is_meta
+            else tensor.to(device, copy=True)
+        )
         if self._processes.world > 1:
             torch.distributed.broadcast(held, src=0)  # only the first process may have loaded the weights
         return held
 
     def _check(self, found: list[tuple[Any, _Rows]], wanted: dict[bytes, np.ndarray], *, fresh: bool, say: Say) -> None:
-        """Compares stored states with the start model's own in a batch of each data set; what an earlier run stored and does not fit is replaced.
+        """Compares stored states with the start model's own in a batch of each data set; what an earlier run stored and
+        does not fit is replaced.
 
         Raises:
             DataError: a document of the batch is not stored.
             ModelError: the states differ although they have just been computed.
         """
         assert self._store is not None and self.teacher is not None
-        half = self.trainer.accelerator.mixed_precision != "no" or self.stored is not None or self.teacher.dtype not in (torch.float32, torch.float64)
+        half = (
+            self.trainer.accelerator.mixed_precision != "no"
+            or self.stored is not None
+            or self.teacher.dtype not in (torch.float32, torch.float64)
+        )
         tolerance = CHECK_TOLERANCE["half" if half else "whole"]
         for dataset, rows in found:
             if not rows.documents:
                 continue
-            difference = self._processes.gather(self._processes.together(partial(self._difference_on_batch, dataset, rows)))[0]
+            difference = self._processes.gather(
+                self._processes.together(partial(self._difference_on_batch, dataset, rows))
+            )[0]
             if difference <= tolerance:
                 continue
             if not fresh:
-                say(f"Teacher cache: the stored states differ from the model's by {difference:.2g} of their size; computing them again.")
+                say(
+                    f"Teacher cache: the stored states differ from the model's by {difference:.2g} of their size; "
+                    f"computing them again."
+                )
                 computed = self._build(self._store, wanted, say, anew=True)
                 self._describe(self._store, computed, 0.0, _silent)
                 self._check(found, wanted, fresh=True, say=say)
                 return
             raise ModelError(
-                "label_annealing.teacher: cached expects hidden states that depend on their document's tokens only, but in a batch of training those "
-                f"of {type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by {difference:.2g} of their size (rounding explains "
-                f"{tolerance:g}). The model looks at padding or at neighbours in a packed row, or scales positions by the longest row. "
+                "label_annealing.teacher: cached expects hidden states that depend on their document's tokens only, "
+                "but in a batch of training those "
+                f"of {type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by {difference:.2g} "
+                f"of their size (rounding explains "
+                f"{tolerance:g}). The model looks at padding or at neighbours in a packed row, or scales positions by "
+                f"the longest row. "
                 "Use teacher: online."
             )
 
     @torch.no_grad()
     def _difference_on_batch(self, dataset: Any, rows: _Rows) -> float:
-        """Relative difference for the longest and the shortest row, collated as in training; on the first process, 0 on others."""
+        """Relative difference for the longest and the shortest row, collated as in training; on the first process, 0 on
+        others."""
         if self._processes.rank != 0:
             return 0.0
         assert self.teacher is not None
@@ -346,14 +428,19 @@ class TeacherCache:
         with self.trainer.accelerator.autocast():
             stored_BTK, _ = self.teacher.hidden(inputs)
             own_BTK, _ = self.source.hidden(inputs)
-        spans = [s for s, k in zip(zip(found.row, found.start, found.length, strict=True), found.keys, strict=True) if k in self.teacher.store]
+        spans = [
+            s
+            for s, k in zip(zip(found.row, found.start, found.length, strict=True), found.keys, strict=True)
+            if k in self.teacher.store
+        ]
         ours = torch.cat([stored_BTK[b, s : s + n] for b, s, n in spans]).double()
         own = torch.cat([own_BTK[b, s : s + n] for b, s, n in spans]).double()
         difference = float((ours - own).norm() / own.norm())
         return difference if difference == difference else float("inf")
 
     def _collate(self, dataset: Any, indices: list[int]) -> dict[str, Any]:
-        """A batch of these rows as the trainer's data loader makes it, on the device, without labels; leaves random states as they were."""
+        """A batch of these rows as the trainer's data loader makes it, on the device, without labels; leaves random
+        states as they were."""
         trainer, states = self.trainer, (random.getstate(), np.random.get_state(), torch.get_rng_state())
         collate = trainer.data_collator
         if _is_arrow(dataset):
@@ -385,7 +472,8 @@ def read_documents(trainer: Any, dataset: Any) -> _Rows:
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
-            f"label_annealing.teacher: cached has to see the whole data before training, got {type(dataset).__name__}, which has no length. "
+            f"label_annealing.teacher: cached has to see the whole data before training, got "
+            f"{type(dataset).__name__}, which has no length. "
             "Turn streaming off, or use teacher: online."
         )
     if _is_arrow(dataset):
@@ -400,8 +488,15 @@ def read_documents(trainer: Any, dataset: Any) -> _Rows:
     for index in range(len(dataset)):
         row = dataset[index]
         if "input_ids" not in row:
-            raise ConfigError(f"label_annealing.teacher: cached expects rows with input_ids, got the columns {', '.join(row)}. Use teacher: online.")
-        inputs = {k: torch.as_tensor(row[k])[None] for k in ("input_ids", "attention_mask", "position_ids") if row.get(k) is not None}
+            raise ConfigError(
+                f"label_annealing.teacher: cached expects rows with input_ids, got the columns {', '.join(row)}. Use "
+                f"teacher: online."
+            )
+        inputs = {
+            k: torch.as_tensor(row[k])[None]
+            for k in ("input_ids", "attention_mask", "position_ids")
+            if row.get(k) is not None
+        }
         tokens = inputs["input_ids"][0].to(torch.int32).contiguous().numpy().astype("<i4", copy=False)
         found.saw_row(index, len(tokens))
         if len(tokens):
@@ -423,7 +518,9 @@ def _read_arrow(dataset: Any) -> _Rows:
     packed = "seq_lengths" in dataset.column_names
     row = 0
     for table in dataset.with_format("arrow").iter(batch_size=1000):
-        for tokens, lengths in zip(_lists(table, "input_ids"), _lists(table, "seq_lengths") if packed else _nothing(), strict=False):
+        for tokens, lengths in zip(
+            _lists(table, "input_ids"), _lists(table, "seq_lengths") if packed else _nothing(), strict=False
+        ):
             found.saw_row(row, len(tokens))
             row += 1
             start = 0

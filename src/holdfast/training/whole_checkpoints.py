@@ -1,7 +1,8 @@
 """A `checkpoint-N` folder is whole or absent: it is written aside and renamed when everything in it is on the disk.
 
-Trainer writes weights, optimiser and state straight into the final folder, so a run that is killed meanwhile leaves half a checkpoint with the
-name of a whole one. Here the folder is `.saving` until all processes have written, and old checkpoints go only when the new one is there.
+Trainer writes weights, optimiser and state straight into the final folder, so a run that is killed meanwhile leaves
+half a checkpoint with the name of a whole one. Here the folder is `.saving` until all processes have written, and old
+checkpoints go only when the new one is there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ else:
 
 
 class WholeCheckpoints(_Host):
-    """Mixin over `transformers.Trainer`: saves every checkpoint aside, renames it, and removes those beyond `save_total_limit`."""
+    """Mixin over `transformers.Trainer`: saves every checkpoint aside, renames it, and removes those beyond
+    `save_total_limit`."""
 
     def _save_retention_state(self, folder: Path) -> None:
         """What a checkpoint holds beside the trainer's own files; called on every process, before the rename."""
@@ -32,7 +34,9 @@ class WholeCheckpoints(_Host):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         name = f"checkpoint-{self.state.global_step}"
-        if self.args.push_to_hub and str(getattr(self.args.hub_strategy, "value", self.args.hub_strategy)).endswith("checkpoint"):
+        if self.args.push_to_hub and str(getattr(self.args.hub_strategy, "value", self.args.hub_strategy)).endswith(
+            "checkpoint"
+        ):
             # The hub upload of checkpoints reads the folder in the background, so it cannot be moved under it.
             super()._save_checkpoint(model, trial)
             self._save_retention_state(Path(self.args.output_dir) / name)

@@ -1,14 +1,16 @@
 """DeepSpeed ZeRO as methods see it: each rank's own stretch of the float32 weights and of the reduced gradients.
 
-ZeRO 1 and 2 flatten the trainable parameters, deal the flat float32 copy out over the ranks, and step the optimiser on it inside `backward`. What
-`named` gives are views of this rank's stretch, one a parameter (`checkpoints.live_tensors.FlatPart`), so the methods work where the weights lie and
-nothing is gathered. A half-precision model keeps its float32 weights there, and anchors taken before it was cast stay float32.
+ZeRO 1 and 2 flatten the trainable parameters, deal the flat float32 copy out over the ranks, and step the optimiser on
+it inside `backward`. What `named` gives are views of this rank's stretch, one a parameter
+(`checkpoints.live_tensors.FlatPart`), so the methods work where the weights lie and nothing is gathered. A
+half-precision model keeps its float32 weights there, and anchors taken before it was cast stay float32.
 
 - `before_step`: calls back inside the engine's step, when gradients are reduced and before they are clipped;
 - `publish`: hands weights that a method changed back to the model's own copies on all ranks.
 
-ZeRO 3 keeps no whole parameters between forwards; methods of gradients and weights are refused there (`problems`). Known from DeepSpeed: the engine's
-`step`, the optimiser's `update_lp_params`, and each parameter's `_hp_mapping`, as its own `utils.tensor_fragment` uses them (0.14 to 0.19).
+ZeRO 3 keeps no whole parameters between forwards; methods of gradients and weights are refused there (`problems`).
+Known from DeepSpeed: the engine's `step`, the optimiser's `update_lp_params`, and each parameter's `_hp_mapping`, as
+its own `utils.tensor_fragment` uses them (0.14 to 0.19).
 """
 
 from __future__ import annotations
@@ -36,17 +38,20 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
     acting = [m.name for m in methods if m.place in ("gradient", "weights")]
     if stage == 3 and acting:
         found.append(
-            f"retention: {', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use ZeRO 2 (accelerate_config: "
+            f"retention: {', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use "
+            f"ZeRO 2 (accelerate_config: "
             "zero2) or FSDP2 (accelerate_config: fsdp2), which shards as much."
         )
     if stage == 0 and cast is not None and acting:
         found.append(
-            f"retention: {', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed hides its float32 weights behind the "
+            f"retention: {', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed hides its "
+            f"float32 weights behind the "
             f"{str(cast).removeprefix('torch.')} ones. Use ZeRO 1 or 2."
         )
     if any(m.token_loss() is not None for m in methods) and is_partitioned(model):
         found.append(
-            "retention: the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. Use ZeRO 2 (accelerate_config: "
+            "retention: the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. Use ZeRO 2 "
+            "(accelerate_config: "
             "zero2) or FSDP2 (accelerate_config: fsdp2)."
         )
     return found
@@ -61,12 +66,15 @@ def engine_dtype(args: Any) -> torch.dtype | None:
     """The half-precision dtype that DeepSpeed casts the whole model to, None where it leaves it alone.
 
     Args:
-        args: training arguments; `bf16: true` and the like have reached DeepSpeed's configuration by the time they are built.
+        args: training arguments; `bf16: true` and the like have reached DeepSpeed's configuration by the time they are
+            built.
     """
     config = getattr(args, "hf_deepspeed_config", None)
     if config is None:
         return None
-    return torch.bfloat16 if config.is_true("bf16.enabled") else torch.float16 if config.is_true("fp16.enabled") else None
+    return (
+        torch.bfloat16 if config.is_true("bf16.enabled") else torch.float16 if config.is_true("fp16.enabled") else None
+    )
 
 
 class ZeroParts:
@@ -80,7 +88,8 @@ class ZeroParts:
         self._engine, self._optimizer = engine, engine.optimizer
         self._parameters = {n: p for n, p in engine.module.named_parameters() if p.requires_grad}
         self.dealt_out = any(hasattr(p, "_hp_mapping") for p in self._parameters.values())
-        """Whether the weights are (ZeRO 1 and 2); otherwise (ZeRO 0 in float32) the parameters themselves are what is stepped."""
+        """Whether the weights are (ZeRO 1 and 2); otherwise (ZeRO 0 in float32) the parameters themselves are what is
+        stepped."""
         self.named = {n: self._part(p) if self.dealt_out else p for n, p in self._parameters.items()}
         """By the names that the unwrapped model has; float32, `[elements of this rank]`."""
 
@@ -92,7 +101,8 @@ class ZeroParts:
         return as_part(mapping.hp_fragment.detach(), FlatPart(shape, mapping.lp_fragment_address.start, group))
 
     def before_step(self, call: Callable[[], None]) -> None:
-        """Has `call` called once an optimiser step with the gradients of `named` in place: reduced over ranks, not clipped, loss scale included."""
+        """Has `call` called once an optimiser step with the gradients of `named` in place: reduced over ranks, not
+        clipped, loss scale included."""
         original = self._engine.step
 
         def step(*args: Any, **kwargs: Any) -> Any:

@@ -32,7 +32,9 @@ def models(count: int, dtype: str, *, seed: int = 0, shapes: dict[str, tuple[int
     base = {name: rng.normal(0, 0.05, int(np.prod(shape))) for name, shape in shapes.items()}
     made = [base]
     for i in range(count):
-        made.append({n: v + rng.normal(0, 0.004 * (i + 1), v.size) * (rng.random(v.size) > 0.1) for n, v in base.items()})
+        made.append(
+            {n: v + rng.normal(0, 0.004 * (i + 1), v.size) * (rng.random(v.size) > 0.1) for n, v in base.items()}
+        )
     return [{n: operand(v, dtype) for n, v in model.items()} for model in made]
 
 

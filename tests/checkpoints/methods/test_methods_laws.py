@@ -62,7 +62,9 @@ def test_pieces_change_no_bit(variant: str) -> None:
     assert raw_bytes(run(VARIANTS[variant], base, tuned, out="BF16", block=40_000)) == whole
 
 
-@pytest.mark.parametrize("variant", [v for v, method in VARIANTS.items() if method.models[1] is None and "dare" not in v])
+@pytest.mark.parametrize(
+    "variant", [v for v, method in VARIANTS.items() if method.models[1] is None and "dare" not in v]
+)
 def test_models_in_another_order_with_their_weights(variant: str) -> None:
     """Of all methods in which models have no roles and no masks of their own."""
     base, *tuned = models(3, "F32")
@@ -107,13 +109,21 @@ def test_special_cases_are_task_arithmetic(stored: str) -> None:
     base, *tuned = models(2, stored)
     one = run(merge_method("task_arithmetic"), base, tuned[:1])
     for semantics in ("original", "mergekit"):
-        assert raw_bytes(run(merge_method("ties", density=1, semantics=semantics), base, tuned[:1])) == raw_bytes(one), semantics
+        assert raw_bytes(run(merge_method("ties", density=1, semantics=semantics), base, tuned[:1])) == raw_bytes(
+            one
+        ), semantics
     parameters: dict[str, Any] = {"weights": (0.5, 2), "scale": 0.3}
     both = raw_bytes(run(merge_method("task_arithmetic", **parameters), base, tuned))
-    for name, dense in [("dare", {"p": 0}), ("dare", {"density": 1, "semantics": "mergekit"}), ("breadcrumbs", {"density": 1, "gamma": 0})]:
+    for name, dense in [
+        ("dare", {"p": 0}),
+        ("dare", {"density": 1, "semantics": "mergekit"}),
+        ("breadcrumbs", {"density": 1, "gamma": 0}),
+    ]:
         assert raw_bytes(run(merge_method(name, **dense, **parameters), base, tuned)) == both, name
     elected = run(merge_method("ties", density=1, weights=(0.5, 2), scale=0.3), base, tuned)
-    np.testing.assert_array_equal(joined(run(merge_method("dare_ties", p=0, weights=(0.5, 2), scale=0.3), base, tuned)), joined(elected))
+    np.testing.assert_array_equal(
+        joined(run(merge_method("dare_ties", p=0, weights=(0.5, 2), scale=0.3), base, tuned)), joined(elected)
+    )
 
 
 def test_fisher_of_equal_information_is_the_mean() -> None:
@@ -121,7 +131,9 @@ def test_fisher_of_equal_information_is_the_mean() -> None:
     for value in (1.0, 1e-30, 0.0):
         extras = [{n: operand(np.full(v.raw.size, value), "F32") for n, v in base.items()}] * 3
         np.testing.assert_allclose(
-            joined(run(merge_method("fisher"), base, tuned, extras=extras)), joined(run(merge_method("linear"), base, tuned)), atol=3e-8
+            joined(run(merge_method("fisher"), base, tuned, extras=extras)),
+            joined(run(merge_method("linear"), base, tuned)),
+            atol=3e-8,
         )
 
 
@@ -131,10 +143,15 @@ def test_seeds() -> None:
         zero, again, other = (raw_bytes(run(merge_method(name, p=0.5, seed=s), base, tuned)) for s in (0, 0, 1))
         assert zero == again
         assert zero["embed"] != other["embed"]
-    masks = [keep_mask(seed, name, model, 0, 400, 0.5) for seed, name, model in [(0, "a", 0), (0, "a", 1), (0, "b", 0), (1, "a", 0)]]
+    masks = [
+        keep_mask(seed, name, model, 0, 400, 0.5)
+        for seed, name, model in [(0, "a", 0), (0, "a", 1), (0, "b", 0), (1, "a", 0)]
+    ]
     for i, mask in enumerate(masks):
         assert 150 < mask.sum() < 250
-        assert all(150 < (mask == other).sum() < 250 for other in masks[i + 1 :]), "masks of other seeds, tensors and models are independent"
+        assert all(150 < (mask == other).sum() < 250 for other in masks[i + 1 :]), (
+            "masks of other seeds, tensors and models are independent"
+        )
     np.testing.assert_array_equal(keep_mask(0, "a", 0, 13, 50, 0.5), masks[0][13:63])
     assert keep_mask(0, "a", 0, 0, 1000, 0.0).all()
 
@@ -144,7 +161,13 @@ def test_expected_value_of_dare(p: float) -> None:
     base, tuned = models(1, "F32", shapes={"w": (2000,)})
     delta = numbers(tuned["w"]) - numbers(base["w"])
     seeds = 200
-    mean = sum(numbers(run(merge_method("dare", p=p, seed=s), base, [tuned])["w"]) - numbers(base["w"]) for s in range(seeds)) / seeds
+    mean = (
+        sum(
+            numbers(run(merge_method("dare", p=p, seed=s), base, [tuned])["w"]) - numbers(base["w"])
+            for s in range(seeds)
+        )
+        / seeds
+    )
     error = np.abs(delta) * np.sqrt(p / (1 - p) / seeds)  # of the mean of Bernoulli(1 - p) / (1 - p)
     moved = delta != 0
     z = (mean - delta)[moved] / error[moved]
@@ -176,7 +199,13 @@ def test_values_that_are_not_finite_are_flagged(variant: str, bad: float) -> Non
         given = [dict(m) for m in (base, *tuned)]
         given[position]["up"] = operand(np.append(numbers(base["up"])[:-1], bad), "F32")
         for block in (1000, 64):
-            _, flags = run_with_flags(method, given[0], given[1:], block=block, **({} if not method.extras else {"extras": [base_like(base)] * 2}))
+            _, flags = run_with_flags(
+                method,
+                given[0],
+                given[1:],
+                block=block,
+                **({} if not method.extras else {"extras": [base_like(base)] * 2}),
+            )
             assert flags["up"].nonfinite == 1 << position
             assert flags["embed"] == (0, 0)
 
@@ -187,7 +216,12 @@ def base_like(base: Model) -> Model:
 
 def test_overflow_is_counted() -> None:
     base, model = {"w": operand(np.array([6e4, 0.0]), "F16")}, {"w": operand(np.array([-6e4, 1.0]), "F16")}
-    for name, parameters in [("task_arithmetic", {}), ("dare", {"p": 0}), ("ties", {"density": 1}), ("breadcrumbs", {"density": 1, "gamma": 0})]:
+    for name, parameters in [
+        ("task_arithmetic", {}),
+        ("dare", {"p": 0}),
+        ("ties", {"density": 1}),
+        ("breadcrumbs", {"density": 1, "gamma": 0}),
+    ]:
         _, flags = merge(merge_method(name, scale=-1, **parameters), base, [model], out="F16")
         assert flags["w"] == (0, 1), name
     wide = {"w": operand(np.array([3e38]), "F32")}

@@ -19,7 +19,13 @@ NAMES = [name for name, shape in SHAPES.items() if int(np.prod(shape))]
 
 
 def peer(
-    name: str, base: Model | None, tuned: list[Model], tensor: str, *, weights: tuple[float, ...] | None = WEIGHTS, **parameters: Any
+    name: str,
+    base: Model | None,
+    tuned: list[Model],
+    tensor: str,
+    *,
+    weights: tuple[float, ...] | None = WEIGHTS,
+    **parameters: Any,
 ) -> np.ndarray:
     from mergekit.merge_methods import registry
     from mergekit.merge_methods.base import PerInputValues, TensorGroup
@@ -41,9 +47,19 @@ def peer(
         ("task_arithmetic", "task_arithmetic", {"scale": 0.7}, {"lambda": 0.7}),
         ("ties", "ties", {"density": 0.3, "semantics": "mergekit"}, {"density": 0.3}),
         ("ties", "ties", {"density": 1.0, "semantics": "mergekit", "scale": 0.7}, {"density": 1.0, "lambda": 0.7}),
-        ("ties", "ties", {"density": 0.71, "semantics": "mergekit", "normalize": False}, {"density": 0.71, "normalize": False}),
+        (
+            "ties",
+            "ties",
+            {"density": 0.71, "semantics": "mergekit", "normalize": False},
+            {"density": 0.71, "normalize": False},
+        ),
         ("breadcrumbs", "breadcrumbs", {"density": 0.5, "gamma": 0.1}, {"density": 0.5, "gamma": 0.1}),
-        ("breadcrumbs", "breadcrumbs", {"density": 0.9, "gamma": 0.01, "scale": 0.7}, {"density": 0.9, "gamma": 0.01, "lambda": 0.7}),
+        (
+            "breadcrumbs",
+            "breadcrumbs",
+            {"density": 0.9, "gamma": 0.01, "scale": 0.7},
+            {"density": 0.9, "gamma": 0.01, "lambda": 0.7},
+        ),
     ],
 )
 def test_weighted_methods(ours: str, theirs: str, parameters: dict, extra: dict) -> None:
@@ -68,7 +84,9 @@ def test_slerp(t: float, related: bool) -> None:
 
     for tensor in NAMES:
         a, b = (torch.from_numpy(m[tensor].raw.reshape(1, -1)) for m in (first, second))
-        np.testing.assert_allclose(numbers(result[tensor]), slerp(torch.tensor([t]), a, b)[0].numpy(), rtol=0, atol=3e-7, err_msg=tensor)
+        np.testing.assert_allclose(
+            numbers(result[tensor]), slerp(torch.tensor([t]), a, b)[0].numpy(), rtol=0, atol=3e-7, err_msg=tensor
+        )
 
 
 def test_slerp_where_a_model_is_zero_is_linear() -> None:
@@ -89,7 +107,9 @@ def test_dare_with_the_same_masks(method: str, rescale: bool, monkeypatch: pytes
     for tensor in NAMES:
         size = len(base[tensor].raw)
         masks = iter([keep_mask(4, tensor, i, 0, size, 0.6) for i in range(3)])
-        monkeypatch.setattr(torch, "bernoulli", lambda p: torch.from_numpy(next(masks).astype(np.float32)).reshape(p.shape))  # noqa: B023
+        monkeypatch.setattr(
+            torch, "bernoulli", lambda p: torch.from_numpy(next(masks).astype(np.float32)).reshape(p.shape)
+        )
         name = "dare_linear" if method == "dare" else method
         expected = peer(name, base, tuned, tensor, density=0.4, rescale=rescale, **{"lambda": 0.7})
         np.testing.assert_allclose(numbers(result[tensor]), expected, rtol=0, atol=2e-7, err_msg=tensor)
@@ -101,5 +121,7 @@ def test_dare_restores_the_norm_that_mergekit_restores() -> None:
     result, _ = merge(merge_method("dare", density=0.4, semantics="mergekit"), base, [tuned])
     torch.manual_seed(0)
     theirs = peer("dare_linear", base, [tuned], "embed", weights=(1.0,), density=0.4)
-    norms = [np.abs(v - numbers(base["embed"])).sum() for v in (numbers(tuned["embed"]), numbers(result["embed"]), theirs)]
+    norms = [
+        np.abs(v - numbers(base["embed"])).sum() for v in (numbers(tuned["embed"]), numbers(result["embed"]), theirs)
+    ]
     np.testing.assert_allclose(norms, norms[0], rtol=1e-5)

@@ -35,7 +35,9 @@ def trimmed(delta: np.ndarray, density: float) -> np.ndarray:
     return np.where(np.abs(delta) >= np.sort(np.abs(delta))[-k], delta, 0)
 
 
-def voted(deltas: list[np.ndarray], weights: tuple[float, ...] | None, *, original: bool, normalize: bool) -> np.ndarray:
+def voted(
+    deltas: list[np.ndarray], weights: tuple[float, ...] | None, *, original: bool, normalize: bool
+) -> np.ndarray:
     w = np.ones(len(deltas)) if weights is None else np.array(weights)
     weighted = np.stack(deltas) * w[:, None]
     total = weighted.sum(0)
@@ -45,7 +47,9 @@ def voted(deltas: list[np.ndarray], weights: tuple[float, ...] | None, *, origin
     return (weighted * agrees).sum(0) / np.where((divisor == 0) | (not normalize), 1, divisor)
 
 
-def reference_ties_original(density: float, weights: tuple[float, ...] | None, scale: float, normalize: bool = True) -> Reference:
+def reference_ties_original(
+    density: float, weights: tuple[float, ...] | None, scale: float, normalize: bool = True
+) -> Reference:
     def run(base: Vectors, tuned: list[Vectors]) -> Vectors:
         sizes = [v.size for v in base.values()]
         flat = [np.concatenate([m[n] - base[n] for n in base]) for m in tuned]
@@ -56,7 +60,9 @@ def reference_ties_original(density: float, weights: tuple[float, ...] | None, s
     return run
 
 
-def reference_ties_mergekit(density: float, weights: tuple[float, ...] | None, scale: float, normalize: bool = True) -> Reference:
+def reference_ties_mergekit(
+    density: float, weights: tuple[float, ...] | None, scale: float, normalize: bool = True
+) -> Reference:
     return by_tensor(
         lambda _, b, ms: b + scale * voted([trimmed(m - b, density) for m in ms], weights, original=False, normalize=normalize)
     )  # fmt: skip
@@ -107,7 +113,9 @@ def reference_breadcrumbs(density: float, gamma: float) -> Reference:
 
 
 def reference_linear(normalize: bool) -> Reference:
-    return by_tensor(lambda _, b, ms: sum(w * m for w, m in zip(WEIGHTS, ms, strict=True)) / (sum(WEIGHTS) if normalize else 1))
+    return by_tensor(
+        lambda _, b, ms: sum(w * m for w, m in zip(WEIGHTS, ms, strict=True)) / (sum(WEIGHTS) if normalize else 1)
+    )
 
 
 CASES: dict[str, tuple[str, dict, int, Reference]] = {
@@ -143,7 +151,16 @@ CASES: dict[str, tuple[str, dict, int, Reference]] = {
 
 @pytest.mark.parametrize(
     ("stored", "out"),
-    [("F64", "F64"), ("F64", "BF16"), ("F32", "F32"), ("F32", "F64"), ("F32", "F16"), ("BF16", "BF16"), ("BF16", "F32"), ("F16", "F16")],
+    [
+        ("F64", "F64"),
+        ("F64", "BF16"),
+        ("F32", "F32"),
+        ("F32", "F64"),
+        ("F32", "F16"),
+        ("BF16", "BF16"),
+        ("BF16", "F32"),
+        ("F16", "F16"),
+    ],
 )
 @pytest.mark.parametrize("case", CASES)
 def test_against_float64(case: str, stored: str, out: str) -> None:
@@ -151,14 +168,24 @@ def test_against_float64(case: str, stored: str, out: str) -> None:
     base, *tuned = models(count, stored, seed=len(case))
     method = merge_method(name, **parameters)
     result, flags = merge(method, base if method.needs_base else None, tuned, out=out, block=100)
-    expected = reference({n: numbers(v) for n, v in base.items()}, [{n: numbers(v) for n, v in m.items()} for m in tuned])
+    expected = reference(
+        {n: numbers(v) for n, v in base.items()}, [{n: numbers(v) for n, v in m.items()} for m in tuned]
+    )
     exact = "F64" in (stored, out)
     # float32 arithmetic on magnitudes up to 0.5; subnormal float16 numbers are 2^-24 apart
     tolerance = (1e-15 if exact else 4e-7) + (2.0**-25 if out == "F16" else 0)
     for tensor, values in expected.items():
-        np.testing.assert_allclose(numbers(result[tensor]), values, rtol=HALF_ULP[out] + (1e-13 if exact else 0), atol=tolerance, err_msg=tensor)
+        np.testing.assert_allclose(
+            numbers(result[tensor]),
+            values,
+            rtol=HALF_ULP[out] + (1e-13 if exact else 0),
+            atol=tolerance,
+            err_msg=tensor,
+        )
         assert flags[tensor] == (0, 0)
-        assert np.any(values != numbers(base[tensor])) == bool(values.size) or values.size < 10, "a test that changes nothing tests nothing"
+        assert np.any(values != numbers(base[tensor])) == bool(values.size) or values.size < 10, (
+            "a test that changes nothing tests nothing"
+        )
 
 
 @pytest.mark.parametrize("stored", ["F64", "F32", "BF16"])
@@ -172,7 +199,9 @@ def test_fisher_against_float64(stored: str) -> None:
         theta = [numbers(m[tensor]) for m in tuned]
         expected = sum(a * b for a, b in zip(f, theta, strict=True)) / np.where(unknown, 1, sum(f))
         mean = sum(w * b for w, b in zip(WEIGHTS, theta, strict=True)) / sum(WEIGHTS)
-        np.testing.assert_allclose(numbers(values), np.where(unknown, mean, expected), rtol=0, atol=1e-7, err_msg=tensor)
+        np.testing.assert_allclose(
+            numbers(values), np.where(unknown, mean, expected), rtol=0, atol=1e-7, err_msg=tensor
+        )
         assert flags[tensor] == (0, 0)
         assert values.raw.size < 10 or 0 < unknown.sum() < values.raw.size
 
@@ -189,7 +218,10 @@ def fisher_of(tuned: list[Model], *, scale: float) -> list[Model]:
     """Squared gradients over many orders of magnitude, a tenth of them 0 in all models."""
     rng = np.random.default_rng(5)
     zero = {n: rng.random(v.raw.size) < 0.1 for n, v in tuned[0].items()}
-    return [{n: operand(np.where(zero[n], 0, scale * 10 ** rng.uniform(-20, 0, v.raw.size)), "F32") for n, v in m.items()} for m in tuned]
+    return [
+        {n: operand(np.where(zero[n], 0, scale * 10 ** rng.uniform(-20, 0, v.raw.size)), "F32") for n, v in m.items()}
+        for m in tuned
+    ]
 
 
 def test_the_functions_give_what_the_blocks_give() -> None:
@@ -205,15 +237,20 @@ def test_the_functions_give_what_the_blocks_give() -> None:
     np.testing.assert_array_equal(linear(ms, [1, 3]), run("linear", weights=(1, 3)))
     np.testing.assert_array_equal(linear(ms, [1, 3], normalize=False), run("linear", weights=(1, 3), normalize=False))
     np.testing.assert_array_equal(wise_ft(b, ms[0], 0.3), run("wise_ft", alpha=0.3))
-    np.testing.assert_array_equal(task_arithmetic(b, ms, [1, 3], 0.2), run("task_arithmetic", weights=(1, 3), scale=0.2))
+    np.testing.assert_array_equal(
+        task_arithmetic(b, ms, [1, 3], 0.2), run("task_arithmetic", weights=(1, 3), scale=0.2)
+    )
     np.testing.assert_allclose(slerp(*ms, 0.3), run("slerp", t=0.3), rtol=0, atol=1e-8)
     for semantics in ("original", "mergekit"):
         cut = [threshold(m - b, 0.3) for m in ms]
         np.testing.assert_array_equal(
-            ties(b, ms, cut, [1, 3], 0.2, semantics=semantics), run("ties", density=0.3, weights=(1, 3), scale=0.2, semantics=semantics)
+            ties(b, ms, cut, [1, 3], 0.2, semantics=semantics),
+            run("ties", density=0.3, weights=(1, 3), scale=0.2, semantics=semantics),
         )
     bounds = [thresholds(m - b, 0.5, 0.1) for m in ms]
-    np.testing.assert_array_equal(breadcrumbs(b, ms, bounds, [1, 3], 0.2), run("breadcrumbs", density=0.5, gamma=0.1, weights=(1, 3), scale=0.2))
+    np.testing.assert_array_equal(
+        breadcrumbs(b, ms, bounds, [1, 3], 0.2), run("breadcrumbs", density=0.5, gamma=0.1, weights=(1, 3), scale=0.2)
+    )
     assert fisher([ms[0]], [np.zeros_like(b)]).tobytes() == ms[0].tobytes()
 
 
@@ -251,7 +288,9 @@ def test_a_model_that_lacks_a_tensor_changes_nothing_there() -> None:
     tuned[1]["embed"] = base["embed"]
     lacking = {(1, "embed")}
     dense, _ = merge(merge_method("task_arithmetic"), base, tuned, lacking=lacking)
-    np.testing.assert_array_equal(dense["embed"].raw, merge(merge_method("task_arithmetic"), base, tuned[:1])[0]["embed"].raw)
+    np.testing.assert_array_equal(
+        dense["embed"].raw, merge(merge_method("task_arithmetic"), base, tuned[:1])[0]["embed"].raw
+    )
     for semantics in ("original", "mergekit"):
         result, _ = merge(merge_method("ties", density=0.4, semantics=semantics), base, tuned, lacking=lacking)
         rest = [{n: v for n, v in m.items() if n != "embed"} for m in (base, *tuned)]
@@ -260,14 +299,27 @@ def test_a_model_that_lacks_a_tensor_changes_nothing_there() -> None:
         if semantics == "original":
             # its share is of the elements that it has
             alone, _ = merge(merge_method("ties", density=0.4), rest[0], rest[2:])
-            beside, _ = merge(merge_method("ties", density=0.4), base, [base, tuned[1]], lacking={*lacking, (0, "embed")})
+            beside, _ = merge(
+                merge_method("ties", density=0.4), base, [base, tuned[1]], lacking={*lacking, (0, "embed")}
+            )
             for n in rest[0]:
                 np.testing.assert_array_equal(beside[n].raw, alone[n].raw)
     averaged, _ = merge(
-        merge_method("fisher"), None, tuned, extras=[{n: operand(np.ones(v.raw.size), "F32") for n, v in base.items()}] * 2, lacking=lacking
+        merge_method("fisher"),
+        None,
+        tuned,
+        extras=[{n: operand(np.ones(v.raw.size), "F32") for n, v in base.items()}] * 2,
+        lacking=lacking,
     )
     np.testing.assert_array_equal(averaged["embed"].raw, tuned[0]["embed"].raw)
     for name in ("breadcrumbs", "dare", "dare_ties"):
-        result, _ = merge(merge_method(name, semantics="mergekit") if "dare" in name else merge_method(name), base, tuned, lacking=lacking)
-        alone, _ = merge(merge_method(name, semantics="mergekit") if "dare" in name else merge_method(name), base, tuned[:1])
+        result, _ = merge(
+            merge_method(name, semantics="mergekit") if "dare" in name else merge_method(name),
+            base,
+            tuned,
+            lacking=lacking,
+        )
+        alone, _ = merge(
+            merge_method(name, semantics="mergekit") if "dare" in name else merge_method(name), base, tuned[:1]
+        )
         np.testing.assert_array_equal(numbers(result["embed"]), numbers(alone["embed"]))

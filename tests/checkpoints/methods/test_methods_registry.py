@@ -30,7 +30,9 @@ def test_other_ways_to_write_a_name() -> None:
 
 
 def test_parameters_as_text() -> None:
-    method, problems = parse_merge_method("ties", {"density": "5e-1", "weights": "0.5, 1", "normalize": "false", "semantics": "mergekit"}, models=2)
+    method, problems = parse_merge_method(
+        "ties", {"density": "5e-1", "weights": "0.5, 1", "normalize": "false", "semantics": "mergekit"}, models=2
+    )
     assert problems == []
     assert method == merge_method("ties", density=0.5, weights=(0.5, 1.0), normalize=False, semantics="mergekit")
     assert merge_method("linear", weights=[1, 2]).weights == (1.0, 2.0)  # type: ignore[attr-defined]
@@ -55,7 +57,12 @@ def test_parameters_as_text() -> None:
         ("linear", {"weights": (1, -1)}, 2, "linear.weights: expected 0 or more for a mean, got 1, -1"),
         ("linear", {"weights": (0, 0)}, 2, "linear.weights: expected a sum above 0, got 0, 0"),
         ("linear", {"weights": (1, float("nan"))}, 2, "linear.weights: expected finite numbers, got 1, nan"),
-        ("linear", {"weights": (1, float("inf")), "normalize": False}, 2, "linear.weights: expected finite numbers, got 1, inf"),
+        (
+            "linear",
+            {"weights": (1, float("inf")), "normalize": False},
+            2,
+            "linear.weights: expected finite numbers, got 1, inf",
+        ),
         ("linear", {"weights": (1, 2, 3)}, 2, "expected one weight for each of the 2 models, got 3 (1, 2, 3)"),
         ("linear", {"weights": "a b"}, 2, "linear.weights: expected numbers, one a model, got 'a b'"),
         ("linear", {"normalize": "maybe"}, 2, "linear.normalize: expected true or false, got 'maybe'"),
@@ -63,13 +70,23 @@ def test_parameters_as_text() -> None:
         ("ties", {"density": 0}, 2, "ties.density: expected a number in (0, 1], got 0"),
         ("ties", {"density": 1.2}, 2, "ties.density: expected a number in (0, 1], got 1.2"),
         ("ties", {"density": True}, 2, "ties.density: expected a number, got True"),
-        ("ties", {"semantics": "merge-kit"}, 2, "ties.semantics: expected one of original, mergekit, got 'merge-kit'. Did you mean 'mergekit'?"),
+        (
+            "ties",
+            {"semantics": "merge-kit"},
+            2,
+            "ties.semantics: expected one of original, mergekit, got 'merge-kit'. Did you mean 'mergekit'?",
+        ),
         ("dare", {"p": 1}, 2, "dare.p: expected a number in [0, 1), got 1"),
         ("dare_ties", {"density": 0}, 2, "dare_ties.density: expected a number in (0, 1], got 0"),
         ("dare", {"p": 0.5, "density": 0.5}, 2, "dare: expected one of p and density, got p=0.5 and density=0.5"),
         ("dare", {"seed": 1.5}, 2, "dare.seed: expected a whole number, got 1.5"),
         ("breadcrumbs", {"gamma": 1}, 2, "breadcrumbs.gamma: expected a number in [0, 1), got 1"),
-        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, 2, "breadcrumbs: expected density + gamma of at most 1, got 0.9 + 0.2"),
+        (
+            "breadcrumbs",
+            {"density": 0.9, "gamma": 0.2},
+            2,
+            "breadcrumbs: expected density + gamma of at most 1, got 0.9 + 0.2",
+        ),
         ("fisher", {"weights": (1, -2)}, 2, "fisher.weights: expected 0 or more for a mean, got 1, -2"),
         ("fisher", {"floor": -1}, 2, "fisher.floor: expected 0 or more, got -1"),
     ],
@@ -96,7 +113,9 @@ def test_unusual_but_sound(name: str, parameters: dict) -> None:
 
 
 def test_all_mistakes_at_once() -> None:
-    _, problems = parse_merge_method("ties", {"densty": 0.5, "density": 2, "scale": "big", "weights": (1, 2), "semantics": "x"}, models=3)
+    _, problems = parse_merge_method(
+        "ties", {"densty": 0.5, "density": 2, "scale": "big", "weights": (1, 2), "semantics": "x"}, models=3
+    )
     assert len(problems) == 5
     with pytest.raises(ConfigError) as caught:
         merge_method("breadcrumbs", density=0, gamma=-1, bogus=1)

@@ -14,7 +14,9 @@ from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.methods.ties import kept, threshold
 
 
-def search(base: np.ndarray, models: list[np.ndarray], ranks, *, block: int, dtype: str = "F32", has: tuple[bool, ...] = ()) -> list[list[float]]:
+def search(
+    base: np.ndarray, models: list[np.ndarray], ranks, *, block: int, dtype: str = "F32", has: tuple[bool, ...] = ()
+) -> list[list[float]]:
     state = None
     size = base.size
     for _ in range(2):
@@ -22,7 +24,16 @@ def search(base: np.ndarray, models: list[np.ndarray], ranks, *, block: int, dty
         for start in range(0, max(size, 1), block):
             cut = slice(start, min(start + block, size))
             parts = [operand(v[cut], dtype) for v in (base, *models)]
-            piece = Block(name="w", start=start, count=cut.stop - start, size=size, shape=(size,), base=parts[0], models=parts[1:], has=has)
+            piece = Block(
+                name="w",
+                start=start,
+                count=cut.stop - start,
+                size=size,
+                shape=(size,),
+                base=parts[0],
+                models=parts[1:],
+                has=has,
+            )
             value = measure(piece, state, ranks, by_tensor=True)
             total = value if total is None else total + value
         state = settle(total, state, ranks)
@@ -51,13 +62,21 @@ def test_ragged_dtypes(dtype: str, block: int) -> None:
     base, model = rng.normal(size=1000), rng.normal(size=1000)
     stored = [operand(v, dtype) for v in (base, model)]
     delta = np.sort(np.abs((numbers(stored[1]) - numbers(stored[0])).astype(np.float32)))
-    assert search(base, [model], lambda n: [0, n // 2, n - 1], block=block, dtype=dtype) == [[float(delta[i]) for i in (0, 500, 999)]]
+    assert search(base, [model], lambda n: [0, n // 2, n - 1], block=block, dtype=dtype) == [
+        [float(delta[i]) for i in (0, 500, 999)]
+    ]
 
 
 def test_empty_tensors_and_models_without_the_tensor() -> None:
     assert search(np.zeros(0), [np.zeros(0)], lambda n: [n - 1] if n else [], block=10) == [[]]
     for block in (3, 20):
-        found = search(np.zeros(10), [np.arange(10.0), np.arange(10.0)], lambda n: [n - 1] if n else [], block=block, has=(False, True))
+        found = search(
+            np.zeros(10),
+            [np.arange(10.0), np.arange(10.0)],
+            lambda n: [n - 1] if n else [],
+            block=block,
+            has=(False, True),
+        )
         assert found == [[], [9.0]]
 
 

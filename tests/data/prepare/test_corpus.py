@@ -19,7 +19,7 @@ from holdfast.data.prepare.reading import Reading
 from holdfast.data.prepare.run import DUPLICATE, NEAR_DUPLICATE, Preparation, prepare
 from holdfast.data.prepare.wet import wet_records
 from holdfast.errors import ConfigError, DataError, RunFolderError
-from holdfast.results import read_json
+from holdfast.support.files import read_json
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +46,24 @@ def rows_of(path="out.jsonl") -> list[dict]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-OWN = {"kind", "text_column", "date_column", "after", "before", "undated", "minimum_characters", "near_duplicates", "titles"}
+OWN = {
+    "kind",
+    "text_column",
+    "date_column",
+    "after",
+    "before",
+    "undated",
+    "minimum_characters",
+    "near_duplicates",
+    "titles",
+}
 
 
 def request(*inputs, output="out.jsonl", **options) -> Preparation:
     own = {name: options.pop(name) for name in list(options) if name in OWN}
-    return Preparation(format="corpus", inputs=tuple(Path(i) for i in inputs), output=Path(output), options=own, **options)
+    return Preparation(
+        format="corpus", inputs=tuple(Path(i) for i in inputs), output=Path(output), options=own, **options
+    )
 
 
 def prepared(*inputs, **options) -> dict:
@@ -71,15 +83,29 @@ ARTICLE_TEXT = "It took nine years.\n\nThe first cars crossed.\n\nMany waved.\n\
 
 def warc(kind: str, content: str | bytes, *, length: int | str | None = None, **fields: str) -> bytes:
     body = content if isinstance(content, bytes) else content.encode()
-    named = {"WARC-Type": kind, **{f"WARC-{name.replace('_', '-')}": value for name, value in fields.items()}, "Content-Type": "text/plain"}
+    named = {
+        "WARC-Type": kind,
+        **{f"WARC-{name.replace('_', '-')}": value for name, value in fields.items()},
+        "Content-Type": "text/plain",
+    }
     if length != "absent":
         named["Content-Length"] = str(len(body) if length is None else length)
-    return b"WARC/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in named.items()).encode() + b"\r\n" + body + b"\r\n\r\n"
+    return (
+        b"WARC/1.0\r\n"
+        + "".join(f"{name}: {value}\r\n" for name, value in named.items()).encode()
+        + b"\r\n"
+        + body
+        + b"\r\n\r\n"
+    )
 
 
 def page(number: int, **more) -> bytes:
     return warc(
-        "conversion", f"Page {number}\nsays this, in Zürich.", Target_URI=f"https://example.com/{number}", Date="2024-02-21T07:35:11Z", **more
+        "conversion",
+        f"Page {number}\nsays this, in Zürich.",
+        Target_URI=f"https://example.com/{number}",
+        Date="2024-02-21T07:35:11Z",
+        **more,
     )
 
 
@@ -99,10 +125,15 @@ def test_a_folder_of_every_kind_becomes_one_corpus(tmp_path):
     text("in/deep/er/b.md", "# From Markdown")
     jsonl(
         "in/c.jsonl",
-        [{"text": "A line.", "title": "T", "date": "2024-01-15", "url": "https://x.org/1"}, {"content": "Another.", "timestamp": 1705312800}],
+        [
+            {"text": "A line.", "title": "T", "date": "2024-01-15", "url": "https://x.org/1"},
+            {"content": "Another.", "timestamp": 1705312800},
+        ],
     )
     text("in/d.json", json.dumps([{"plaintext": "Of an array.", "publisher": "The Paper", "headline": "H"}]))
-    pq.write_table(pa.Table.from_pylist([{"document": "Of Parquet.", "created": None, "path": "x/y.rst"}]), "in/e.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([{"document": "Of Parquet.", "created": None, "path": "x/y.rst"}]), "in/e.parquet"
+    )
     text("in/f.warc.wet.gz", gzip.compress(INFO) + gzip.compress(page(1)))
     text("in/g.json", json.dumps({"The Daily": [ARTICLE]}, indent=4))
     text("in/h.pdf", "%PDF")
@@ -117,18 +148,32 @@ def test_a_folder_of_every_kind_becomes_one_corpus(tmp_path):
         {"text": "Of an array.", "title": "H", "date": None, "source": "The Paper"},
         {"text": "# From Markdown", "title": None, "date": None, "source": "deep/er/b.md"},
         {"text": "Of Parquet.", "title": None, "date": None, "source": "x/y.rst"},
-        {"text": "Page 1\nsays this, in Zürich.", "title": None, "date": "2024-02-21", "source": "https://example.com/1"},
+        {
+            "text": "Page 1\nsays this, in Zürich.",
+            "title": None,
+            "date": "2024-02-21",
+            "source": "https://example.com/1",
+        },
         {"text": ARTICLE_TEXT, "title": "A bridge opens", "date": "2024-03-05", "source": "The Daily"},
     ]
     counts = record["counts"]
     assert counts["kinds"] == {"fundus": 1, "rows": 3, "text": 3, "wet": 1} and counts["other_files"] == {".pdf": 1}
-    assert counts["records"] == counts["documents"] == counts["rows"] == 9 and counts["undated"] == 5 and counts["malformed_dates"] == 0
-    assert counts["months"] == {"2024-01": 2, "2024-02": 1, "2024-03": 1} and (counts["first_date"], counts["last_date"]) == (
+    assert (
+        counts["records"] == counts["documents"] == counts["rows"] == 9
+        and counts["undated"] == 5
+        and counts["malformed_dates"] == 0
+    )
+    assert counts["months"] == {"2024-01": 2, "2024-02": 1, "2024-03": 1} and (
+        counts["first_date"],
+        counts["last_date"],
+    ) == (
         "2024-01-15",
         "2024-03-05",
     )
     assert counts["characters"] == sum(len(row["text"]) for row in rows_of())
-    assert [one["name"] for one in record["inputs"]][:3] == ["a.txt", "a.txt.gz", "c.jsonl"] and str(tmp_path) not in json.dumps(record)
+    assert [one["name"] for one in record["inputs"]][:3] == ["a.txt", "a.txt.gz", "c.jsonl"] and str(
+        tmp_path
+    ) not in json.dumps(record)
     assert detect(list(rows_of()[0]), rows_of()[0]) == "text"
 
 
@@ -159,9 +204,9 @@ def test_what_is_prepared_is_read_by_training():
 def test_articles_of_fundus_in_every_form(written, kind):
     text("a.json", written)
     record = prepared("a.json")
-    assert record["counts"]["kinds"] == {kind: 1} and [(row["text"], row["title"], row["date"]) for row in rows_of()] == [
-        (ARTICLE_TEXT, "A bridge opens", "2024-03-05")
-    ]
+    assert record["counts"]["kinds"] == {kind: 1} and [
+        (row["text"], row["title"], row["date"]) for row in rows_of()
+    ] == [(ARTICLE_TEXT, "A bridge opens", "2024-03-05")]
 
 
 def test_a_large_file_of_fundus_is_read_piece_by_piece(monkeypatch):
@@ -172,7 +217,9 @@ def test_a_large_file_of_fundus_is_read_piece_by_piece(monkeypatch):
                                for i in range(20)] for p in range(3)}  # fmt: skip
     text("a.json", json.dumps(articles, indent=4, ensure_ascii=False))
     prepared("a.json")
-    assert [(row["source"], row["title"]) for row in rows_of()] == [(p, a["title"]) for p, own in articles.items() for a in own]
+    assert [(row["source"], row["title"]) for row in rows_of()] == [
+        (p, a["title"]) for p, own in articles.items() for a in own
+    ]
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
@@ -203,7 +250,14 @@ def test_a_kind_that_is_asked_for_decides_which_files_are_read():
 
 
 def test_titles_go_in_front_of_the_text_where_they_are_asked_for():
-    jsonl("a.jsonl", [{"text": "Body.", "title": " The\n title "}, {"text": "Said already. Body.", "title": "Said already."}, {"text": "Bare."}])
+    jsonl(
+        "a.jsonl",
+        [
+            {"text": "Body.", "title": " The\n title "},
+            {"text": "Said already. Body.", "title": "Said already."},
+            {"text": "Bare."},
+        ],
+    )
     prepared("a.jsonl", titles=True)
     assert [row["text"] for row in rows_of()] == ["The title\n\nBody.", "Said already. Body.", "Bare."]
 
@@ -226,18 +280,27 @@ def test_wet_however_it_is_compressed(pack):
         with pa.CompressedOutputStream("a.wet.zst", "zstd") as stream:
             stream.write(b"".join(parts))
     else:
-        packed = {"records": b"".join(gzip.compress(part) for part in parts), "whole": gzip.compress(b"".join(parts)), "plain": b"".join(parts)}[pack]
+        packed = {
+            "records": b"".join(gzip.compress(part) for part in parts),
+            "whole": gzip.compress(b"".join(parts)),
+            "plain": b"".join(parts),
+        }[pack]
         text(f"a.wet{'' if pack == 'plain' else '.gz'}", packed)
     record = prepared(*Path().glob("a.wet*"))
     assert [row["source"] for row in rows_of()] == ["https://example.com/1", "https://example.com/2"]
-    assert record["counts"]["skipped"] == {"an empty text": 1, "a WARC record of another type (metadata)": 1} and record["counts"]["records"] == 4
+    assert (
+        record["counts"]["skipped"] == {"an empty text": 1, "a WARC record of another type (metadata)": 1}
+        and record["counts"]["records"] == 4
+    )
 
 
 def test_wet_with_folded_fields_small_letters_and_other_line_ends():
     content = b"Text."
     text(
         "a.wet",
-        b"WARC/1.1\nwarc-type: conversion\nwarc-target-uri:\n  <https://example.com/x>\nX-Y: a\n b\ncontent-length: 5\n\n" + content + b"\n\n",
+        b"WARC/1.1\nwarc-type: conversion\nwarc-target-uri:\n  <https://example.com/x>\nX-Y: a\n b\ncontent-length: 5\n\n"
+        + content
+        + b"\n\n",
     )
     prepared("a.wet")
     assert rows_of() == [{"text": "Text.", "title": None, "date": None, "source": "https://example.com/x"}]
@@ -250,7 +313,10 @@ def test_wet_with_folded_fields_small_letters_and_other_line_ends():
         (page(2, length="many"), "record 3: expected a Content-Length in bytes, got 'many'"),
         (page(2, length="-3"), "record 3: expected a Content-Length in bytes, got '-3'"),
         (page(2, length="9" * 40), "record 3: expected a Content-Length in bytes"),
-        (page(2).replace(b"Content-Type: text/plain", b"no colon"), "record 3: expected fields as 'Name: value', got 'no colon'"),
+        (
+            page(2).replace(b"Content-Type: text/plain", b"no colon"),
+            "record 3: expected fields as 'Name: value', got 'no colon'",
+        ),
         (page(2, length=5), "record 4: expected a record that begins with 'WARC/1.0', got '2'"),
         (warc("conversion", b"caf\xe9"), "record 3: expected UTF-8, got byte 0xe9 at byte 4 of the text"),
     ],
@@ -298,19 +364,34 @@ def test_a_page_of_any_length_is_read_block_by_block(monkeypatch):
 
 
 def test_duplicates_but_for_white_space_and_capitals_are_written_once():
-    jsonl("a.jsonl", [{"text": "The  same\nTEXT.", "url": "1"}, {"text": "the same text.", "url": "2"}, {"text": "Another."}])
+    jsonl(
+        "a.jsonl",
+        [{"text": "The  same\nTEXT.", "url": "1"}, {"text": "the same text.", "url": "2"}, {"text": "Another."}],
+    )
     text("b.txt", "THE SAME TEXT.\n")
     record = prepared("a.jsonl", "b.txt")
-    assert [row["text"] for row in rows_of()] == ["The  same\nTEXT.", "Another."] and record["counts"]["skipped"] == {DUPLICATE: 2}
+    assert [row["text"] for row in rows_of()] == ["The  same\nTEXT.", "Another."] and record["counts"]["skipped"] == {
+        DUPLICATE: 2
+    }
 
 
 def test_empty_and_short_texts_are_counted_apart():
     jsonl(
         "a.jsonl",
-        [{"text": ""}, {"text": None}, {"text": " \n"}, {"text": "short"}, {"text": "long enough"}, {"body": {"summary": [], "sections": []}}],
+        [
+            {"text": ""},
+            {"text": None},
+            {"text": " \n"},
+            {"text": "short"},
+            {"text": "long enough"},
+            {"body": {"summary": [], "sections": []}},
+        ],
     )
     record = prepared("a.jsonl", minimum_characters=6)
-    assert record["counts"]["skipped"] == {"an empty text": 4, "a text of fewer than 6 characters": 1} and len(rows_of()) == 1
+    assert (
+        record["counts"]["skipped"] == {"an empty text": 4, "a text of fewer than 6 characters": 1}
+        and len(rows_of()) == 1
+    )
 
 
 def words(count: int, seed: int) -> list[str]:
@@ -349,8 +430,14 @@ def test_near_duplicates_are_taken_out_before_the_limit_and_on_both_sides():
     rows = [{"text": changed(words(300, i // 2), 0.01 * (i % 2))} for i in range(60)]
     record = prepared(jsonl("a.jsonl", rows), near_duplicates=True, limit=20, heldout=0.3)
     counts = record["counts"]
-    assert counts["documents"] == 20 and counts["skipped"] == {NEAR_DUPLICATE: 30, "beyond the limit": 10} and counts["heldout"] > 0
-    assert counts["characters"] == sum(len(row["text"]) for name in ("out.jsonl", "out.heldout.jsonl") for row in rows_of(name))
+    assert (
+        counts["documents"] == 20
+        and counts["skipped"] == {NEAR_DUPLICATE: 30, "beyond the limit": 10}
+        and counts["heldout"] > 0
+    )
+    assert counts["characters"] == sum(
+        len(row["text"]) for name in ("out.jsonl", "out.heldout.jsonl") for row in rows_of(name)
+    )
 
 
 @pytest.mark.parametrize("similarity", [0.6, 0.8, 0.9])
@@ -377,7 +464,10 @@ def test_signatures_estimate_the_similarity(tmp_path):
     one = found.signature(" ".join(base))
     for share in (0.1, 0.3, 0.6):
         expected = (1 - share) / (1 + share)
-        assert abs((one == found.signature(changed(base, share))).mean() - expected) < 3 * (expected * (1 - expected) / 128) ** 0.5 + 0.01
+        assert (
+            abs((one == found.signature(changed(base, share))).mean() - expected)
+            < 3 * (expected * (1 - expected) / 128) ** 0.5 + 0.01
+        )
 
 
 def test_a_chain_of_near_duplicates_is_one_group_and_nothing_is_none(tmp_path):
@@ -394,7 +484,9 @@ def test_a_chain_of_near_duplicates_is_one_group_and_nothing_is_none(tmp_path):
 @pytest.mark.parametrize("document", ["", "!!! ...", "one", "two words", "東京で新しい橋が開通した。", "\ud800"])
 def test_any_text_has_a_signature(document, tmp_path):
     found = NearDuplicates(0.8, tmp_path / "s")
-    assert (found.signature(document) == found.signature(document)).all() and (found.signature(document) != found.signature("other text")).any()
+    assert (found.signature(document) == found.signature(document)).all() and (
+        found.signature(document) != found.signature("other text")
+    ).any()
 
 
 def test_scripts_without_spaces_are_compared_by_their_characters(tmp_path):
@@ -423,7 +515,9 @@ def test_files_are_read_in_the_order_of_their_paths_each_once():
     os.symlink("nowhere", "in/broken.txt")
     os.symlink(Path("in").resolve(), "in/loop")
     found = found_inputs([Path("in"), Path("in/9.txt")], lambda name: name.endswith(".txt"))
-    assert [found.name(file) for file in found.files] == ["10.txt", "9.txt", "a/1.txt", "b/2.txt"] and found.others == {"broken links": 1}
+    assert [found.name(file) for file in found.files] == ["10.txt", "9.txt", "a/1.txt", "b/2.txt"] and found.others == {
+        "broken links": 1
+    }
 
 
 def test_what_holdfast_wrote_into_a_folder_is_read_without_its_records():
@@ -482,7 +576,10 @@ def test_no_document_is_on_both_sides():
     jsonl("a.jsonl", [{"text": f"Document {i}."} for i in range(300)])
     record = prepared("a.jsonl", heldout=0.2, seed=1)
     sides = [{row["text"] for row in rows_of(name)} for name in ("out.jsonl", "out.heldout.jsonl")]
-    assert sides[0].isdisjoint(sides[1]) and [len(side) for side in sides] == [record["counts"]["train"], record["counts"]["heldout"]]
+    assert sides[0].isdisjoint(sides[1]) and [len(side) for side in sides] == [
+        record["counts"]["train"],
+        record["counts"]["heldout"],
+    ]
     assert record["counts"]["documents"] == 300 and len(sides[1]) > 30
 
 
@@ -526,7 +623,9 @@ def test_folders_are_for_corpora_and_options_of_corpora_for_them():
     text("in/a.txt", "One.")
     with pytest.raises(ConfigError) as caught:
         prepare(Preparation(format="metamath", inputs=(Path("in"),), output=Path("o.jsonl"), options={"after": "x"}))
-    assert "found a folder; name the files in it" in str(caught.value) and "after: belongs to the format corpus, not to metamath" in str(caught.value)
+    assert "found a folder; name the files in it" in str(
+        caught.value
+    ) and "after: belongs to the format corpus, not to metamath" in str(caught.value)
 
 
 def test_parquet_without_the_text_lists_its_columns():
@@ -535,10 +634,14 @@ def test_parquet_without_the_text_lists_its_columns():
 
     pq.write_table(pa.Table.from_pylist([{"story": "a", "day": "2024-01-01"}]), "a.parquet")
     with pytest.raises(
-        DataError, match=r"a\.parquet: expected a column with the text \(text, plaintext, .*, the file has story, day\. Name it with --text_column"
+        DataError,
+        match=r"a\.parquet: expected a column with the text \(text, plaintext, .*, the file has story, day\. Name it with --text_column",
     ):
         prepared("a.parquet")
-    with pytest.raises(DataError, match=r"expected the column 'stroy' \(--text_column\), the file has story, day\. Did you mean 'story'"):
+    with pytest.raises(
+        DataError,
+        match=r"expected the column 'stroy' \(--text_column\), the file has story, day\. Did you mean 'story'",
+    ):
         prepared("a.parquet", text_column="stroy")
     with pytest.raises(DataError, match=r"expected the column 'date' \(--date_column\), the file has story, day"):
         prepared("a.parquet", text_column="story", date_column="date")
@@ -561,7 +664,9 @@ def test_dates_of_parquet_as_they_are():
     pq.write_table(pa.table({"text": ["c"], "date": pa.array([when.date()])}), "b.parquet")
     pq.write_table(pa.table({"text": ["d"], "date": pa.array([when], pa.timestamp("us", "Asia/Tokyo"))}), "c.parquet")
     record = prepared("a.parquet", "b.parquet", "c.parquet")
-    assert [row["date"] for row in rows_of()] == ["2024-01-15", None, "2024-01-15", "2024-01-15"] and record["counts"]["malformed_dates"] == 0
+    assert [row["date"] for row in rows_of()] == ["2024-01-15", None, "2024-01-15", "2024-01-15"] and record["counts"][
+        "malformed_dates"
+    ] == 0
 
 
 @pytest.mark.parametrize(
@@ -569,7 +674,10 @@ def test_dates_of_parquet_as_they_are():
     [
         ([{"story": "a"}], "a.jsonl, line 1: no text (text, plaintext, content, body, document); the record has story"),
         ([{"text": 5}], "line 1: 'text' is int, expected text"),
-        ([{"body": {"summary": [], "sections": ["a"]}}], "'body' has a section that is str, expected headline and paragraphs"),
+        (
+            [{"body": {"summary": [], "sections": ["a"]}}],
+            "'body' has a section that is str, expected headline and paragraphs",
+        ),
         ([{"body": {"summary": [3], "sections": []}}], "'body' has a paragraph that is no text"),
         ([{"query": "a", "response": "b"}], "The columns are those of metamath"),
     ],
@@ -587,7 +695,9 @@ def test_files_that_are_no_text_are_named_or_left_out_where_allowed():
         text(f"in/c{i}.txt", f"Text {i}.")
     with pytest.raises(DataError) as caught:
         prepared("in")
-    assert "2 of 10 records are malformed" in str(caught.value) and "in/a.txt, line 1: expected UTF-8, got byte 0xe9" in str(caught.value)
+    assert "2 of 10 records are malformed" in str(
+        caught.value
+    ) and "in/a.txt, line 1: expected UTF-8, got byte 0xe9" in str(caught.value)
     assert "in/b.txt.gz: the file cannot be read to its end, it is cut short or damaged" in str(caught.value)
     assert prepared("in", most_malformed=0.2)["counts"]["documents"] == 8
 
@@ -595,7 +705,11 @@ def test_files_that_are_no_text_are_named_or_left_out_where_allowed():
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz"])
 def test_a_truncated_gzip_is_refused(name):
     rows = [{"text": f"Document {i} {random.Random(i).random()}."} for i in range(500)]
-    content = "".join(json.dumps(row) + "\n" for row in rows) if "jsonl" in name else json.dumps({"The Daily": rows}, indent=4)
+    content = (
+        "".join(json.dumps(row) + "\n" for row in rows)
+        if "jsonl" in name
+        else json.dumps({"The Daily": rows}, indent=4)
+    )
     text(name, gzip.compress(content.encode())[:-50])
     with pytest.raises(DataError, match="the file is cut short or damaged; fetch it again"):
         prepared(name)
@@ -620,13 +734,20 @@ def test_the_record_says_how_it_came_about():
     jsonl("a.jsonl", [{"text": "One.", "date": "2024-01-15"}])
     record = prepared("a.jsonl", after="2024-01-01", near_duplicates=0.8)
     assert record == read_json("out.jsonl.json")
-    assert record["options"]["after"] == "2024-01-01" and record["options"]["near_duplicates"] == 0.8 and record["format"] == "corpus"
+    assert (
+        record["options"]["after"] == "2024-01-01"
+        and record["options"]["near_duplicates"] == 0.8
+        and record["format"] == "corpus"
+    )
     assert run_module.FORMATS["corpus"].rows == "text, title, date, source"
 
 
 def test_real_corpora(shared_data):
     """Rust's book and a handbook as they are published: every document with its path, and the near duplicates among them."""
-    files = [shared_data / "text_rust_book" / "rust_book.jsonl.gz", shared_data / "text_18f_handbook" / "18f_handbook.jsonl.gz"]
+    files = [
+        shared_data / "text_rust_book" / "rust_book.jsonl.gz",
+        shared_data / "text_18f_handbook" / "18f_handbook.jsonl.gz",
+    ]
     record = prepared(*files, minimum_characters=200, near_duplicates=0.8, heldout=0.02, seed=0)
     counts = record["counts"]
     assert counts["documents"] > 200 and counts["heldout"] > 0 and counts["undated"] == counts["documents"]

@@ -76,13 +76,20 @@ def test_the_future_is_no_date(value):
 
 
 def test_mistakes_in_a_range():
-    assert dates.range_problems(None, None) == dates.range_problems("2024-01-01", "2024-01-02") == dates.range_problems(DAY, None) == []
+    assert (
+        dates.range_problems(None, None)
+        == dates.range_problems("2024-01-01", "2024-01-02")
+        == dates.range_problems(DAY, None)
+        == []
+    )
     found = dates.range_problems("2024-02-30", "1 May")
     assert found == [
         "after: expected a date as 2024-01-15, got '2024-02-30', and there is no such day", "before: expected a date as 2024-01-15, got '1 May'"
     ]  # fmt: skip
     for before in ("2024-01-15", "2023-12-31"):
-        assert dates.range_problems("2024-01-15", before)[0].startswith(f"after: expected an earlier day than before ({before}")
+        assert dates.range_problems("2024-01-15", before)[0].startswith(
+            f"after: expected an earlier day than before ({before}"
+        )
     assert len(dates.range_problems(datetime(2024, 1, 1), 20240101)) == 2
 
 
@@ -90,13 +97,18 @@ def test_mistakes_in_a_range():
 
 
 def corpus(*days: object) -> Path:
-    rows = [{"text": f"What happened, number {i}.", "date": day} if day != "absent" else {"text": f"Number {i}."} for i, day in enumerate(days)]
+    rows = [
+        {"text": f"What happened, number {i}.", "date": day} if day != "absent" else {"text": f"Number {i}."}
+        for i, day in enumerate(days)
+    ]
     Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Path("a.jsonl")
 
 
 def prepared(output="out.jsonl", **options):
-    record = prepare(Preparation(format="corpus", inputs=(Path("a.jsonl"),), output=Path(output), options=options)).record
+    record = prepare(
+        Preparation(format="corpus", inputs=(Path("a.jsonl"),), output=Path(output), options=options)
+    ).record
     return record, [json.loads(line) for line in Path(output).read_text().splitlines()]
 
 
@@ -139,7 +151,9 @@ def test_what_has_no_usable_date_is_kept_without_a_range_and_counted(options, ke
 def test_the_time_a_file_was_changed_is_not_its_date():
     Path("a.txt").write_text("A text.")
     record = prepare(Preparation(format="corpus", inputs=(Path("a.txt"),), output=Path("out.jsonl"))).record
-    assert record["counts"]["undated"] == 1 and record["counts"]["first_date"] is None and record["counts"]["months"] == {}
+    assert (
+        record["counts"]["undated"] == 1 and record["counts"]["first_date"] is None and record["counts"]["months"] == {}
+    )
 
 
 def test_a_range_that_holds_nothing_says_why():

@@ -37,7 +37,9 @@ def write_news(path: Path, count: int = 60, *, start: int = 0) -> Path:
     for number in range(start, start + count):
         words = [WORDS[(number * k + k * k) % len(WORDS)] for k in range(1, 12)]
         text = f"News {number}. The {' '.join(words)}. {SENTENCES[number % len(SENTENCES)]}"
-        rows.append({"text": text, "date": f"2024-{1 + number % 12:02d}-{1 + number % 28:02d}", "title": f"News {number}"})
+        rows.append(
+            {"text": text, "date": f"2024-{1 + number % 12:02d}-{1 + number % 28:02d}", "title": f"News {number}"}
+        )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
-from holdfast.residual_results import read_update
+from holdfast.records.residual import read_update
 from holdfast.studies.residual import grid
 from holdfast.studies.residual.making import Workshop
 from holdfast.studies.residual.plan import study_config
@@ -42,7 +42,10 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
     record = grid.run_study(study(), console=quiet(), workers=1)
     assert record.status == "finished" and record.kind == "study"
     assert [m.state for m in record.models] == ["complete"] * 5
-    assert {(p.before, p.after) for p in record.pairs} >= {("a-instruct", "a-instruct-300"), ("a-instruct-300", "a-base-300-residual")}
+    assert {(p.before, p.after) for p in record.pairs} >= {
+        ("a-instruct", "a-instruct-300"),
+        ("a-instruct-300", "a-base-300-residual"),
+    }
     runs = [p.name for p in (tmp_path / "out" / "runs").iterdir() if not p.name.startswith(".")]
     assert sorted(runs) == ["a-base-300", "a-instruct-300"], "the residual's base is the run that is there"
     assert not list((tmp_path / "out" / "runs").rglob("*.safetensors")), "keep: none"
@@ -84,7 +87,7 @@ def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
         grid.run_study(study(), console=quiet(), workers=1)
     assert read_update(tmp_path / "out").status == "interrupted"
     monkeypatch.setattr(Workshop, "make", real)
-    monkeypatch.setattr("holdfast.training.run._Run.fit", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
     assert grid.run_study(study(), console=quiet(), workers=1).status == "finished"
 
 
@@ -108,7 +111,9 @@ def test_the_small_study_and_its_claims(tmp_path):
 
     claims = reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=quiet())
     assert [c.number for c in claims] == ["1a", "1b", "1c", "2a", "2b", "2c", "3a", "3b", "4"]
-    assert (tmp_path / "again" / "claims.html").is_file() and (tmp_path / "again" / "residual" / "report.html").is_file()
+    assert (tmp_path / "again" / "claims.html").is_file() and (
+        tmp_path / "again" / "residual" / "report.html"
+    ).is_file()
     console = quiet()
     reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=console)
     assert "nothing is run again" in console.file.getvalue()

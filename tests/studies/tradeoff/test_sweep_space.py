@@ -38,14 +38,26 @@ def test_parameters_belong_to_their_alternative():
     grid = found.grid()
     assert len(grid) == (4 + 3 + 2 + 1) * 2
     settings = [found.settings({"max_steps": 5, "retention": [{"sfa": {}}]}, params) for params in grid]
-    assert settings[0] == {"max_steps": 5, "learning_rate": 1e-5, "retention": [{"label_annealing": {"weight": 0.3, "temperature": 1}}]}
+    assert settings[0] == {
+        "max_steps": 5,
+        "learning_rate": 1e-5,
+        "retention": [{"label_annealing": {"weight": 0.3, "temperature": 1}}],
+    }
     assert settings[-1] == {"max_steps": 5, "learning_rate": 3e-5, "retention": []}
     assert [s["retention"][0]["l2"]["coefficient"] for s in settings[8:14:2]] == [0.001, 0.01, 0.1]
-    assert settings[14]["retention"] == [{"replay": {"data": "old.jsonl", "fraction": 0.1}}, {"label_annealing": {"weight": 0.3}}]
+    assert settings[14]["retention"] == [
+        {"replay": {"data": "old.jsonl", "fraction": 0.1}},
+        {"label_annealing": {"weight": 0.3}},
+    ]
 
 
 def test_labels_name_what_varies():
-    found = space_of({"retention": [{"label_annealing": {"weight": [0.3, 1]}}, {"l2": {"coefficient": 0.1}}], "learning_rate": [1e-5, 3e-5]})
+    found = space_of(
+        {
+            "retention": [{"label_annealing": {"weight": [0.3, 1]}}, {"l2": {"coefficient": 0.1}}],
+            "learning_rate": [1e-5, 3e-5],
+        }
+    )
     assert [found.label(p) for p in found.grid()] == [
         "label annealing, weight 0.3, learning rate 1e-05",
         "label annealing, weight 0.3, learning rate 3e-05",
@@ -57,7 +69,9 @@ def test_labels_name_what_varies():
 
 
 def test_the_same_method_twice_has_two_names():
-    found = space_of({"retention": [{"replay": {"data": "a", "fraction": [0.1, 0.2]}}, {"replay": {"data": "b", "fraction": [0.1]}}]})
+    found = space_of(
+        {"retention": [{"replay": {"data": "a", "fraction": [0.1, 0.2]}}, {"replay": {"data": "b", "fraction": [0.1]}}]}
+    )
     assert [a.name for a in found.alternatives] == ["replay", "replay #2"]
     assert [found.label(p) for p in found.grid()] == ["replay, fraction 0.1", "replay, fraction 0.2", "replay (2)"]
 
@@ -149,14 +163,20 @@ def test_only_the_chosen_alternative_is_drawn():
     [
         ({"retention": []}, "vary.retention: expected a list of alternatives"),
         ({"retention": [{"label_anealing": {}}]}, "unknown method 'label_anealing'; known: none, label_annealing"),
-        ({"retention": [{"l2": {"coefficient": []}}]}, "vary.retention[0].l2.coefficient: expected at least one value to try, got an empty list"),
+        (
+            {"retention": [{"l2": {"coefficient": []}}]},
+            "vary.retention[0].l2.coefficient: expected at least one value to try, got an empty list",
+        ),
         ({"retention": [{"l2": {"coefficient": {"log": [0.1, 1]}}}]}, "a grid needs to know how many points"),
         ({"learning_rate": {"log": [0, 1], "points": 3}}, "expected numbers above 0 for a logarithmic range"),
         ({"learning_rate": {"log": [1, 0.1], "points": 3}}, "the smaller first"),
         ({"learning_rate": {"log": [0.1, 1], "point": 3}}, "unknown key 'point' in a range. Did you mean 'points'?"),
         ({"learning_rate": {"linear": [0.1, 1], "step": 3}}, "a step above 0 that fits"),
         ({"learning_rate": [1, 1]}, "expected different values"),
-        ({"learning_rates": [1]}, "vary.learning_rates: no such key in a training configuration. Did you mean 'learning_rate'?"),
+        (
+            {"learning_rates": [1]},
+            "vary.learning_rates: no such key in a training configuration. Did you mean 'learning_rate'?",
+        ),
         ({"seed": [0, 1]}, "vary.seed: seeds are repetitions of every trial"),
         ({"output_dir": ["a", "b"]}, "vary.output_dir: cannot vary"),
         ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: train.retention does not name l2"),

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from holdfast.errors import ConfigError, RunFolderError, StorageError
-from holdfast.studies import storage as stored
-from holdfast.studies.storage import Storage
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff.study import study_config
 
 
@@ -172,7 +172,9 @@ def test_a_trial_given_back_waits_with_what_was_drawn(where, asked, request, ope
 def test_draws_do_not_depend_on_who_runs_them(where, asked, request, opened):
     def weights(order, name) -> dict[int, float]:
         search = {"sampler": "random", "trials": 3, "seed": 1}
-        config = study_config({**asked, "name": name, "vary": {"learning_rate": {"log": [1e-5, 1e-3]}}, "search": search}, prepared=True)
+        config = study_config(
+            {**asked, "name": name, "vary": {"learning_rate": {"log": [1e-5, 1e-3]}}, "search": search}, prepared=True
+        )
         storage = opened(where)
         study = storage.open_study(config)
         leases = {lease.number: lease for _ in range(4) if (lease := storage.take(study, "x|1:1:1"))}
@@ -220,7 +222,11 @@ def test_an_unknown_study_has_its_nearest_name(begun):
 @pytest.mark.parametrize(
     ("address", "error", "said"),
     [
-        ("postgresql://me:s3cr3t@127.0.0.1:9/db", StorageError, "The storage postgresql://127.0.0.1:9/db does not answer"),
+        (
+            "postgresql://me:s3cr3t@127.0.0.1:9/db",
+            StorageError,
+            "The storage postgresql://127.0.0.1:9/db does not answer",
+        ),
         ("nonsense", ConfigError, "expected an address such as sqlite:///study.db or postgresql"),
         ("oracel://host/db", ConfigError, "no such kind of database: 'oracel'"),
     ],

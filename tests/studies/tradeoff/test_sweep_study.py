@@ -44,7 +44,9 @@ def test_the_training_configuration_may_be_a_file(asked, tmp_path):
 def test_direct_fine_tuning_is_not_tried_twice(asked):
     """It is the reference; under another learning rate it is a trial."""
     rate = asked["train"]["learning_rate"]
-    config = study_config({**asked, "vary": {"retention": ["none", {"l2": {"coefficient": 0.1}}], "learning_rate": [rate, 1e-4]}})
+    config = study_config(
+        {**asked, "vary": {"retention": ["none", {"l2": {"coefficient": 0.1}}], "learning_rate": [rate, 1e-4]}}
+    )
     assert [config.space.label(p) for p in config.trials()] == [
         "direct fine-tuning, learning rate 0.0001",
         "L2, learning rate 0.003",
@@ -107,9 +109,15 @@ def test_mistakes_of_the_base_are_said_once(asked):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"evaluation": {"source": ["{prose}"]}}, "objectives.target: is missing, and train.evaluation measures nothing as target"),
+        (
+            {"evaluation": {"source": ["{prose}"]}},
+            "objectives.target: is missing, and train.evaluation measures nothing as target",
+        ),
         ({"evaluation": None}, "Add an evaluation section with source and target"),
-        ({"evaluation": {"source": ["{prose}", "arc_easy"], "target": ["{code}"]}}, "objectives.source: nats and shares have no mean"),
+        (
+            {"evaluation": {"source": ["{prose}", "arc_easy"], "target": ["{code}"]}},
+            "objectives.source: nats and shares have no mean",
+        ),
         ({"evaluation": {"source": ["{prose}"], "target": ["{code}"], "before": False}}, "leaves the start unmeasured"),
     ],
 )
@@ -152,7 +160,9 @@ def test_what_must_stay_and_what_may_change(asked):
     more = {**asked, "search": {"sampler": "random", "trials": 4}}
     larger = study_config({**more, "search": {"sampler": "random", "trials": 9}})
     assert larger.differences(study_config(more).resolved) == []
-    assert study_config(more).differences(larger.resolved) == ["search.trials: 9 there, 4 now; trials can be added, not taken back"]
+    assert study_config(more).differences(larger.resolved) == [
+        "search.trials: 9 there, 4 now; trials can be added, not taken back"
+    ]
 
 
 def test_secrets_are_not_kept(asked, monkeypatch):
@@ -164,6 +174,9 @@ def test_secrets_are_not_kept(asked, monkeypatch):
 
 
 def test_names_of_a_small_setting_are_filled_in():
-    assert fill({"a": ["${base}/x", 3], "b": {"c": "${train}"}}, {"base": "B", "train": "T"}) == {"a": ["B/x", 3], "b": {"c": "T"}}
+    assert fill({"a": ["${base}/x", 3], "b": {"c": "${train}"}}, {"base": "B", "train": "T"}) == {
+        "a": ["B/x", 3],
+        "b": {"c": "T"},
+    }
     with pytest.raises(ConfigError, match=r"\$\{bse\}: no such name. Did you mean 'base'\?"):
         fill("${bse}", {"base": "B"})

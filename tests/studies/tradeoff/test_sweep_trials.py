@@ -10,14 +10,15 @@ import pytest
 from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
-from holdfast.results import Comparison, Metric
-from holdfast.studies.storage import Storage
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Metric
+from holdfast.records.study import SeedRun
+from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff import worker
 from holdfast.studies.tradeoff.record import gain, metric_problems, objective, study_record
 from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
 from holdfast.studies.tradeoff.trial import LeaseLost, Pruned, Standing, behind, with_shared_teacher
-from holdfast.study_results import SeedRun
 
 OTHERS = [(1.0, -1.0), (0.8, -0.5), (0.5, -0.1), (0.1, 0.0)]
 """A frontier: what is learnt is paid for."""
@@ -54,7 +55,9 @@ def test_nobody_is_stopped_before_enough_others_passed():
 # ------------------------------------------------------------------------------------------------------------ workers
 
 
-def comparison(suite: str, name: str, difference: float, *, metric="nats_per_token", primary=True, higher=False) -> Comparison:
+def comparison(
+    suite: str, name: str, difference: float, *, metric="nats_per_token", primary=True, higher=False
+) -> Comparison:
     return Comparison(
         suite=suite,
         name=name,
@@ -75,7 +78,9 @@ def comparison(suite: str, name: str, difference: float, *, metric="nats_per_tok
 def a_run(seed: int, target: float, source: float) -> SeedRun:
     """`target` and `source` are gains."""
     pairs = [comparison("source", "prose", -source), comparison("target", "code", -target)]
-    return SeedRun(seed=seed, folder=f"runs/x/seed-{seed}", host="h", seconds=1.0, training_seconds=0.5, comparisons=pairs)
+    return SeedRun(
+        seed=seed, folder=f"runs/x/seed-{seed}", host="h", seconds=1.0, training_seconds=0.5, comparisons=pairs
+    )
 
 
 @pytest.fixture
@@ -113,7 +118,9 @@ def weight_of(settings) -> float:
 
 
 def test_every_trial_runs_every_seed_once(study_of):
-    storage, study, config, calls = study_of(lambda settings, seed: a_run(seed, 1 - 0.1 * weight_of(settings), -0.5), seeds=[0, 1])
+    storage, study, config, calls = study_of(
+        lambda settings, seed: a_run(seed, 1 - 0.1 * weight_of(settings), -0.5), seeds=[0, 1]
+    )
     done, text = run_all(storage, study, config)
     assert done == 5
     assert len(calls) == len(set(calls)) == 10
@@ -147,7 +154,12 @@ def test_an_error_fails_its_trial_and_no_other(study_of):
     assert record.trials[2].reason == "loss is not finite at step 3"
     assert record.status == "failed"
     again = storage.open_study(config)
-    assert [t.state for t in study_record(storage, again, config).trials][2:] == ["failed", "complete", "complete", "waiting"]
+    assert [t.state for t in study_record(storage, again, config).trials][2:] == [
+        "failed",
+        "complete",
+        "complete",
+        "waiting",
+    ]
     assert study_record(storage, again, config).trials[2].continued_by == 5
 
 
@@ -194,7 +206,10 @@ def test_a_trial_that_another_worker_took_is_left_alone(study_of):
     # the lease is still this process's, so that nobody takes the trial: it stays as it was left
     import threading
 
-    thread = threading.Thread(target=lambda: worker.work(storage, study, config, out=config.output_dir, console=Console(file=text)), daemon=True)
+    thread = threading.Thread(
+        target=lambda: worker.work(storage, study, config, out=config.output_dir, console=Console(file=text)),
+        daemon=True,
+    )
     thread.start()
     for _ in range(300):
         states = [t.state.name for t in study.get_trials(deepcopy=False)]
@@ -205,7 +220,9 @@ def test_a_trial_that_another_worker_took_is_left_alone(study_of):
     assert "taken over by another worker" in text.getvalue()
     lease = next(iter(storage.held(study).items()))
     assert lease
-    study._storage.set_trial_state_values(study.get_trials()[states.index("RUNNING")]._trial_id, __import__("optuna").trial.TrialState.FAIL)
+    study._storage.set_trial_state_values(
+        study.get_trials()[states.index("RUNNING")]._trial_id, __import__("optuna").trial.TrialState.FAIL
+    )
     thread.join(30)
     assert not thread.is_alive()
 
@@ -224,7 +241,9 @@ def test_a_trial_that_kills_its_workers_is_given_up(study_of):
 
 def test_seeds_that_fall_behind_end_a_trial(study_of):
     storage, study, config, _ = study_of(
-        lambda settings, seed: a_run(seed, *((0.1, -0.9) if weight_of(settings) == 0.1 else (1 - 0.1 * weight_of(settings), -0.5))),
+        lambda settings, seed: a_run(
+            seed, *((0.1, -0.9) if weight_of(settings) == 0.1 else (1 - 0.1 * weight_of(settings), -0.5))
+        ),
         seeds=[0, 1, 2],
         pruning={"wait_for": 4},
     )
@@ -233,7 +252,9 @@ def test_seeds_that_fall_behind_end_a_trial(study_of):
     assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"]
     assert record.status == "finished"
     assert len(record.trials[4].runs) == 1
-    assert record.trials[4].reason == ("seed 0, 100 % of the steps: 4 other trials were better on both sides, by more than 10 % of the range")
+    assert record.trials[4].reason == (
+        "seed 0, 100 % of the steps: 4 other trials were better on both sides, by more than 10 % of the range"
+    )
     assert study.get_trials()[4].state.name == "PRUNED"
 
 
@@ -241,9 +262,18 @@ def test_the_reference_is_no_parent_of_a_genetic_search(study_of):
     """It has no parameters: were it complete, Optuna would find that all trials have none in common, and draw at random."""
     import optuna
 
-    drawn = {"vary": {"retention": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}, {"l2": {"coefficient": {"log": [1e-3, 1]}}}]}}
+    drawn = {
+        "vary": {
+            "retention": [
+                {"label_annealing": {"weight": {"log": [0.1, 10]}}},
+                {"l2": {"coefficient": {"log": [1e-3, 1]}}},
+            ]
+        }
+    }
     storage, study, config, _ = study_of(
-        lambda settings, seed: a_run(seed, weight_of(settings), -weight_of(settings)), **drawn, search={"sampler": "nsga2", "trials": 6, "seed": 1}
+        lambda settings, seed: a_run(seed, weight_of(settings), -weight_of(settings)),
+        **drawn,
+        search={"sampler": "nsga2", "trials": 6, "seed": 1},
     )
     run_all(storage, study, config)
     record = study_record(storage, study, config)
@@ -260,7 +290,9 @@ def test_the_reference_is_no_parent_of_a_genetic_search(study_of):
 def test_samplers_draw_as_many_trials_as_asked_for(study_of, sampler):
     drawn = {"vary": {"learning_rate": {"log": [1e-4, 1e-2]}, "retention": ["none", {"sfa": {"p": [0.25, 0.5]}}]}}
     storage, study, config, calls = study_of(
-        lambda settings, seed: a_run(seed, settings["learning_rate"], -1.0), **drawn, search={"sampler": sampler, "trials": 7}
+        lambda settings, seed: a_run(seed, settings["learning_rate"], -1.0),
+        **drawn,
+        search={"sampler": sampler, "trials": 7},
     )
     run_all(storage, study, config)
     record = study_record(storage, study, config)
@@ -272,7 +304,11 @@ def test_samplers_draw_as_many_trials_as_asked_for(study_of, sampler):
 
 
 def test_a_mean_over_entries_is_of_gains():
-    pairs = [comparison("s", "a", -0.2), comparison("s", "b", 0.4), comparison("s", "a", 9.0, metric="other", primary=False)]
+    pairs = [
+        comparison("s", "a", -0.2),
+        comparison("s", "b", 0.4),
+        comparison("s", "a", 9.0, metric="other", primary=False),
+    ]
     both = Wanted(entries=(("s", "a", None), ("s", "b", "nats_per_token")))
     assert gain(pairs, both) == pytest.approx(-0.1)
     assert gain(pairs, Wanted(entries=(("s", "c", None),))) is None
@@ -302,7 +338,9 @@ def test_a_wrong_metric_ends_the_study_at_its_first_run(asked, tmp_path):
     config = study_config({**asked, "objectives": {"target": "code/nats_per_tokn", "source": "prose"}})
     storage = Storage(config.storage)
     study = storage.open_study(config)
-    with pytest.raises(ConfigError, match=r"objectives.target: code has no metric 'nats_per_tokn'. Did you mean 'nats_per_token'"):
+    with pytest.raises(
+        ConfigError, match=r"objectives.target: code has no metric 'nats_per_tokn'. Did you mean 'nats_per_token'"
+    ):
         run_all(storage, study, config)
     assert [t.state for t in study_record(storage, study, config).trials].count("waiting") == 5
     assert [p.read_text() for p in config.output_dir.glob("runs/*/*/metrics.jsonl")] == [""]

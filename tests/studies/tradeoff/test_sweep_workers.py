@@ -17,17 +17,31 @@ import yaml
 from rich.console import Console
 
 from holdfast.cli.main import main
-from holdfast.studies.storage import Storage
+from holdfast.records.study import read_study
+from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff import worker
 from holdfast.studies.tradeoff.record import study_record
 from holdfast.studies.tradeoff.session import STORAGE_VARIABLE, open_existing, run_study
 from holdfast.studies.tradeoff.study import study_config
-from holdfast.study_results import read_study
 
 
 def start_worker(config, out: Path, log) -> subprocess.Popen:
-    words = [sys.executable, "-m", "holdfast", "sweep", "worker", "--study", config.name, "--output_dir", str(out), "--grace", "3"]
-    return subprocess.Popen(words, env={**os.environ, STORAGE_VARIABLE: config.storage, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log)
+    words = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "sweep",
+        "worker",
+        "--study",
+        config.name,
+        "--output_dir",
+        str(out),
+        "--grace",
+        "3",
+    ]
+    return subprocess.Popen(
+        words, env={**os.environ, STORAGE_VARIABLE: config.storage, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log
+    )
 
 
 def wait_for(condition, seconds: float = 200.0) -> None:
@@ -50,11 +64,19 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
         first, second = (start_worker(config, place, log) for place in places)
 
         def checkpoints() -> list[Path]:
-            mine = {t.number for t in study_record(storage, study, config).trials if t.worker.endswith(f":{first.pid}") and t.state == "running"}
+            mine = {
+                t.number
+                for t in study_record(storage, study, config).trials
+                if t.worker.endswith(f":{first.pid}") and t.state == "running"
+            }
             return list(places[0].glob("runs/*/*/checkpoint-*")) if mine else []
 
         wait_for(checkpoints)
-        held = {t.number for t in study_record(storage, study, config).trials if t.worker.endswith(f":{first.pid}") and t.state == "running"}
+        held = {
+            t.number
+            for t in study_record(storage, study, config).trials
+            if t.worker.endswith(f":{first.pid}") and t.state == "running"
+        }
         first.kill()
         first.wait()
         assert second.wait(400) == 0, (tmp_path / "log.txt").read_text()[-3000:]
@@ -63,7 +85,9 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
     assert [t.state for t in record.trials] == ["complete"] * 5
     assert [[r.seed for r in t.runs] for t in record.trials] == [[0, 1]] * 5
     with storage.backend.engine.connect() as connection:
-        rows = connection.exec_driver_sql(f"select trial_id, attempt from holdfast_leases where study_id = {study._study_id} order by trial_id").all()
+        rows = connection.exec_driver_sql(
+            f"select trial_id, attempt from holdfast_leases where study_id = {study._study_id} order by trial_id"
+        ).all()
     assert [attempt for _, attempt in rows] == [2 if t.number in held else 1 for t in record.trials]
     assert len(held) == 1
     if shared_disk:
@@ -81,7 +105,9 @@ def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
     file.write_text(yaml.safe_dump({k: v for k, v in asked.items() if k != "name"}))
     out = Path(asked["output_dir"])
     words = [sys.executable, "-m", "holdfast", "sweep", "--config", str(file), "--workers", "2"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
@@ -90,7 +116,9 @@ def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
     record = read_study(out)
     assert record.status == "interrupted"
     assert "running" not in [t.state for t in record.trials]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400
+    )
     assert done.returncode == 0, done.stderr
     record = read_study(out)
     assert record.status == "finished"
@@ -139,7 +167,13 @@ def test_measuring_at_a_rung_changes_nothing(asked):
     """The same trial with and without rungs ends with the same figures."""
     ends = []
     for name, pruning in (("without", None), ("with", {"at": [0.3, 0.6], "wait_for": 50})):
-        values = {**asked, "name": name, "output_dir": f"{asked['output_dir']}-{name}", "vary": {"learning_rate": [1e-3]}, "pruning": pruning}
+        values = {
+            **asked,
+            "name": name,
+            "output_dir": f"{asked['output_dir']}-{name}",
+            "vary": {"learning_rate": [1e-3]},
+            "pruning": pruning,
+        }
         config = study_config(values)
         storage = Storage(config.storage)
         study = storage.open_study(config)
@@ -160,7 +194,10 @@ def test_the_start_and_the_teacher_are_shared(asked, tmp_path, monkeypatch):
     worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
     record = study_record(storage, study, config)
     runs = [json.loads((config.output_dir / t.runs[0].folder / "run.json").read_text()) for t in record.trials]
-    keys = [sorted(p.name for p in (config.output_dir / t.runs[0].folder / "evaluations" / "start").glob("*.json")) for t in record.trials]
+    keys = [
+        sorted(p.name for p in (config.output_dir / t.runs[0].folder / "evaluations" / "start").glob("*.json"))
+        for t in record.trials
+    ]
     assert keys == [["source.prose.json", "target.code.json"]] * 5
     assert len(list((config.output_dir / "evaluations").glob("*/evaluation.json"))) == 2 + 2 * 5
     teachers = [r["training"].get("teacher") for r in runs]
@@ -189,7 +226,9 @@ def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
     weights = {p.parent.parent.name for p in config.output_dir.glob("runs/*/seed-0/model.safetensors")}
     if kept is None:
         values = [t.values for t in study.get_trials()]
-        best = [i for i, (a, b) in enumerate(values) if not any(c >= a and d >= b and (c, d) != (a, b) for c, d in values)]
+        best = [
+            i for i, (a, b) in enumerate(values) if not any(c >= a and d >= b and (c, d) != (a, b) for c, d in values)
+        ]
         assert weights == {record.trials[i].runs[0].folder.split("/")[1] for i in best}
         assert 0 < len(weights) < 5
     else:
@@ -202,14 +241,22 @@ def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
 def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
     """`small:` fills the names in; the trials are checked once it is there."""
     from holdfast.errors import ConfigError
-    from holdfast.studies import small_settings
+    from holdfast.worlds import small_settings
 
     setting = next(iter(small_settings.SETTINGS))
     names = small_settings.SETTINGS[setting].placeholders
     train = {"model_name_or_path": "${base}", "dataset_name": "${train}", "max_steps": 2, "learning_rate": -1}
     first = next(n for n in names if n not in ("base", "train"))
-    evaluation = {"source": [{"perplexity": f"${{{first}}}", "name": "a"}], "target": [{"perplexity": f"${{{first}}}", "name": "b"}]}
-    values = {"small": setting, "train": {**train, "evaluation": evaluation}, "vary": {"retention": ["l2"]}, "output_dir": str(tmp_path / "out")}
+    evaluation = {
+        "source": [{"perplexity": f"${{{first}}}", "name": "a"}],
+        "target": [{"perplexity": f"${{{first}}}", "name": "b"}],
+    }
+    values = {
+        "small": setting,
+        "train": {**train, "evaluation": evaluation},
+        "vary": {"retention": ["l2"]},
+        "output_dir": str(tmp_path / "out"),
+    }
     config = study_config(values)
     assert config.target.entries == (("target", "b", None),)
     monkeypatch.setattr(small_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
@@ -258,12 +305,20 @@ def test_workers_end_with_the_command_that_started_them(asked):
     file.write_text(yaml.safe_dump(asked))
     out = Path(asked["output_dir"])
     words = [sys.executable, "-m", "holdfast", "sweep", "--config", str(file), "--workers", "1"]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
     process.kill()
     process.wait()
     storage, study, config = open_existing(out)
     wait_for(lambda: study_record(storage, study, config).status == "interrupted", 60)
-    wait_for(lambda: "error" in (out / "logs" / "worker-0.log").read_text() or "stopped" in (out / "logs" / "worker-0.log").read_text(), 60)
+    wait_for(
+        lambda: (
+            "error" in (out / "logs" / "worker-0.log").read_text()
+            or "stopped" in (out / "logs" / "worker-0.log").read_text()
+        ),
+        60,
+    )
     assert study.get_trials()[0].state.name == "WAITING"
     storage.close()

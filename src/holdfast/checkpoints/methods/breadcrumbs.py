@@ -1,12 +1,15 @@
 """Model breadcrumbs: leave out the largest and the smallest changes of each tensor, add up the rest.
 
-    theta = theta_0 + scale * sum_i w_i m_i delta_i,   delta_i = theta_i - theta_0      [Davari and Belilovsky 2023, Section 3]
+    theta = theta_0 + scale * sum_i w_i m_i delta_i,   delta_i = theta_i - theta_0      [Davari and Belilovsky 2023,
+    Section 3]
 
-m_i keeps the share `density` of the elements of delta_i that comes right below the share `gamma` of largest magnitude; the rest, the smallest, goes.
-In the paper's terms gamma is 1 - gamma and density is gamma - beta. Masks are made tensor by tensor, as in the paper and in mergekit.
+m_i keeps the share `density` of the elements of delta_i that comes right below the share `gamma` of largest magnitude;
+the rest, the smallest, goes. In the paper's terms gamma is 1 - gamma and density is gamma - beta. Masks are made tensor
+by tensor, as in the paper and in mergekit.
 
-The two thresholds are the exact magnitudes at those ranks, and what equals one of them stays; where magnitudes are equal, as they often are in
-bfloat16, more than the share can stay. Nothing stays of a tensor with fewer than 1 / density elements.
+The two thresholds are the exact magnitudes at those ranks, and what equals one of them stays; where magnitudes are
+equal, as they often are in bfloat16, more than the share can stay. Nothing stays of a tensor with fewer than 1 /
+density elements.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ NOTHING = (float("inf"), 0.0)
 
 
 def kept_ranks(density: float, gamma: float, n: int) -> list[int]:
-    """The ranks (from 0, the smallest) of the smallest and the largest magnitude that stay of n; empty where none does."""
+    """The ranks (from 0, the smallest) of the smallest and the largest magnitude that stay of n; empty where none
+    does."""
     stay, outliers = int(density * n), int(gamma * n)
     lowest = max(0, n - stay - outliers)
     return [lowest, lowest + stay - 1] if stay else []
@@ -43,9 +47,14 @@ def thresholds(delta: np.ndarray, density: float, gamma: float) -> tuple[float, 
 
 
 def breadcrumbs(
-    base: np.ndarray, models: Sequence[np.ndarray], bounds: Sequence[tuple[float, float]], weights: Sequence[float] | None = None, scale: float = 1.0
+    base: np.ndarray,
+    models: Sequence[np.ndarray],
+    bounds: Sequence[tuple[float, float]],
+    weights: Sequence[float] | None = None,
+    scale: float = 1.0,
 ) -> np.ndarray:
-    """`base + scale * sum_i weights_i * m_i * (models_i - base)`, m_i = 1 where the change's magnitude is within `bounds[i]`.
+    """`base + scale * sum_i weights_i * m_i * (models_i - base)`, m_i = 1 where the change's magnitude is within
+    `bounds[i]`.
 
     Args:
         base: float32 or float64 array.
@@ -57,7 +66,9 @@ def breadcrumbs(
     References: Davari and Belilovsky, Model Breadcrumbs, ECCV 2024 (arXiv:2312.06795), Section 3.
     """
     total = base
-    for model, (lowest, highest), weight in zip(models, bounds, [1.0] * len(models) if weights is None else weights, strict=True):
+    for model, (lowest, highest), weight in zip(
+        models, bounds, [1.0] * len(models) if weights is None else weights, strict=True
+    ):
         delta = model - base
         magnitude = np.abs(delta.astype(np.float32, copy=False))
         mask = (magnitude >= np.float32(lowest)) & (magnitude <= np.float32(highest))
@@ -81,7 +92,10 @@ class Breadcrumbs(WeightedMethod):
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
     density: float = field(default=0.9, metadata={"help": "share of each tensor's changes that stays, in (0, 1]"})
-    gamma: float = field(default=0.01, metadata={"help": "share of the largest changes that is left out, in [0, 1); density + gamma is at most 1"})
+    gamma: float = field(
+        default=0.01,
+        metadata={"help": "share of the largest changes that is left out, in [0, 1); density + gamma is at most 1"},
+    )
     scale: float = field(default=1.0, metadata={"help": "factor on the sum of the changes (alpha in the paper)"})
 
     @property
@@ -92,7 +106,10 @@ class Breadcrumbs(WeightedMethod):
         own = range_problems("breadcrumbs.density", self.density, 0, 1, left_open=True)
         own += range_problems("breadcrumbs.gamma", self.gamma, 0, 1, right_open=True)
         if not own and self.density + self.gamma > 1 + 1e-9:
-            own.append(f"breadcrumbs: expected density + gamma of at most 1, got {self.density:g} + {self.gamma:g}; lower one of them")
+            own.append(
+                f"breadcrumbs: expected density + gamma of at most 1, got {self.density:g} + {self.gamma:g}; lower "
+                f"one of them"
+            )
         return [*super().problems(models), *own, *finite_problems("breadcrumbs.scale", self.scale)]
 
     def rounds(self) -> int:
@@ -105,8 +122,14 @@ class Breadcrumbs(WeightedMethod):
         return order_statistics.settle(total, state, self._ranks)
 
     def combine(self, block: Block, state: Found | None, out: Operand) -> Flags:
-        bounds = [EVERYTHING] * len(block.models) if state is None else [(m[0], m[1]) if m else NOTHING for m in state.magnitudes]
-        return computed(block, out, lambda _, values: breadcrumbs(values[0], values[1:], bounds, self.weights, self.scale))
+        bounds = (
+            [EVERYTHING] * len(block.models)
+            if state is None
+            else [(m[0], m[1]) if m else NOTHING for m in state.magnitudes]
+        )
+        return computed(
+            block, out, lambda _, values: breadcrumbs(values[0], values[1:], bounds, self.weights, self.scale)
+        )
 
     def _ranks(self, n: int) -> list[int]:
         return kept_ranks(self.density, self.gamma, n)

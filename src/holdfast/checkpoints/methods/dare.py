@@ -1,15 +1,17 @@
 """DARE: drop most of each model's changes at random and rescale the rest.
 
-Each element of delta_i = theta_i - theta_0 is dropped with probability p, independently, and what stays is multiplied by r:
+Each element of delta_i = theta_i - theta_0 is dropped with probability p, independently, and what stays is multiplied
+by r:
 
     dare        theta_0 + scale * sum_i w_i r_i m_i delta_i,   m_i ~ Bernoulli(1 - p)      [Yu et al. 2023, Section 3.2]
     dare_ties   theta_0 + scale * elect(r_i m_i delta_i)       (`ties.elect`)
 
-r = 1 / (1 - p) keeps the expected value (semantics "original"); mergekit 0.1.5 takes r_i = |delta_i|_1 / |m_i delta_i|_1, tensor by tensor.
-dare_ties does not trim by magnitude as well, which is mergekit's reading; the authors let TIES trim what DARE left.
+r = 1 / (1 - p) keeps the expected value (semantics "original"); mergekit 0.1.5 takes r_i = |delta_i|_1 / |m_i
+delta_i|_1, tensor by tensor. dare_ties does not trim by magnitude as well, which is mergekit's reading; the authors let
+TIES trim what DARE left.
 
-The mask of element j of a tensor is a function of (seed, tensor, model, j) alone, and the L1 norms are exact sums of float32 magnitudes, so block
-sizes, threads and the order of tensors change nothing.
+The mask of element j of a tensor is a function of (seed, tensor, model, j) alone, and the L1 norms are exact sums of
+float32 magnitudes, so block sizes, threads and the order of tensors change nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,16 @@ import numpy as np
 from holdfast.checkpoints.counter import stream_key, uniform
 from holdfast.checkpoints.dtypes import Operand
 from holdfast.checkpoints.kernels import Flags
-from holdfast.checkpoints.methods.protocol import SEMANTICS, Block, WeightedMethod, choice_problems, computed, finite_problems, pieces, range_problems
+from holdfast.checkpoints.methods.protocol import (
+    SEMANTICS,
+    Block,
+    WeightedMethod,
+    choice_problems,
+    computed,
+    finite_problems,
+    pieces,
+    range_problems,
+)
 from holdfast.checkpoints.methods.ties import elect
 
 SMALLEST_NORM = Fraction(1, 10**7)
@@ -32,7 +43,8 @@ SMALLEST_NORM = Fraction(1, 10**7)
 
 
 def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: float) -> np.ndarray:
-    """Which elements [start, start + count) of a tensor's changes stay: bool `[count]`, each True with probability 1 - p.
+    """Which elements [start, start + count) of a tensor's changes stay: bool `[count]`, each True with probability 1 -
+    p.
 
     Args:
         seed: of the merge.
@@ -45,9 +57,13 @@ def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: flo
 
 
 def dare(
-    base: np.ndarray, models: Sequence[np.ndarray], masks: Sequence[np.ndarray], factors: Sequence[float], weights: Sequence[float] | None = None,
+    base: np.ndarray,
+    models: Sequence[np.ndarray],
+    masks: Sequence[np.ndarray],
+    factors: Sequence[float],
+    weights: Sequence[float] | None = None,
     scale: float = 1.0,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """`base + scale * sum_i weights_i * factors_i * masks_i * (models_i - base)`.
 
     Args:
@@ -61,7 +77,9 @@ def dare(
     References: Yu et al., Language Models are Super Mario, ICML 2024 (arXiv:2311.03099), Section 3.2.
     """
     total = base
-    for model, mask, factor, weight in zip(models, masks, factors, [1.0] * len(models) if weights is None else weights, strict=True):
+    for model, mask, factor, weight in zip(
+        models, masks, factors, [1.0] * len(models) if weights is None else weights, strict=True
+    ):
         delta = model - base
         delta *= base.dtype.type(scale * weight * factor)
         delta *= mask
@@ -82,7 +100,11 @@ def magnitude_sums(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     bits = values.astype(np.float32, copy=False).view(np.uint32)
     exponents = bits >> np.uint32(23) & np.uint32(0xFF)
     significands = (bits & np.uint32(0x7FFFFF)) + (exponents > 0) * np.uint32(1 << 23)
-    return np.bincount(exponents + mask * np.uint32(256), weights=significands, minlength=512).astype(np.int64).reshape(2, 256)
+    return (
+        np.bincount(exponents + mask * np.uint32(256), weights=significands, minlength=512)
+        .astype(np.int64)
+        .reshape(2, 256)
+    )
 
 
 def total_magnitude(sums: np.ndarray) -> Fraction:
@@ -99,7 +121,8 @@ def l1_factor(before: Fraction, after: Fraction) -> float:
 class Dare(WeightedMethod):
     """Task arithmetic on changes that were dropped at random and rescaled.
 
-    References: Yu et al., Language Models are Super Mario: Absorbing Abilities from Homologous Models as a Free Lunch, Section 3.2.
+    References: Yu et al., Language Models are Super Mario: Absorbing Abilities from Homologous Models as a Free Lunch,
+    Section 3.2.
     """
 
     name: ClassVar[str] = "dare"
@@ -108,15 +131,22 @@ class Dare(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    p: float | None = field(default=None, metadata={"help": "share of each model's changes that is dropped, in [0, 1); default 0.9"})
+    p: float | None = field(
+        default=None, metadata={"help": "share of each model's changes that is dropped, in [0, 1); default 0.9"}
+    )
     density: float | None = field(default=None, metadata={"help": "share that stays, in (0, 1], instead of p"})
     rescale: bool = field(default=True, metadata={"help": "multiply what stays so that the changes keep their size"})
     scale: float = field(default=1.0, metadata={"help": "factor on the merged change (lambda)"})
     semantics: str = field(
         default="original",
-        metadata={"help": "original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's change", "choices": SEMANTICS},
+        metadata={
+            "help": "original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's change",
+            "choices": SEMANTICS,
+        },
     )
-    seed: int = field(default=0, metadata={"help": "of the masks; equal seeds give equal masks for tensors of equal names"})
+    seed: int = field(
+        default=0, metadata={"help": "of the masks; equal seeds give equal masks for tensors of equal names"}
+    )
 
     @property
     def dropped(self) -> float:
@@ -157,11 +187,18 @@ class Dare(WeightedMethod):
 
     def combine(self, block: Block, state: list[float] | None, out: Operand) -> Flags:
         factors, weights = self._factors(len(block.models), state), self.weights_of(len(block.models))
-        return computed(block, out, lambda piece, values: dare(values[0], values[1:], self._masks(block, piece), factors, weights, self.scale))
+        return computed(
+            block,
+            out,
+            lambda piece, values: dare(values[0], values[1:], self._masks(block, piece), factors, weights, self.scale),
+        )
 
     def _masks(self, block: Block, piece: slice) -> list[np.ndarray]:
         count = piece.stop - piece.start
-        return [keep_mask(self.seed, block.name, i, block.start + piece.start, count, self.dropped) for i in range(len(block.models))]
+        return [
+            keep_mask(self.seed, block.name, i, block.start + piece.start, count, self.dropped)
+            for i in range(len(block.models))
+        ]
 
     def _factors(self, models: int, state: list[float] | None) -> list[float]:
         if state is not None:
@@ -177,18 +214,26 @@ class DareTies(Dare):
     """
 
     name: ClassVar[str] = "dare_ties"
-    summary: ClassVar[str] = "drop a random share p of each model's changes, rescale the rest, elect a sign and average those that agree"
-    source: ClassVar[str] = "Language Models are Super Mario (arXiv:2311.03099), Section 3.3; TIES-Merging (arXiv:2306.01708), Algorithm 1"
+    summary: ClassVar[str] = (
+        "drop a random share p of each model's changes, rescale the rest, elect a sign and average those that agree"
+    )
+    source: ClassVar[str] = (
+        "Language Models are Super Mario (arXiv:2311.03099), Section 3.3; TIES-Merging (arXiv:2306.01708), Algorithm 1"
+    )
 
     semantics: str = field(
         default="original",
         metadata={
-            "help": "original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1 norm, elect by weight",
+            "help": "original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1 norm, "
+            "elect by weight",
             "choices": SEMANTICS,
         },
     )
     normalize: bool | None = field(
-        default=None, metadata={"help": "average the changes that agree; false adds them up; default: true for original, false for mergekit"}
+        default=None,
+        metadata={
+            "help": "average the changes that agree; false adds them up; default: true for original, false for mergekit"
+        },
     )
 
     def combine(self, block: Block, state: list[float] | None, out: Operand) -> Flags:

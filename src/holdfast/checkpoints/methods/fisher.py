@@ -2,9 +2,10 @@
 
     theta = sum_i w_i F_i theta_i / sum_i w_i F_i      elementwise [Matena and Raffel 2021, Eq. 4]
 
-F_i is the diagonal of model i's Fisher information (mean squared gradients of the log-likelihood), given as tensors of the same names and shapes.
-Where all w_i F_i are 0 no model minds, and the result is the mean with weights w_i. The shares are computed in float64, because squared gradients
-leave the range of float32 products, and the mean goes out from the model with the largest w_i as in `linear`.
+F_i is the diagonal of model i's Fisher information (mean squared gradients of the log-likelihood), given as tensors of
+the same names and shapes. Where all w_i F_i are 0 no model minds, and the result is the mean with weights w_i. The
+shares are computed in float64, because squared gradients leave the range of float32 products, and the mean goes out
+from the model with the largest w_i as in `linear`.
 
 This does not estimate the Fisher information.
 """
@@ -24,7 +25,12 @@ from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, compute
 from holdfast.errors import ModelError
 
 
-def fisher(models: Sequence[np.ndarray], diagonals: Sequence[np.ndarray], weights: Sequence[float] | None = None, floor: float = 0.0) -> np.ndarray:
+def fisher(
+    models: Sequence[np.ndarray],
+    diagonals: Sequence[np.ndarray],
+    weights: Sequence[float] | None = None,
+    floor: float = 0.0,
+) -> np.ndarray:
     """Elementwise mean of models, weighted by their Fisher information.
 
     Args:
@@ -33,10 +39,14 @@ def fisher(models: Sequence[np.ndarray], diagonals: Sequence[np.ndarray], weight
         weights: one a model, 0 or more, not all 0; None: 1 each.
         floor: smaller Fisher values count as this.
 
-    References: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, NeurIPS 2022 (arXiv:2111.09832), Eq. 4.
+    References: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, NeurIPS 2022 (arXiv:2111.09832), Eq.
+    4.
     """
     anchor, shares = mean_shares([1.0] * len(models) if weights is None else weights)
-    importance = [np.maximum(diagonal.astype(np.float64), floor) * share for diagonal, share in zip(diagonals, shares, strict=True)]
+    importance = [
+        np.maximum(diagonal.astype(np.float64), floor) * share
+        for diagonal, share in zip(diagonals, shares, strict=True)
+    ]
     total = importance[0].copy()
     for values in importance[1:]:
         total += values
@@ -87,7 +97,8 @@ class Fisher(WeightedMethod):
                 if (diagonal < 0).any():
                     place = block.start + piece.start + int((diagonal < 0).argmax())
                     raise ModelError(
-                        f"{block.name}: expected Fisher values of 0 or more, got {diagonal.min():g} for model {i + 1} (first negative at element "
+                        f"{block.name}: expected Fisher values of 0 or more, got {diagonal.min():g} for model {i + 1} "
+                        f"(first negative at element "
                         f"{place:,}). Give the mean of squared gradients."
                     )
             own = [d if block.has_own(i) else np.zeros_like(d) for i, d in enumerate(diagonals)]

@@ -2,10 +2,12 @@
 
     linear            sum_i w_i theta_i / sum_i w_i            [soup: Wortsman et al. 2022, Section 2]
     WiSE-FT           (1 - alpha) theta_0 + alpha theta_1      [Wortsman et al. 2021, Eq. 1]
-    task arithmetic   theta_0 + lambda sum_i w_i delta_i,  delta_i = theta_i - theta_0      [Ilharco et al. 2022, Section 2]
+    task arithmetic   theta_0 + lambda sum_i w_i delta_i,  delta_i = theta_i - theta_0      [Ilharco et al. 2022,
+    Section 2]
 
-A mean is computed from its heaviest model h as `theta_h + sum_i w_i (theta_i - theta_h)`. This is the same number with two properties that the sum
-of products lacks in float32: where all models agree (frozen layers) the value is kept, and a model with the whole weight is copied bit for bit.
+A mean is computed from its heaviest model h as `theta_h + sum_i w_i (theta_i - theta_h)`. This is the same number with
+two properties that the sum of products lacks in float32: where all models agree (frozen layers) the value is kept, and
+a model with the whole weight is copied bit for bit.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from holdfast.checkpoints.dtypes import DType
 from holdfast.checkpoints.methods.protocol import MergeMethod, Sum, WeightedMethod, finite_problems, range_problems
 
 
-def linear(models: Sequence[np.ndarray], weights: Sequence[float] | None = None, *, normalize: bool = True) -> np.ndarray:
+def linear(
+    models: Sequence[np.ndarray], weights: Sequence[float] | None = None, *, normalize: bool = True
+) -> np.ndarray:
     """Weighted mean of models, or their weighted sum.
 
     Args:
@@ -35,7 +39,9 @@ def linear(models: Sequence[np.ndarray], weights: Sequence[float] | None = None,
         return _accumulated(None, [(w, model, None) for w, model in zip(weights, models, strict=True)])
     heaviest, shares = mean_shares(weights)
     anchor = models[heaviest]
-    return _accumulated(anchor, [(s, m, anchor) for i, (s, m) in enumerate(zip(shares, models, strict=True)) if i != heaviest])
+    return _accumulated(
+        anchor, [(s, m, anchor) for i, (s, m) in enumerate(zip(shares, models, strict=True)) if i != heaviest]
+    )
 
 
 def wise_ft(base: np.ndarray, model: np.ndarray, alpha: float) -> np.ndarray:
@@ -46,7 +52,9 @@ def wise_ft(base: np.ndarray, model: np.ndarray, alpha: float) -> np.ndarray:
     return linear([base, model], [1.0 - alpha, alpha])
 
 
-def task_arithmetic(base: np.ndarray, models: Sequence[np.ndarray], weights: Sequence[float] | None = None, scale: float = 1.0) -> np.ndarray:
+def task_arithmetic(
+    base: np.ndarray, models: Sequence[np.ndarray], weights: Sequence[float] | None = None, scale: float = 1.0
+) -> np.ndarray:
     """`base + scale * sum_i weights_i * (models_i - base)`.
 
     Args:
@@ -72,7 +80,9 @@ def mean_as_sum(weights: Sequence[float], operands: Sequence[int]) -> Sum:
     """The mean of operands at the given indices."""
     heaviest, shares = mean_shares(weights)
     anchor = operands[heaviest]
-    return Sum(anchor, [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor])
+    return Sum(
+        anchor, [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor]
+    )
 
 
 def _accumulated(anchor: np.ndarray | None, terms: Sequence[tuple[float, np.ndarray, np.ndarray | None]]) -> np.ndarray:
@@ -90,7 +100,8 @@ def _accumulated(anchor: np.ndarray | None, terms: Sequence[tuple[float, np.ndar
 class Linear(WeightedMethod):
     """Weighted mean of models: a model soup.
 
-    References: Wortsman et al., Model soups: averaging weights of multiple fine-tuned models improves accuracy without increasing inference time.
+    References: Wortsman et al., Model soups: averaging weights of multiple fine-tuned models improves accuracy without
+    increasing inference time.
     """
 
     name: ClassVar[str] = "linear"
@@ -99,7 +110,9 @@ class Linear(WeightedMethod):
     needs_base: ClassVar[bool] = False
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    normalize: bool = field(default=True, metadata={"help": "divide by the sum of the weights; false gives the plain weighted sum"})
+    normalize: bool = field(
+        default=True, metadata={"help": "divide by the sum of the weights; false gives the plain weighted sum"}
+    )
 
     @property
     def mean(self) -> bool:  # type: ignore[override]
@@ -125,7 +138,9 @@ class WiseFT(MergeMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, 1)
 
-    alpha: float = field(default=0.5, metadata={"help": "weight on the fine-tuned model, in [0, 1]: 0 is the base, 1 the model"})
+    alpha: float = field(
+        default=0.5, metadata={"help": "weight on the fine-tuned model, in [0, 1]: 0 is the base, 1 the model"}
+    )
 
     def problems(self, models: int | None = None) -> list[str]:
         return super().problems(models) + range_problems("wise_ft.alpha", self.alpha, 0, 1)
@@ -147,7 +162,9 @@ class TaskArithmetic(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    scale: float = field(default=1.0, metadata={"help": "factor on the sum of the changes (lambda); negative takes them away"})
+    scale: float = field(
+        default=1.0, metadata={"help": "factor on the sum of the changes (lambda); negative takes them away"}
+    )
 
     def problems(self, models: int | None = None) -> list[str]:
         return super().problems(models) + finite_problems("task_arithmetic.scale", self.scale)

@@ -1,8 +1,9 @@
 """Exact order statistics of |delta| over a stream, without sorting: two histograms of the magnitude's bits.
 
-Non-negative float32 numbers are ordered as their bits are ordered as integers. Counting the upper 16 of the 31 bits finds the bin of the r-th
-smallest magnitude; counting the lower 15 bits inside that bin finds the number itself. Counts of blocks add up, so a tensor, or a whole model, is
-searched in two passes whatever its size. float64 differences are rounded to float32 first.
+Non-negative float32 numbers are ordered as their bits are ordered as integers. Counting the upper 16 of the 31 bits
+finds the bin of the r-th smallest magnitude; counting the lower 15 bits inside that bin finds the number itself. Counts
+of blocks add up, so a tensor, or a whole model, is searched in two passes whatever its size. float64 differences are
+rounded to float32 first.
 
 A tensor that is a single block is searched by partition in the first pass, which gives the same numbers.
 """
@@ -38,7 +39,8 @@ class Found(NamedTuple):
     """The magnitudes at the wanted ranks."""
 
     magnitudes: list[list[float]]
-    """float32 values, one list a model, one entry a rank; empty where a model lacks the tensor or no rank was wanted."""
+    """float32 values, one list a model, one entry a rank; empty where a model lacks the tensor or no rank was
+    wanted."""
 
 
 def measure(block: Block, state: Search | Found | None, ranks: Ranks, *, by_tensor: bool) -> np.ndarray:
@@ -51,8 +53,8 @@ def measure(block: Block, state: Search | Found | None, ranks: Ranks, *, by_tens
         by_tensor: each tensor is searched by itself, not the model as a whole.
 
     Returns:
-        int64 `[models, 1, 65536]` counts in the first pass, `[models, ranks, 32768]` in the second. For a tensor that is one block float64
-        `[models, ranks]`, the magnitudes themselves (-1 where there is none), then nothing.
+        int64 `[models, 1, 65536]` counts in the first pass, `[models, ranks, 32768]` in the second. For a tensor that
+        is one block float64 `[models, ranks]`, the magnitudes themselves (-1 where there is none), then nothing.
     """
     if isinstance(state, Found):
         return np.zeros(0)
@@ -73,7 +75,8 @@ def measure(block: Block, state: Search | Found | None, ranks: Ranks, *, by_tens
 
 
 def settle(total: np.ndarray, state: Search | Found | None, ranks: Ranks) -> Search | Found:
-    """What follows from the sum of `measure` over the blocks: the bins after the first pass, the magnitudes after the second."""
+    """What follows from the sum of `measure` over the blocks: the bins after the first pass, the magnitudes after the
+    second."""
     if isinstance(state, Found):
         return state
     if state is None and total.dtype == np.float64:
@@ -86,12 +89,16 @@ def settle(total: np.ndarray, state: Search | Found | None, ranks: Ranks) -> Sea
         wanted = ranks(int(below_B[-1]))
         prefixes = [_bin_of(below_B, rank) for rank in wanted]
         search.prefixes.append(prefixes)
-        search.ranks.append([rank - (int(below_B[p - 1]) if p else 0) for rank, p in zip(wanted, prefixes, strict=True)])
+        search.ranks.append(
+            [rank - (int(below_B[p - 1]) if p else 0) for rank, p in zip(wanted, prefixes, strict=True)]
+        )
     return search
 
 
 def _magnitudes(counts: np.ndarray, prefixes: Sequence[int], ranks: Sequence[int]) -> list[float]:
-    bits = [prefix << 15 | _bin_of(np.cumsum(row), rank) for row, prefix, rank in zip(counts, prefixes, ranks, strict=False)]
+    bits = [
+        prefix << 15 | _bin_of(np.cumsum(row), rank) for row, prefix, rank in zip(counts, prefixes, ranks, strict=False)
+    ]
     return [float(x) for x in np.array(bits, dtype=np.uint32).view(np.float32)]
 
 

@@ -1,19 +1,22 @@
-"""The protocol of a merge method: arithmetic on one block of one tensor, with what it needs to know about whole tensors gathered before.
+"""The protocol of a merge method: arithmetic on one block of one tensor, with what it needs to know about whole tensors
+gathered before.
 
-A model is cut into blocks (stretches of a flattened tensor). For each of its `rounds` a method measures every block, the sums over the blocks are
-settled into a state, and the last pass combines every block into the output:
+A model is cut into blocks (stretches of a flattened tensor). For each of its `rounds` a method measures every block,
+the sums over the blocks are settled into a state, and the last pass combines every block into the output:
 
     state = None
     for r in range(method.rounds()):
         state = method.settle(r, sum of method.measure(r, block, state) over the blocks, state)
     for each block: method.combine(block, state, out)
 
-Which blocks share a state is the method's `scope`: "none" (no rounds), "tensor" (the blocks of one tensor) or "model" (all blocks of all tensors).
-A tensor without elements is one block of count 0. Sums run in block order, and statistics are integers or float64, so that block sizes and threads
-change no bit of the result (for float64 sums: none that rounding to the output's dtype leaves).
+Which blocks share a state is the method's `scope`: "none" (no rounds), "tensor" (the blocks of one tensor) or "model"
+(all blocks of all tensors). A tensor without elements is one block of count 0. Sums run in block order, and statistics
+are integers or float64, so that block sizes and threads change no bit of the result (for float64 sums: none that
+rounding to the output's dtype leaves).
 
-A method is a frozen dataclass of plain parameters and keeps no state of its own: one value serves any number of merges and threads. Every field
-carries a help text. Values are computed in float32 and rounded once, into the output; in float64 as soon as an operand or the output is float64.
+A method is a frozen dataclass of plain parameters and keeps no state of its own: one value serves any number of merges
+and threads. Every field carries a help text. Values are computed in float32 and rounded once, into the output; in
+float64 as soon as an operand or the output is float64.
 
 Integer and boolean tensors are not merged; the engine copies them.
 """
@@ -72,7 +75,8 @@ class Block:
 
 
 class Sum(NamedTuple):
-    """`anchor + sum_i weight_i * (plus_i - minus_i)` of a block's operands, which are meant by their index into `Block.operands()`."""
+    """`anchor + sum_i weight_i * (plus_i - minus_i)` of a block's operands, which are meant by their index into
+    `Block.operands()`."""
 
     anchor: int | None
     """None: a sum without one."""
@@ -82,7 +86,8 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeMethod:
-    """What a merge computes. Subclasses set the class variables and implement `as_sum` or `combine`, and the rest where they need statistics."""
+    """What a merge computes. Subclasses set the class variables and implement `as_sum` or `combine`, and the rest where
+    they need statistics."""
 
     name: ClassVar[str]
     """What configs and commands call it."""
@@ -103,7 +108,8 @@ class MergeMethod:
         return "none"
 
     def problems(self, models: int | None = None) -> list[str]:
-        """Everything wrong with the parameters, and with `models` models beside the base, as one sentence each; None: not yet known how many."""
+        """Everything wrong with the parameters, and with `models` models beside the base, as one sentence each; None:
+        not yet known how many."""
         return count_problems(self, models)
 
     def rounds(self) -> int:
@@ -111,7 +117,8 @@ class MergeMethod:
         return 0
 
     def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
-        """A block's statistics in round `round` (from 0), summed over the blocks with `+`. `state` is what the round before settled."""
+        """A block's statistics in round `round` (from 0), summed over the blocks with `+`. `state` is what the round
+        before settled."""
         raise NotImplementedError(f"{self.name} has no rounds")
 
     def settle(self, round: int, total: np.ndarray, state: Any) -> Any:
@@ -127,7 +134,8 @@ class MergeMethod:
             out: `[count]`, its dtype is the output's.
 
         Returns:
-            `nonfinite`: bit 0 is the base, bit 1 + i model i, bit 1 + len(models) + i its extra: which hold NaN or infinities.
+            `nonfinite`: bit 0 is the base, bit 1 + i model i, bit 1 + len(models) + i its extra: which hold NaN or
+                infinities.
             `overflow`: finite results that did not fit the output's dtype.
         """
         formula = self.as_sum([model.dtype for model in block.models], state)
@@ -136,7 +144,8 @@ class MergeMethod:
         return weighted_sum(block, formula, out)
 
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
-        """What `combine` computes, where that is a weighted sum whatever the values: the engine takes such blocks from file to file in one call.
+        """What `combine` computes, where that is a weighted sum whatever the values: the engine takes such blocks from
+        file to file in one call.
 
         Args:
             models: the tensor's dtype in each model.
@@ -157,7 +166,9 @@ class WeightedMethod(MergeMethod):
     mean: ClassVar[bool] = False
     """Whether the weights are shares of a mean: 0 or more each, not all 0."""
 
-    weights: tuple[float, ...] | None = field(default=None, metadata={"help": "one weight a model, in the order of the models; default: equal"})
+    weights: tuple[float, ...] | None = field(
+        default=None, metadata={"help": "one weight a model, in the order of the models; default: equal"}
+    )
 
     def problems(self, models: int | None = None) -> list[str]:
         return super().problems(models) + weight_problems(self.name, self.weights, models, mean=self.mean)
@@ -186,23 +197,33 @@ def weight_problems(name: str, weights: Sequence[float] | None, models: int | No
     shown = ", ".join(f"{w:g}" for w in weights)
     found = []
     if models is not None and len(weights) != models:
-        found.append(f"{name}.weights: expected one weight for each of the {models} models, got {len(weights)} ({shown})")
+        found.append(
+            f"{name}.weights: expected one weight for each of the {models} models, got {len(weights)} ({shown})"
+        )
     if not all(math.isfinite(w) for w in weights):
         return [*found, f"{name}.weights: expected finite numbers, got {shown}"]
     if mean and any(w < 0 for w in weights):
-        found.append(f"{name}.weights: expected 0 or more for a mean, got {shown}; differences between models are task_arithmetic's")
+        found.append(
+            f"{name}.weights: expected 0 or more for a mean, got {shown}; differences between models are "
+            f"task_arithmetic's"
+        )
     elif mean and not sum(weights) > 0:
         found.append(f"{name}.weights: expected a sum above 0, got {shown}")
     return found
 
 
-def range_problems(where: str, value: float, lowest: float, highest: float, *, left_open: bool = False, right_open: bool = False) -> list[str]:
+def range_problems(
+    where: str, value: float, lowest: float, highest: float, *, left_open: bool = False, right_open: bool = False
+) -> list[str]:
     """A sentence where a value is outside an interval (NaN is outside every one)."""
     above = value > lowest if left_open else value >= lowest
     below = value < highest if right_open else value <= highest
     if above and below:
         return []
-    return [f"{where}: expected a number in {'(' if left_open else '['}{lowest:g}, {highest:g}{')' if right_open else ']'}, got {value:g}"]
+    return [
+        f"{where}: expected a number in {'(' if left_open else '['}{lowest:g}, "
+        f"{highest:g}{')' if right_open else ']'}, got {value:g}"
+    ]
 
 
 def finite_problems(where: str, value: float) -> list[str]:
@@ -234,7 +255,10 @@ def weighted_sum(block: Block, formula: Sum, out: Operand) -> Flags:
         indices += [plus, minus]
     flags = combine(
         None if anchor is None else _given(operands[anchor]),
-        [Term(weight, _given(operands[plus]), None if minus is None else _given(operands[minus])) for weight, plus, minus in terms],
+        [
+            Term(weight, _given(operands[plus]), None if minus is None else _given(operands[minus]))
+            for weight, plus, minus in terms
+        ],
         out,
     )
     nonfinite = 0
@@ -250,8 +274,9 @@ def computed(block: Block, out: Operand, function: Callable[[slice, list[np.ndar
     Args:
         block: where the operands come from.
         out: `[count]`.
-        function: gets a piece (a slice of the block) and its values, and gives the result. The values are `[piece]` arrays in the compute dtype
-            (float32, or float64 where an operand or `out` is float64), in the order of `block.operands()`; without a base the first is empty.
+        function: gets a piece (a slice of the block) and its values, and gives the result. The values are `[piece]`
+            arrays in the compute dtype (float32, or float64 where an operand or `out` is float64), in the order of
+            `block.operands()`; without a base the first is empty.
     """
     operands = block.operands()
     nonfinite = sum(1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o))

@@ -3,8 +3,8 @@
     merge_method("ties", density=0.5)
     parse_merge_method("wise-ft", {"alpha": "0.3"})        # as it comes from a command line or YAML
 
-Hyphens count as underscores, and other names in use are known: `soup` is linear. Adding a method: write its file, add its class to `METHODS`; help
-texts, checks and the common laws of the tests then apply to it.
+Hyphens count as underscores, and other names in use are known: `soup` is linear. Adding a method: write its file, add
+its class to `METHODS`; help texts, checks and the common laws of the tests then apply to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from holdfast.checkpoints.methods.slerp import Slerp
 from holdfast.checkpoints.methods.ties import Ties
 from holdfast.errors import ConfigError, did_you_mean
 
-METHODS: dict[str, type[MergeMethod]] = {cls.name: cls for cls in (Linear, WiseFT, Slerp, TaskArithmetic, Ties, Dare, DareTies, Breadcrumbs, Fisher)}
+METHODS: dict[str, type[MergeMethod]] = {
+    cls.name: cls for cls in (Linear, WiseFT, Slerp, TaskArithmetic, Ties, Dare, DareTies, Breadcrumbs, Fisher)
+}
 
 ALIASES = {"soup": "linear", "model_soup": "linear", "wiseft": "wise_ft", "dare_linear": "dare"}
 """Other names of methods."""
@@ -46,7 +48,9 @@ def parameters_of(cls: type[MergeMethod]) -> list[Parameter]:
     """The parameters of a method, in the order of its fields."""
     hints = typing.get_type_hints(cls)
     return [
-        Parameter(f.name, hints[f.name], f.default, str(f.metadata.get("help", "")), tuple(f.metadata.get("choices", ())))
+        Parameter(
+            f.name, hints[f.name], f.default, str(f.metadata.get("help", "")), tuple(f.metadata.get("choices", ()))
+        )
         for f in dataclasses.fields(cls)
     ]
 
@@ -57,7 +61,9 @@ def find_method(name: str) -> type[MergeMethod] | None:
     return METHODS.get(ALIASES.get(plain, plain))
 
 
-def parse_merge_method(name: str, parameters: Mapping[str, Any] | None = None, *, models: int | None = None) -> tuple[MergeMethod | None, list[str]]:
+def parse_merge_method(
+    name: str, parameters: Mapping[str, Any] | None = None, *, models: int | None = None
+) -> tuple[MergeMethod | None, list[str]]:
     """Turns a name and parameters, as YAML or a command line has them, into a method.
 
     Args:
@@ -66,13 +72,16 @@ def parse_merge_method(name: str, parameters: Mapping[str, Any] | None = None, *
         models: how many models there are beside the base; None: not checked.
 
     Returns:
-        The method, None where it could not be built, and every problem found as one sentence each: unknown names with the nearest known one,
-        wrong types, values out of range, a number of models that does not fit.
+        The method, None where it could not be built, and every problem found as one sentence each: unknown names with
+        the nearest known one, wrong types, values out of range, a number of models that does not fit.
     """
     cls = find_method(name)
     if cls is None:
         known = [*METHODS, *ALIASES]
-        return None, [f"method: expected one of {', '.join(METHODS)}, got '{name}'.{did_you_mean(name.lower().replace('-', '_'), known)}"]
+        return None, [
+            f"method: expected one of {', '.join(METHODS)}, got "
+            f"'{name}'.{did_you_mean(name.lower().replace('-', '_'), known)}"
+        ]
     known_parameters = {p.name: p for p in parameters_of(cls)}
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -80,7 +89,8 @@ def parse_merge_method(name: str, parameters: Mapping[str, Any] | None = None, *
         plain = str(key).replace("-", "_")
         if plain not in known_parameters:
             problems.append(
-                f"{cls.name}: unknown parameter '{key}'; known: {', '.join(known_parameters) or 'none'}.{did_you_mean(plain, known_parameters)}"
+                f"{cls.name}: unknown parameter '{key}'; known: "
+                f"{', '.join(known_parameters) or 'none'}.{did_you_mean(plain, known_parameters)}"
             )
             continue
         try:
@@ -96,7 +106,8 @@ def merge_method(name: str, **parameters: Any) -> MergeMethod:
     """A method by name, `merge_method("ties", density=0.5)`.
 
     Raises:
-        ConfigError: with all problems at once. What depends on the number of models is checked when they are known, by `MergeMethod.problems`.
+        ConfigError: with all problems at once. What depends on the number of models is checked when they are known, by
+            `MergeMethod.problems`.
     """
     method, problems = parse_merge_method(name, parameters)
     if problems or method is None:
@@ -111,7 +122,13 @@ def _coerced(value: Any, hint: Any) -> Any:
         return None
     for option in options:
         if typing.get_origin(option) is tuple:
-            items = value.replace(",", " ").split() if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+            items = (
+                value.replace(",", " ").split()
+                if isinstance(value, str)
+                else value
+                if isinstance(value, Sequence)
+                else [value]
+            )
             return tuple(_coerced(item, float) for item in items)
         if option is bool:
             if isinstance(value, bool):

@@ -4,8 +4,9 @@ With omega the angle between the flattened tensors a and b:
 
     theta = sin((1 - t) omega) / sin(omega) a + sin(t omega) / sin(omega) b      [Shoemake 1985]
 
-The operands are not normalised, as mergekit does it, so norms are interpolated too. Where a and b are nearly parallel (|cos omega| > 0.9995), and
-where one of them is zero and has no angle, this is the plain `(1 - t) a + t b`. t = 0 and t = 1 are copies.
+The operands are not normalised, as mergekit does it, so norms are interpolated too. Where a and b are nearly parallel
+(|cos omega| > 0.9995), and where one of them is zero and has no angle, this is the plain `(1 - t) a + t b`. t = 0 and t
+= 1 are copies.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Slerp(MergeMethod):
     needs_base: ClassVar[bool] = False
     models: ClassVar[tuple[int, int | None]] = (2, 2)
 
-    t: float = field(default=0.5, metadata={"help": "where between the two models, in [0, 1]: 0 is the first, 1 the second"})
+    t: float = field(
+        default=0.5, metadata={"help": "where between the two models, in [0, 1]: 0 is the first, 1 the second"}
+    )
 
     @property
     def scope(self) -> str:

@@ -14,9 +14,10 @@ With delta_i = theta_i - theta_0, and trim_i the share `density` of delta_i that
 | divides by | the number that agree | the sum of the weights that agree, 1 where that is 0 |
 | `normalize: false` | sum instead of mean (the authors' "dis-sum") | no division |
 
-The threshold is the exact k-th largest magnitude, k = max(1, floor(density * n)), and everything at or above it stays. So more than k stay where
-magnitudes are equal, as they often are in bfloat16; mergekit's sort picks k among equals in no stated order. Two departures from the authors' code:
-its `kthvalue` keeps one element more, and where an election cancels it takes the sign that most parameters of the model have. Both follow the paper.
+The threshold is the exact k-th largest magnitude, k = max(1, floor(density * n)), and everything at or above it stays.
+So more than k stay where magnitudes are equal, as they often are in bfloat16; mergekit's sort picks k among equals in
+no stated order. Two departures from the authors' code: its `kthvalue` keeps one element more, and where an election
+cancels it takes the sign that most parameters of the model have. Both follow the paper.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.kernels import ties as ties_kernel
 from holdfast.checkpoints.methods import order_statistics
 from holdfast.checkpoints.methods.order_statistics import Found, Search
-from holdfast.checkpoints.methods.protocol import SEMANTICS, Block, WeightedMethod, choice_problems, finite_problems, range_problems
+from holdfast.checkpoints.methods.protocol import (
+    SEMANTICS,
+    Block,
+    WeightedMethod,
+    choice_problems,
+    finite_problems,
+    range_problems,
+)
 
 
 def kept(density: float, n: int) -> int:
@@ -47,13 +55,20 @@ def threshold(delta: np.ndarray, density: float) -> float:
     return float(np.partition(magnitude, magnitude.size - k)[magnitude.size - k]) if k else 0.0
 
 
-def elect(deltas: Sequence[np.ndarray], weights: Sequence[float] | None = None, *, semantics: str = "original", normalize: bool = True) -> np.ndarray:
+def elect(
+    deltas: Sequence[np.ndarray],
+    weights: Sequence[float] | None = None,
+    *,
+    semantics: str = "original",
+    normalize: bool = True,
+) -> np.ndarray:
     """Elects a sign for each parameter and averages the changes that agree with it.
 
     Args:
         deltas: float32 or float64 arrays of one shape and dtype, one a model, trimmed: 0 where a model does not vote.
         weights: one a model; None: 1 each.
-        semantics: "original" divides by the number that agree, "mergekit" by the sum of their weights and lets a cancelled election be positive.
+        semantics: "original" divides by the number that agree, "mergekit" by the sum of their weights and lets a
+            cancelled election be positive.
         normalize: divide at all.
 
     Returns:
@@ -100,7 +115,8 @@ def ties(
         semantics: "original" or "mergekit".
         normalize: mean over the agreeing, or their sum.
 
-    References: Yadav et al., TIES-Merging: Resolving Interference When Merging Models, NeurIPS 2023 (arXiv:2306.01708), Algorithm 1.
+    References: Yadav et al., TIES-Merging: Resolving Interference When Merging Models, NeurIPS 2023 (arXiv:2306.01708),
+    Algorithm 1.
     """
     trimmed = []
     for model, least in zip(models, thresholds, strict=True):
@@ -123,12 +139,15 @@ class Ties(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    density: float = field(default=0.2, metadata={"help": "share of each model's changes that is kept, the largest, in (0, 1]"})
+    density: float = field(
+        default=0.2, metadata={"help": "share of each model's changes that is kept, the largest, in (0, 1]"}
+    )
     scale: float = field(default=1.0, metadata={"help": "factor on the merged change (lambda)"})
     semantics: str = field(
         default="original",
         metadata={
-            "help": "original: trim over the whole model, divide by the count; mergekit: trim per tensor, divide by the weights",
+            "help": "original: trim over the whole model, divide by the count; mergekit: trim per tensor, divide by "
+            "the weights",
             "choices": SEMANTICS,
         },
     )

@@ -1,8 +1,10 @@
-"""The kernels in C (`kernels.c`), built at first use and loaded through ctypes; `holdfast.native` builds and keeps the library.
+"""The kernels in C (`kernels.c`), built at first use and loaded through ctypes; `holdfast.support.native` builds and
+keeps the library.
 
-Before anything uses it, every entry point has to reproduce the NumPy form's bits on a small problem that holds NaN, infinities, subnormal numbers
-and ragged ends. Without a compiler, with HOLDFAST_NATIVE=0, or where the check fails, `load()` gives None and `why_not()` the reason; the callers
-(`dtypes`, `counter`, `kernels`, which document every function) then use NumPy. float64 elements are always NumPy's.
+Before anything uses it, every entry point has to reproduce the NumPy form's bits on a small problem that holds NaN,
+infinities, subnormal numbers and ragged ends. Without a compiler, with HOLDFAST_NATIVE=0, or where the check fails,
+`load()` gives None and `why_not()` the reason; the callers (`dtypes`, `counter`, `kernels`, which document every
+function) then use NumPy. float64 elements are always NumPy's.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from holdfast.native import Settings, build, settings
+from holdfast.support.native import Settings, build, settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +38,8 @@ _Flags = ctypes.c_int64 * 2
 _Results = ctypes.c_int64 * 5
 
 PIECE = 131_072
-"""Elements that `Kernels.stream` has in the cache at a time: of 16 bits still in the second level, and enough for one call to the system."""
+"""Elements that `Kernels.stream` has in the cache at a time: of 16 bits still in the second level, and enough for one
+call to the system."""
 
 
 class Place(NamedTuple):
@@ -86,7 +89,10 @@ class Kernels:
             "uniform": (None, [key, key, whole, pointer]),
             "normal": (None, [key, key, whole, pointer]),
             "perturb": (None, [whole, pointer, key, key, ctypes.c_float, pointer, pointer]),
-            "stream": (None, [whole, whole, whole, pointer, whole, pointer, pointer, pointer, pointer, pointer, pointer, pointer]),
+            "stream": (
+                None,
+                [whole, whole, whole, pointer, whole, pointer, pointer, pointer, pointer, pointer, pointer, pointer],
+            ),
         }
         for name, (result, arguments) in signatures.items():
             function = getattr(library, f"holdfast_{name}")
@@ -107,7 +113,9 @@ class Kernels:
     def combine(self, operands: Sequence[Operand | None], weights: Sequence[float], out: Operand) -> tuple[int, int]:
         """As `kernels.combine`; operands are the anchor, plus_0, minus_0, plus_1 ..."""
         flags = _Flags()
-        self._library.holdfast_combine(len(out.raw), len(weights), _operands(*operands), _floats(weights), _operands(out), flags)
+        self._library.holdfast_combine(
+            len(out.raw), len(weights), _operands(*operands), _floats(weights), _operands(out), flags
+        )
         return flags[0], flags[1]
 
     def ties(
@@ -123,12 +131,22 @@ class Kernels:
         """As `kernels.ties`; operands are the base and the models."""
         flags = _Flags()
         self._library.holdfast_ties(
-            len(out.raw), len(thresholds), _operands(*operands), _floats(thresholds), None if weights is None else _floats(weights), scale,
-            by_count, normalize, _operands(out), flags,
-        )  # fmt: skip
+            len(out.raw),
+            len(thresholds),
+            _operands(*operands),
+            _floats(thresholds),
+            None if weights is None else _floats(weights),
+            scale,
+            by_count,
+            normalize,
+            _operands(out),
+            flags,
+        )
         return flags[0], flags[1]
 
-    def delta_histogram(self, base: Operand, model: Operand, counts: NDArray[Any], level: int, prefix: int) -> tuple[int, int]:
+    def delta_histogram(
+        self, base: Operand, model: Operand, counts: NDArray[Any], level: int, prefix: int
+    ) -> tuple[int, int]:
         """As `kernels.delta_histogram`."""
         flags = _Flags()
         self._library.holdfast_delta_histogram(len(base.raw), _operands(base, model), _at(counts), level, prefix, flags)
@@ -174,9 +192,11 @@ class Kernels:
         check: tuple[int, int] | None = None,
         spare: NDArray[Any] | None = None,
     ) -> Streamed:
-        """`out = anchor + sum_i weight_i * (plus_i - minus_i)` from files into a file, with the digest of all that passes.
+        """`out = anchor + sum_i weight_i * (plus_i - minus_i)` from files into a file, with the digest of all that
+        passes.
 
-        Elements are read, combined, hashed and written in pieces that stay in the second-level cache meanwhile, in one call outside Python's lock.
+        Elements are read, combined, hashed and written in pieces that stay in the second-level cache meanwhile, in one
+        call outside Python's lock.
 
         Args:
             count: elements; the least of them take more than 240 bytes.
@@ -185,17 +205,30 @@ class Kernels:
             weights: one a term.
             out: where to write.
             piece: elements, a multiple of 1024. The memories of `inputs` and `out` have room for twice as many.
-            check: a base and a wanted input: counts the elements of which `base + out`, rounded to the wanted one's dtype, has not the wanted bits.
+            check: a base and a wanted input: counts the elements of which `base + out`, rounded to the wanted one's
+                dtype, has not the wanted bits.
             spare: memory for `2 * piece` elements more; with `check` only.
         """
         results, digests = _Results(), ctypes.create_string_buffer(16 * (len(inputs) + 1))
         self._library.holdfast_stream(
-            count, piece, len(inputs), _places(*inputs), len(weights), struct.pack(f"{len(indices)}q", *indices), _floats(weights),
-            _places(out), struct.pack("2q", *(check or (-1, -1))), None if spare is None else _at(spare), digests, results,
-        )  # fmt: skip
+            count,
+            piece,
+            len(inputs),
+            _places(*inputs),
+            len(weights),
+            struct.pack(f"{len(indices)}q", *indices),
+            _floats(weights),
+            _places(out),
+            struct.pack("2q", *(check or (-1, -1))),
+            None if spare is None else _at(spare),
+            digests,
+            results,
+        )
         mask, overflow, different, error, where = results
         hashed = digests.raw
-        return Streamed(mask, overflow, different, error, where, [hashed[16 * i : 16 * i + 16] for i in range(len(inputs) + 1)])
+        return Streamed(
+            mask, overflow, different, error, where, [hashed[16 * i : 16 * i + 16] for i in range(len(inputs) + 1)]
+        )
 
 
 def load() -> Kernels | None:
@@ -230,7 +263,8 @@ def _at(array: Any) -> int:
 
 
 def _operands(*operands: Operand | None) -> bytes:
-    """The C structs: packed bytes cost a fifth of ctypes structures, and a block is computed in as little as 50 microseconds."""
+    """The C structs: packed bytes cost a fifth of ctypes structures, and a block is computed in as little as 50
+    microseconds."""
     flat: list[int] = []
     for operand in operands:
         flat += _ABSENT if operand is None else (_at(operand[0]), TYPES[operand[1].name])
@@ -238,7 +272,9 @@ def _operands(*operands: Operand | None) -> bytes:
 
 
 def _places(*places: Place) -> bytes:
-    flat = [word for place in places for word in (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))]
+    flat = [
+        word for place in places for word in (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))
+    ]
     return struct.pack(f"{len(flat)}q", *flat)
 
 

@@ -1,4 +1,5 @@
-"""Every entry point of the library against the NumPy forms, on a thousand elements, before anything uses it. The tests compare much more."""
+"""Every entry point of the library against the NumPy forms, on a thousand elements, before anything uses it. The tests
+compare much more."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _N = 1061
 
 
 def first_difference(kernels: Kernels) -> str | None:
-    """The name of the first function whose result differs from NumPy's in a bit (sums: in 1e-12); None where all agree."""
+    """The name of the first function whose result differs from NumPy's in a bit (sums: in 1e-12); None where all
+    agree."""
     return next((name for name, same in _comparisons(kernels) if not same), None)
 
 
@@ -33,8 +35,8 @@ def _comparisons(c: Kernels) -> Iterator[tuple[str, bool]]:
     def empty(name: str) -> Operand:
         return Operand(np.zeros(_N, DTYPES[name].storage), DTYPES[name])
 
-    # Of three numbers one has any bits, one lies in the middle of two bfloat16 numbers or is one, one has a size that all types hold. (To import
-    # numpy.random would take longer than all of this.)
+    # Of three numbers one has any bits, one lies in the middle of two bfloat16 numbers or is one, one has a size that
+    # all types hold. (To import numpy.random would take longer than all of this.)
     anything = counter.words_numpy(1, 0, _N).view(np.float32)
     anything.view(np.uint32)[1::3] &= np.uint32(0xFFFF8000)
     anything[::3] = (counter.normal_numpy(2, 0, _N) * 2.0 ** (counter.words_numpy(3, 0, _N) % 48 - 30.0))[::3]
@@ -43,7 +45,10 @@ def _comparisons(c: Kernels) -> Iterator[tuple[str, bool]]:
 
     for name in ("F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"):
         x, y, dtype = empty(name), empty(name), DTYPES[name]
-        yield "encode", c.encode(anything, name, x.raw) == conversions.encode(anything, dtype, y.raw) and _same(x.raw, y.raw)
+        yield (
+            "encode",
+            c.encode(anything, name, x.raw) == conversions.encode(anything, dtype, y.raw) and _same(x.raw, y.raw),
+        )
         wide = np.empty(_N, np.float32)
         c.decode(y.raw, name, wide)
         yield "decode", np.array_equal(wide, conversions.decode(y.raw, dtype, np.empty(_N, np.float32)), equal_nan=True)
@@ -71,13 +76,19 @@ def _comparisons(c: Kernels) -> Iterator[tuple[str, bool]]:
             flags = c.ties([a, b, m, o], limits, weights, 0.7, original, True, x)
             expected = kernels_numpy.ties(a, [b, m, o], limits, weights, 0.7, by_count=original, normalize=True, out=y)
             yield "ties", flags == expected and _same(x.raw, y.raw)
-        yield "perturb", c.perturb(b, key, start, 0.1, x) == kernels_numpy.perturb(b, key, start, 0.1, y) and _same(x.raw, y.raw)
+        yield (
+            "perturb",
+            c.perturb(b, key, start, 0.1, x) == kernels_numpy.perturb(b, key, start, 0.1, y) and _same(x.raw, y.raw),
+        )
         prefix = 0
         for level, size in ((0, 65536), (1, 32768)):
             counts = np.zeros((2, size), np.int64)
             flags = c.delta_histogram(a, o, counts[0], level, prefix)
             used, prefix = prefix, int(counts[0].argmax())
-            yield "delta_histogram", flags == kernels_numpy.delta_histogram(a, o, counts[1], level=level, prefix=used) and _same(*counts)
+            yield (
+                "delta_histogram",
+                flags == kernels_numpy.delta_histogram(a, o, counts[1], level=level, prefix=used) and _same(*counts),
+            )
         yield "moments", np.allclose(c.moments(a, o), kernels_numpy.moments(a, o), rtol=1e-12, atol=0, equal_nan=True)
 
     yield "words", _same(c.words(key, start, np.empty(_N, np.uint32)), counter.words_numpy(key, start, _N))
@@ -104,7 +115,9 @@ def _streams(c: Kernels) -> bool:
         conversions.encode(counter.normal_numpy(5 + i, 0, count), bfloat16, operand.raw)
     kernels_numpy.combine(inputs[0], [Term(0.5, *inputs[1:])], expected)
     stored = b"".join(operand.raw.tobytes() for operand in inputs)
-    with os.fdopen(os.memfd_create("check"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
+    with (
+        os.fdopen(os.memfd_create("check"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file
+    ):
         file.write(stored)
         file.flush()
         places = [Place(file.fileno(), i * 2 * count, "BF16", np.empty(4096, np.uint8)) for i in range(4)]

@@ -1,4 +1,5 @@
-"""New text for continual pre-training, from whatever it lies in: folders of text, JSON Lines, Parquet, Common Crawl's WET files, fundus's articles.
+"""New text for continual pre-training, from whatever it lies in: folders of text, JSON Lines, Parquet, Common Crawl's
+WET files, fundus's articles.
 
 | kind | files | a document is | its date |
 |---|---|---|---|
@@ -7,12 +8,13 @@
 | wet | .wet, as in .warc.wet.gz | a page | WARC-Date: when the page was fetched, not when it was written |
 | fundus | .json | an article | publishing_date |
 
-Which it is follows from the ending, and for .json from the content: `fundus` (Dallabetta et al. 2024, "Fundus: A simple-to-use news scraper")
-writes an object of arrays, a publisher's articles under its name. A record may also be one of its articles: `body` with a `summary` and `sections`
-of `headline` and `paragraphs` becomes text, paragraph by paragraph.
+Which it is follows from the ending, and for .json from the content: `fundus` (Dallabetta et al. 2024, "Fundus: A
+simple-to-use news scraper") writes an object of arrays, a publisher's articles under its name. A record may also be one
+of its articles: `body` with a `summary` and `sections` of `headline` and `paragraphs` becomes text, paragraph by
+paragraph.
 
-Rows are `{"text", "title", "date", "source"}`: text with outer white space removed, the day as 2024-01-15, and the address, the publisher or the
-file. Every kind gives the same columns; what is not known is null.
+Rows are `{"text", "title", "date", "source"}`: text with outer white space removed, the day as 2024-01-15, and the
+address, the publisher or the file. Every kind gives the same columns; what is not known is null.
 """
 
 from __future__ import annotations
@@ -88,9 +90,10 @@ def read(reading: Reading) -> Iterator[Made]:
 def problems(options: Mapping[str, Any]) -> list[str]:
     """Mistakes in the options, one sentence each.
 
-    Options: `kind` (one of `KINDS`), `text_column` and `date_column` (names), `after` and `before` (days; documents dated `after` or later, and
-    before `before`), `undated` (one of `UNDATED`; "auto" keeps documents without a date where no day is given), `minimum_characters`,
-    `near_duplicates` (the similarity from which two documents are one, or true for 0.8), `titles` (in front of the text).
+    Options: `kind` (one of `KINDS`), `text_column` and `date_column` (names), `after` and `before` (days; documents
+    dated `after` or later, and before `before`), `undated` (one of `UNDATED`; "auto" keeps documents without a date
+    where no day is given), `minimum_characters`, `near_duplicates` (the similarity from which two documents are one, or
+    true for 0.8), `titles` (in front of the text).
     """
     found = dates.range_problems(options.get("after"), options.get("before"))
     for name, known in (("kind", KINDS), ("undated", UNDATED)):
@@ -105,8 +108,15 @@ def problems(options: Mapping[str, Any]) -> list[str]:
     if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 0):
         found.append(f"minimum_characters: expected a whole number of at least 0, got {least!r}")
     alike = options.get("near_duplicates")
-    if alike is not None and not isinstance(alike, bool) and not (isinstance(alike, (int, float)) and LEAST_SIMILARITY <= alike <= 1):
-        found.append(f"near_duplicates: expected a similarity from {LEAST_SIMILARITY:g} to 1 ({USUAL_SIMILARITY:g} is usual), got {alike!r}")
+    if (
+        alike is not None
+        and not isinstance(alike, bool)
+        and not (isinstance(alike, (int, float)) and LEAST_SIMILARITY <= alike <= 1)
+    ):
+        found.append(
+            f"near_duplicates: expected a similarity from {LEAST_SIMILARITY:g} to 1 ({USUAL_SIMILARITY:g} is usual), "
+            f"got {alike!r}"
+        )
     return found
 
 
@@ -116,7 +126,7 @@ def endings(options: Mapping[str, Any]) -> tuple[str, ...]:
     return ENDINGS.get(kind) or tuple(dict.fromkeys(ending for own in ENDINGS.values() for ending in own))
 
 
-# ---------------------------------------------------------------------------------------------------------- what a file holds
+# ---------------------------------------------------------------------------------------------------- what a file holds
 
 
 class _Settings:
@@ -126,7 +136,9 @@ class _Settings:
         self.kind: str = options.get("kind") or "auto"
         self.text_column: str | None = options.get("text_column")
         self.date_column: str | None = options.get("date_column")
-        self.after, self.before = (dates.cut_off(options[n]) if options.get(n) is not None else None for n in ("after", "before"))
+        self.after, self.before = (
+            dates.cut_off(options[n]) if options.get(n) is not None else None for n in ("after", "before")
+        )
         undated = options.get("undated") or "auto"
         self.keep_undated = undated == "keep" or (undated == "auto" and self.after is None and self.before is None)
         self.least: int = options.get("minimum_characters") or 0
@@ -159,14 +171,18 @@ def _holds_publishers(file: Path) -> bool:
         return bool(_KEYED.match(start))
     if value == {}:
         return not rest.strip()
-    return isinstance(value, dict) and all(isinstance(v, list) and all(_like_an_article(item) for item in v) for v in value.values())
+    return isinstance(value, dict) and all(
+        isinstance(v, list) and all(_like_an_article(item) for item in v) for v in value.values()
+    )
 
 
 def _like_an_article(item: Any) -> bool:
     return isinstance(item, dict) and ("body" in item or "plaintext" in item)
 
 
-def _records(file: Path, kind: str, reading: Reading, settings: _Settings) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def _records(
+    file: Path, kind: str, reading: Reading, settings: _Settings
+) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """(place, record) of all of a file's documents; None for one that was malformed already, and is counted."""
     if kind == "text":
         yield from _text_file(file, reading)
@@ -189,7 +205,9 @@ def _text_file(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, An
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        reading.bad(f"{file}, line {line}", f"expected UTF-8, got byte 0x{content[error.start]:02x}; save the file as UTF-8")
+        reading.bad(
+            f"{file}, line {line}", f"expected UTF-8, got byte 0x{content[error.start]:02x}; save the file as UTF-8"
+        )
     except (OSError, EOFError) as error:
         reading.bad(str(file), f"the file cannot be read to its end, it is cut short or damaged ({error})")
     else:
@@ -210,16 +228,25 @@ def _check_columns(file: Path, settings: _Settings) -> None:
     try:
         columns = pq.read_schema(file).names
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"{file} is not a readable parquet file: cut short, damaged, or another format ({str(error).splitlines()[0]}).") from error
+        raise DataError(
+            f"{file} is not a readable parquet file: cut short, damaged, or another format "
+            f"({str(error).splitlines()[0]})."
+        ) from error
     there = ", ".join(columns) or "none"
     for wanted, option in ((settings.text_column, "--text_column"), (settings.date_column, "--date_column")):
         if wanted is not None and wanted not in columns:
-            raise DataError(f"{file}: expected the column '{wanted}' ({option}), the file has {there}.{did_you_mean(wanted, columns)}")
+            raise DataError(
+                f"{file}: expected the column '{wanted}' ({option}), the file has "
+                f"{there}.{did_you_mean(wanted, columns)}"
+            )
     if settings.text_column is None and not any(name in columns for name in TEXTS):
-        raise DataError(f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has {there}. Name it with --text_column.")
+        raise DataError(
+            f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has {there}. Name it with "
+            f"--text_column."
+        )
 
 
-# -------------------------------------------------------------------------------------------------------- what a record says
+# --------------------------------------------------------------------------------------------------- what a record says
 
 
 def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> Made:
@@ -241,8 +268,18 @@ def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading
         raise Skipped(f"dated before {settings.after}")
     if day is not None and settings.before is not None and day >= settings.before:
         raise Skipped(f"dated {settings.before} or later")
-    notes = {"title": title, "date": day.isoformat() if day is not None else None, "source": _first(record, SOURCES) or name}
-    return Made(row={"text": text}, group=text, notes=notes, same=" ".join(text.casefold().split()), day=day.toordinal() if day is not None else 0)
+    notes = {
+        "title": title,
+        "date": day.isoformat() if day is not None else None,
+        "source": _first(record, SOURCES) or name,
+    }
+    return Made(
+        row={"text": text},
+        group=text,
+        notes=notes,
+        same=" ".join(text.casefold().split()),
+        day=day.toordinal() if day is not None else 0,
+    )
 
 
 def _text(record: Mapping[str, Any], column: str | None) -> str:
@@ -275,7 +312,9 @@ def _body(name: str, body: Mapping[str, Any]) -> str:
     parts = list(body.get("summary") or [])
     for section in body["sections"]:
         if not isinstance(section, Mapping):
-            raise Malformed(f"'{name}' has a section that is {type(section).__name__}, expected headline and paragraphs")
+            raise Malformed(
+                f"'{name}' has a section that is {type(section).__name__}, expected headline and paragraphs"
+            )
         parts += [*(section.get("headline") or []), *(section.get("paragraphs") or [])]
     if not all(isinstance(part, str) for part in parts):
         raise Malformed(f"'{name}' has a paragraph that is no text")
@@ -295,5 +334,9 @@ def _day(place: str, record: Mapping[str, Any], reading: Reading, settings: _Set
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """What is under the first of these names that holds text or a number, in one line."""
     values = (record.get(name) for name in names)
-    found = (" ".join(str(value).split()) for value in values if isinstance(value, (str, int)) and not isinstance(value, bool))
+    found = (
+        " ".join(str(value).split())
+        for value in values
+        if isinstance(value, (str, int)) and not isinstance(value, bool)
+    )
     return next((text for text in found if text), None)

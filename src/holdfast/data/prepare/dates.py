@@ -7,8 +7,9 @@
 | 1705312800, 1705312800000 | seconds since 1970; thousandths and smaller parts are known by their size |
 | a date or timestamp column of Parquet | as it is |
 
-The day is that of UTC where a time zone is given, else the day as written. What leaves the day open (a year, a month, 01/02/2024) is no date, and
-neither is a day in the future: a clock or a parser was wrong, and no text can be placed by it.
+The day is that of UTC where a time zone is given, else the day as written. What leaves the day open (a year, a month,
+01/02/2024) is no date, and neither is a day in the future: a clock or a parser was wrong, and no text can be placed by
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def day_of(value: Any, *, now: date) -> date | None:
     Raises:
         ValueError: it is no date, leaves the day open, or lies in the future; the text says which.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip()):
+    if (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    ):
         return None
     try:
         day = _day(value)
@@ -89,7 +94,9 @@ def range_problems(after: Any, before: Any) -> list[str]:
             found.append(f"{name}: {error}")
     first, end = days.get("after"), days.get("before")
     if first is not None and end is not None and first >= end:
-        found.append(f"after: expected an earlier day than before ({end}, which is not in the range itself), got {first}")
+        found.append(
+            f"after: expected an earlier day than before ({end}, which is not in the range itself), got {first}"
+        )
     return found
 
 

@@ -1,8 +1,9 @@
 """The HTML of Stack Exchange's posts as Markdown, which is what it was written in.
 
-Code blocks are fenced and kept character by character, with their language where it is said; inline code keeps its backticks; LaTeX between dollar
-signs is text and stays as it is. Lists, quotations, headings, tables, links and images become their Markdown. Nothing is escaped: `a_1 * b` of a
-formula must stay what it is. What Markdown has no form for (a superscript, a key) keeps its text, superscripts and subscripts also their tags.
+Code blocks are fenced and kept character by character, with their language where it is said; inline code keeps its
+backticks; LaTeX between dollar signs is text and stays as it is. Lists, quotations, headings, tables, links and images
+become their Markdown. Nothing is escaped: `a_1 * b` of a formula must stay what it is. What Markdown has no form for (a
+superscript, a key) keeps its text, superscripts and subscripts also their tags.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ _MARK = "\x02{}\x03"
 _MARKED = re.compile("\x02(\\d+)\x03")
 _INLINE = {"strong": "**", "b": "**", "em": "*", "i": "*", "del": "~~", "s": "~~", "strike": "~~"}
 _KEPT_TAGS = ("sub", "sup")
-_BLOCKS = frozenset({"p", "div", "pre", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "table", "tr"})
+_BLOCKS = frozenset(
+    {"p", "div", "pre", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "table", "tr"}
+)
 _SILENT = frozenset({"script", "style"})
 
 

@@ -1,7 +1,8 @@
 """The files that a request reads: those named, and those in the folders named, in the order of their paths.
 
-In folders, what is hidden is left out, and so are the records and ledgers that holdfast writes beside its own outputs (`x.jsonl.json`,
-`x.jsonl.ledger.jsonl`). Files of other kinds are counted by their endings. Links to folders are not followed, so no folder comes twice.
+In folders, what is hidden is left out, and so are the records and ledgers that holdfast writes beside its own outputs
+(`x.jsonl.json`, `x.jsonl.ledger.jsonl`). Files of other kinds are counted by their endings. Links to folders are not
+followed, so no folder comes twice.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def said(others: Mapping[str, int]) -> str:
 
 def _in_folder(folder: Path, accept: Callable[[str], bool], found: Inputs) -> list[Path]:
     kept = []
-    for place, folders, names in os.walk(folder, onerror=lambda error: found.unreadable.append(f"{error.filename} ({error.strerror})")):
+    for place, folders, names in os.walk(
+        folder, onerror=lambda error: found.unreadable.append(f"{error.filename} ({error.strerror})")
+    ):
         folders[:] = [name for name in folders if not name.startswith(".")]
         there = set(names)
         for name in names:

@@ -1,7 +1,7 @@
 """MetaMathQA (Yu et al. 2024, arXiv 2309.12284): mathematical questions rewritten in many ways, with worked answers.
 
-`MetaMathQA-395K.json` is one array of `{"query", "response", "type", "original_question"}`; exports as JSON Lines and Parquet have the same columns.
-All rewordings of one original question stay on one side of a split.
+`MetaMathQA-395K.json` is one array of `{"query", "response", "type", "original_question"}`; exports as JSON Lines and
+Parquet have the same columns. All rewordings of one original question stay on one side of a split.
 """
 
 from __future__ import annotations

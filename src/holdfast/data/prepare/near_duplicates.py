@@ -1,21 +1,26 @@
-"""Documents that are nearly the same, such as one agency's article at several newspapers: MinHash with locality-sensitive hashing.
+"""Documents that are nearly the same, such as one agency's article at several newspapers: MinHash with
+locality-sensitive hashing.
 
 The similarity of two documents is that of their sets of word 5-grams (Jaccard):
 
     similarity(A, B) = |A and B| / |A or B|
 
-MinHash (Broder 1997, "On the resemblance and containment of documents") keeps the least value of 128 hash functions over a document's set; the
-share of functions in which two documents agree estimates their similarity, with a standard deviation of at most 0.044. Only documents that agree in
-a whole band of functions are compared (Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", section 3.4): with b bands of r functions a
-pair of similarity s is found with probability 1 - (1 - s^r)^b, and r is the largest number for which a pair at the threshold is found with 95 %.
-For 0.8 that is 18 bands of 7.
+MinHash (Broder 1997, "On the resemblance and containment of documents") keeps the least value of 128 hash functions
+over a document's set; the share of functions in which two documents agree estimates their similarity, with a standard
+deviation of at most 0.044. Only documents that agree in a whole band of functions are compared (Leskovec, Rajaraman and
+Ullman, "Mining of Massive Datasets", section 3.4): with b bands of r functions a pair of similarity s is found with
+probability 1 - (1 - s^r)^b, and r is the largest number for which a pair at the threshold is found with 95 %. For 0.8
+that is 18 bands of 7.
 
-Pairs make groups, and of each group one document stays: the first published, else the one with the smallest hash of its text. So the outcome does not
-depend on the order in which documents are read. A group may hold documents that are alike only by way of others.
+Pairs make groups, and of each group one document stays: the first published, else the one with the smallest hash of its
+text. So the outcome does not depend on the order in which documents are read. A group may hold documents that are alike
+only by way of others.
 
-Capitals, punctuation and white space do not count. Characters of scripts that are written without spaces count as words.
+Capitals, punctuation and white space do not count. Characters of scripts that are written without spaces count as
+words.
 
-Memory is 8 bytes a band and document and little else (some 170 MB a million at 0.8); signatures (512 bytes a document) wait in a scratch file.
+Memory is 8 bytes a band and document and little else (some 170 MB a million at 0.8); signatures (512 bytes a document)
+wait in a scratch file.
 """
 
 from __future__ import annotations
@@ -88,7 +93,8 @@ class NearDuplicates:
         return least
 
     def _shingles(self, text: str) -> np.ndarray:
-        """Hashes of the word 5-grams, [n] uint32; of all words where there are fewer than five, of the text where there is none."""
+        """Hashes of the word 5-grams, [n] uint32; of all words where there are fewer than five, of the text where there
+        is none."""
         plain = text.isascii() or not _UNSPACED.search(text)
         words = self._hash_words((_WORD if plain else _WORD_OR_SIGN).findall(text.casefold()))
         if not len(words):
@@ -131,7 +137,8 @@ class NearDuplicates:
         self._waiting.clear()
 
     def _join(self, group: np.ndarray, signatures: np.ndarray, parents: np.ndarray, priority: np.ndarray) -> None:
-        """Joins those of a band's documents that are alike: all that are like the first one, then the rest among themselves."""
+        """Joins those of a band's documents that are alike: all that are like the first one, then the rest among
+        themselves."""
         left, of_group = group, signatures[group]
         while len(left) > 1:
             alike = (of_group == of_group[0]).mean(axis=1) >= self.similarity

@@ -1,12 +1,12 @@
 """QuALITY (Pang et al. 2022): long articles with multiple-choice questions, the niche of paper 000's fourth recipe.
 
-The release (`QuALITY.v1.0.1.htmlstripped.train`, `.dev`) has one line for each article and writer of questions, so that an article comes several
-times. Training rows are the articles, each once. With `questions` it is the multiple-choice questions instead, in the form that the task `quality`
-of `holdfast evaluate` reads: `question`, `options`, `answer` (from 0), `article`, `hard`. These are the held-out data: nothing of a question is in an
-article's row.
+The release (`QuALITY.v1.0.1.htmlstripped.train`, `.dev`) has one line for each article and writer of questions, so that
+an article comes several times. Training rows are the articles, each once. With `questions` it is the multiple-choice
+questions instead, in the form that the task `quality` of `holdfast evaluate` reads: `question`, `options`, `answer`
+(from 0), `article`, `hard`. These are the held-out data: nothing of a question is in an article's row.
 
-Asked without the article, "Why did he leave?" means nothing. So a question names its article first, as Yang et al. 2024 (arXiv 2409.07431) do:
-'In the context of "Title", written by Author in 1968, why did he leave?'.
+Asked without the article, "Why did he leave?" means nothing. So a question names its article first, as Yang et al. 2024
+(arXiv 2409.07431) do: 'In the context of "Title", written by Author in 1968, why did he leave?'.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def _questions(record: Mapping[str, Any], reading: Reading) -> Iterator[Made]:
     for number, question in enumerate(questions, 1):
         if not isinstance(question, Mapping):
             raise Malformed(f"question {number} is {type(question).__name__}, expected an object")
-        asked, options, gold = text_of(question, "question").strip(), question.get("options"), question.get("gold_label")
+        asked, options, gold = (
+            text_of(question, "question").strip(),
+            question.get("options"),
+            question.get("gold_label"),
+        )
         if gold is None:
             reading.skip("a question without a published answer")
             continue

@@ -1,8 +1,9 @@
 """Records of published files with their places, one in memory at a time; and the counts of what was left out, and why.
 
-JSON Lines go line by line. A JSON array, the form of MetaMath's file, is decoded element by element as its text comes in: at no time is more than
-one element and a piece of text in memory. Parquet comes in batches. The two kinds of record that make no row are told apart: a *skipped* one is
-sound, and a rule leaves it out (no answer, a score too low); a *malformed* one is not what the format says, and is reported with its place.
+JSON Lines go line by line. A JSON array, the form of MetaMath's file, is decoded element by element as its text comes
+in: at no time is more than one element and a piece of text in memory. Parquet comes in batches. The two kinds of record
+that make no row are told apart: a *skipped* one is sound, and a rule leaves it out (no answer, a score too low); a
+*malformed* one is not what the format says, and is reported with its place.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Made:
     row: dict[str, Any]
     """What is trained on; rows with equal content are duplicates."""
     group: str
-    """The question or document that it is about: rows with equal groups are never divided between the two sides of a split."""
+    """The question or document that it is about: rows with equal groups are never divided between the two sides of a
+    split."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Further columns, such as an id, which training does not read."""
     same: str = ""
@@ -150,7 +152,8 @@ def text_of(record: Mapping[str, Any], *names: str) -> str:
 
 
 def records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Records of one JSON, JSON Lines or Parquet file with their places; None for one that was malformed already as JSON, and is counted.
+    """Records of one JSON, JSON Lines or Parquet file with their places; None for one that was malformed already as
+    JSON, and is counted.
 
     Args:
         file: with the ending of its kind; another ending is read as JSON.
@@ -183,7 +186,8 @@ def records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] 
 
 
 def keyed_records(file: Path, reading: Reading) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
-    """(place, key, record) of a JSON object of arrays, `{"key": [record, ...], ...}`, element by element; None for a malformed one, which is counted.
+    """(place, key, record) of a JSON object of arrays, `{"key": [record, ...], ...}`, element by element; None for a
+    malformed one, which is counted.
 
     Raises:
         DataError: the file cannot be read on, or not at all.
@@ -240,11 +244,14 @@ class _ArrayText:
         self.text, self.at, self.line, self.ended = "", 0, 1, False
 
     def more(self) -> None:
-        """Reads on: at least as much again as is waiting, so that a long element is not decoded from its beginning too often."""
+        """Reads on: at least as much again as is waiting, so that a long element is not decoded from its beginning too
+        often."""
         try:
             new = self.source.read(max(_TEXT, len(self.text) - self.at))
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.file}: expected UTF-8, got byte 0x{error.object[error.start]:02x} after line {self.line}.") from None
+            raise DataError(
+                f"{self.file}: expected UTF-8, got byte 0x{error.object[error.start]:02x} after line {self.line}."
+            ) from None
         self.ended = not new
         self.text, self.at = self.text[self.at :] + new, 0
 
@@ -280,9 +287,12 @@ class _ArrayText:
                     continue
                 self.move(max(position, self.at))
                 reason = getattr(error, "msg", "nested too deeply")
-                got = beginning(self.text[self.at : self.at + 80]) if self.at < len(self.text) else "the end of the file"
+                got = (
+                    beginning(self.text[self.at : self.at + 80]) if self.at < len(self.text) else "the end of the file"
+                )
                 raise DataError(
-                    f"{self.file}, line {self.line}: expected an array of JSON objects, got {got} ({reason}). What follows cannot be read; "
+                    f"{self.file}, line {self.line}: expected an array of JSON objects, got {got} ({reason}). What "
+                    f"follows cannot be read; "
                     "is the file whole?"
                 ) from None
             self.move(end)
@@ -303,7 +313,10 @@ def _elements(text: _ArrayText, reading: Reading, *, key: str = "") -> Iterator[
         if number:
             if sign != ",":
                 got = beginning(text.text[text.at : text.at + 80]) if sign else "the end of the file"
-                raise DataError(f"{file}, line {text.line}: expected ',' or ']' after element {number} of the array, got {got}. Is the file whole?")
+                raise DataError(
+                    f"{file}, line {text.line}: expected ',' or ']' after element {number} of the array, got {got}. "
+                    f"Is the file whole?"
+                )
             text.move(text.at + 1)
             text.next_sign()
         number += 1

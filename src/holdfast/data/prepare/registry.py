@@ -1,4 +1,5 @@
-"""The formats of published data by name: what reads each, which options it has, and by which columns its records are known."""
+"""The formats of published data by name: what reads each, which options it has, and by which columns its records are
+known."""
 
 from __future__ import annotations
 
@@ -81,7 +82,17 @@ FORMATS: dict[str, Format] = {
         about="new text: folders, .txt, .md, .jsonl, .json, .parquet, .warc.wet, articles of fundus; mixed",
         rows="text, title, date, source",
         read=corpus.read,
-        options=("kind", "text_column", "date_column", "after", "before", "undated", "minimum_characters", "near_duplicates", "titles"),
+        options=(
+            "kind",
+            "text_column",
+            "date_column",
+            "after",
+            "before",
+            "undated",
+            "minimum_characters",
+            "near_duplicates",
+            "titles",
+        ),
         files=corpus.endings({}),
         folders=corpus.endings,
         problems=corpus.problems,
@@ -92,7 +103,14 @@ FORMATS: dict[str, Format] = {
 
 def format_of(columns: Sequence[str], *, besides: str) -> str | None:
     """The other format whose records have such columns, None where there is none; for messages."""
-    return next((name for name, one in FORMATS.items() if name != besides and any(known <= set(columns) for known in one.known_by)), None)
+    return next(
+        (
+            name
+            for name, one in FORMATS.items()
+            if name != besides and any(known <= set(columns) for known in one.known_by)
+        ),
+        None,
+    )
 
 
 def accepts(one: Format, name: str, options: Mapping[str, Any]) -> bool:

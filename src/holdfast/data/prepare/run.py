@@ -1,20 +1,22 @@
-"""One request of `holdfast data prepare`: from files of a published format to `train.jsonl`, whole or absent, with a record of how it came about.
+"""One request of `holdfast data prepare`: from files of a published format to `train.jsonl`, whole or absent, with a
+record of how it came about.
 
 **Duplicates.** Rows of equal content (16-byte hashes in memory, 100 MB for a million) are written once.
 
-**The held-out side.** A row is held out when the hash of its question or document, in small letters and without extra white space, falls below the
-share. So a question is on one side only, in whatever order, file or reworded form it comes, and in every preparation alike: `heldout` of one data set
-holds nothing that `train` of another has, where they share questions.
+**The held-out side.** A row is held out when the hash of its question or document, in small letters and without extra
+white space, falls below the share. So a question is on one side only, in whatever order, file or reworded form it
+comes, and in every preparation alike: `heldout` of one data set holds nothing that `train` of another has, where they
+share questions.
 
-**Near duplicates** (formats of documents, where `near_duplicates` is asked for): see `near_duplicates`. They are taken out before the limit, and over
-both sides.
+**Near duplicates** (formats of documents, where `near_duplicates` is asked for): see `near_duplicates`. They are taken
+out before the limit, and over both sides.
 
-**Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that does not depend on the input's order. The rows
-are set down in a scratch file and copied in their order: memory holds two numbers a row. `limit` takes the first rows of that order, so that with a
-seed it is a random sample, drawn from all.
+**Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that does not depend on
+the input's order. The rows are set down in a scratch file and copied in their order: memory holds two numbers a row.
+`limit` takes the first rows of that order, so that with a seed it is a random sample, drawn from all.
 
-**Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes, format and options), what came of it, and every count. The
-same request finds its output and does nothing; another request does not overwrite it.
+**Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes, format and options), what came
+of it, and every count. The same request finds its output and does nothing; another request does not overwrite it.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ from holdfast.data.prepare.corpus import USUAL_SIMILARITY
 from holdfast.data.prepare.inputs import Inputs, found_inputs, said
 from holdfast.data.prepare.reading import Made, Reading
 from holdfast.data.prepare.registry import FORMATS, accepts, format_of
-from holdfast.environment import now, versions
 from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError, did_you_mean
-from holdfast.progress import progress
-from holdfast.results import SCHEMA, fingerprint, read_json, to_jsonable, write_json
+from holdfast.records.evaluation import SCHEMA
+from holdfast.support.environment import now, versions
+from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
+from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     from holdfast.data.prepare.near_duplicates import NearDuplicates
@@ -100,12 +103,17 @@ class Preparation:
         found: list[str] = []
         known = FORMATS.get(self.format)
         if known is None:
-            found.append(f"expected one of the formats {', '.join(FORMATS)}, got '{self.format}'.{did_you_mean(self.format, FORMATS)}")
+            found.append(
+                f"expected one of the formats {', '.join(FORMATS)}, got "
+                f"'{self.format}'.{did_you_mean(self.format, FORMATS)}"
+            )
         else:
             for name in self.given:
                 if name not in known.options:
                     owners = [other for other, one in FORMATS.items() if name in one.options]
-                    found.append(f"{name}: belongs to the format {' and '.join(owners) or 'of no name'}, not to {self.format}")
+                    found.append(
+                        f"{name}: belongs to the format {' and '.join(owners) or 'of no name'}, not to {self.format}"
+                    )
             found += known.problems({name: value for name, value in self.given.items() if name in known.options})
         found += self._input_problems()
         inputs = [path.resolve() for path in self.inputs]
@@ -117,9 +125,14 @@ class Preparation:
             place = output.resolve()
             if place in inputs:
                 found.append(f"{name}: {output} is an input; inputs are never changed. Choose another name")
-            folder = next((path for path in self.inputs if path.is_dir() and place.is_relative_to(path.resolve())), None)
+            folder = next(
+                (path for path in self.inputs if path.is_dir() and place.is_relative_to(path.resolve())), None
+            )
             if folder is not None and place not in inputs:
-                found.append(f"{name}: {output} lies in the input {folder}, so that it would be read as input next time. Choose another folder")
+                found.append(
+                    f"{name}: {output} lies in the input {folder}, so that it would be read as input next time. "
+                    f"Choose another folder"
+                )
         if self.heldout_output is not None and self.heldout_output.resolve() == self.output.resolve():
             found.append(f"heldout_output: expected another file than the output, got {self.heldout_output} for both")
         if not 0 <= self.heldout < 1:
@@ -144,15 +157,25 @@ class Preparation:
                 found += [f"input: cannot read the folder {reason}" for reason in there.unreadable]
                 if not there.files and not there.unreadable:
                     what = f"found only {said(there.others)}" if there.others else "found nothing in it"
-                    wanted = ", ".join(known.folders(self.given)) if known is not None and known.folders is not None else ""
-                    found.append(f"input: expected files of {self.format} in the folder {path} (endings {wanted}), {what}")
+                    wanted = (
+                        ", ".join(known.folders(self.given)) if known is not None and known.folders is not None else ""
+                    )
+                    found.append(
+                        f"input: expected files of {self.format} in the folder {path} (endings {wanted}), {what}"
+                    )
             elif not path.is_file():
                 beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-                what = "found a folder; name the files in it" if path.is_dir() else f"found nothing.{did_you_mean(path.name, beside)}"
+                what = (
+                    "found a folder; name the files in it"
+                    if path.is_dir()
+                    else f"found nothing.{did_you_mean(path.name, beside)}"
+                )
                 found.append(f"input: expected a file{' or folder' if folders else ''} at {path}, {what}")
             elif known is not None and not accepts(known, path.name, self.given):
                 ends = known.folders(self.given) if known.folders is not None else known.files
-                found.append(f"input: expected a file of {self.format} ({known.about}; endings {', '.join(ends)}), got {path}")
+                found.append(
+                    f"input: expected a file of {self.format} ({known.about}; endings {', '.join(ends)}), got {path}"
+                )
         return found
 
 
@@ -213,20 +236,29 @@ def prepare(request: Preparation) -> Prepared:
             _check(request, reading, counts)
             for path in request.outputs:  # a folder of its own for the held-out side too
                 path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(record_path(request.output), record)  # from here on the outputs are this request's, should it be stopped between them
+            write_json(
+                record_path(request.output), record
+            )  # from here on the outputs are this request's, should it be stopped between them
             written = _write(request, made)
     except OSError as error:
         raise StorageError(
-            f"Could not write {request.output} ({error.strerror or error}). Free some space or choose another folder; nothing was lost."
+            f"Could not write {request.output} ({error.strerror or error}). Free some space or choose another folder; "
+            f"nothing was lost."
         ) from error
-    record |= {"status": "complete", "outputs": written, "counts": counts, "malformed_places": reading.places, "finished": now()}
+    record |= {
+        "status": "complete",
+        "outputs": written,
+        "counts": counts,
+        "malformed_places": reading.places,
+        "finished": now(),
+    }
     if reading.date_places:
         record["malformed_date_places"] = reading.date_places
     write_json(record_path(request.output), record)
     return Prepared(record=record, done_before=False)
 
 
-# ----------------------------------------------------------------------------------------------- what was asked, and is there
+# ----------------------------------------------------------------------------------------- what was asked, and is there
 
 
 def _hashed(inputs: Inputs) -> list[dict[str, Any]]:
@@ -245,21 +277,33 @@ def _hashed(inputs: Inputs) -> list[dict[str, Any]]:
                         digest.update(block)
                         advance(len(block))
             except OSError as error:
-                raise DataError(f"{path} cannot be read ({error.strerror or error}). Correct that, or leave it out.") from error
+                raise DataError(
+                    f"{path} cannot be read ({error.strerror or error}). Correct that, or leave it out."
+                ) from error
             found.append({"name": inputs.name(path), "bytes": path.stat().st_size, "sha256": digest.hexdigest()})
     return found
 
 
 def _options(request: Preparation) -> dict[str, Any]:
     common = {name: getattr(request, name) for name in ("limit", "seed", "heldout", "most_malformed")}
-    own = {name: value.isoformat() if isinstance(value, date) else to_jsonable(value) for name, value in request.given.items()}
+    own = {
+        name: value.isoformat() if isinstance(value, date) else to_jsonable(value)
+        for name, value in request.given.items()
+    }
     return {**own, **common}
 
 
 def _key(request: Preparation, inputs: Sequence[Mapping[str, Any]]) -> str:
     decides = {name: value for name, value in _options(request).items() if name != "most_malformed"}
-    content: dict[str, Any] = {"format": request.format, "inputs": [one["sha256"] for one in inputs], "options": decides, "rules": _RULES}
-    if FORMATS[request.format].folders is not None:  # its rows say which file they came from, and the ending decides how a file is read
+    content: dict[str, Any] = {
+        "format": request.format,
+        "inputs": [one["sha256"] for one in inputs],
+        "options": decides,
+        "rules": _RULES,
+    }
+    if (
+        FORMATS[request.format].folders is not None
+    ):  # its rows say which file they came from, and the ending decides how a file is read
         content["names"] = [one["name"] for one in inputs]
     return fingerprint({**content, "outputs": len(request.outputs)})
 
@@ -280,13 +324,18 @@ def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
             if isinstance(record, dict) and record.get("command") == "data prepare"
             else "and nothing says that 'holdfast data prepare' wrote it"
         )
-        raise RunFolderError(f"{there[0]} is there already, {said}. It is not overwritten: choose another --output, or move it away.")
+        raise RunFolderError(
+            f"{there[0]} is there already, {said}. It is not overwritten: choose another --output, or move it away."
+        )
     if not mine or record.get("status") != "complete":
         return None
     sizes = {one["name"]: one["bytes"] for one in record.get("outputs", [])}
     for one in there:
         if one.stat().st_size != sizes.get(one.name):
-            raise RunFolderError(f"{one} was changed after it was prepared. It is not overwritten: choose another --output, or move it away.")
+            raise RunFolderError(
+                f"{one} was changed after it was prepared. It is not overwritten: choose another --output, or move it "
+                f"away."
+            )
     return record if len(there) == len(request.outputs) else None
 
 
@@ -311,7 +360,8 @@ class _Rows:
 
 
 def _read(request: Preparation, files: Inputs, scratch: Path) -> tuple[_Rows, Reading, int]:
-    """Sets all rows down in the scratch folder. Returns them, what was counted, and how many rows the limit left out."""
+    """Sets all rows down in the scratch folder. Returns them, what was counted, and how many rows the limit left
+    out."""
     reading = Reading(files=files.files, options=request.given, scratch=scratch, names=files.names)
     rows = _Rows(file=scratch / "rows.jsonl")
     seen: set[bytes] = set()
@@ -364,7 +414,8 @@ def _near_duplicates(request: Preparation, scratch: Path) -> NearDuplicates | No
 
 
 def _without_near_duplicates(alike: NearDuplicates, rows: _Rows, hashes: array[int]) -> list[int]:
-    """The rows that stay: of documents that are alike the first published, those without a date last, else by the hash of the text."""
+    """The rows that stay: of documents that are alike the first published, those without a date last, else by the hash
+    of the text."""
     import numpy as np
 
     days = np.array(rows.days, dtype=np.int64)
@@ -395,7 +446,10 @@ def _number(content: bytes) -> int:
 
 
 def _held_out(one: Made, share: float) -> bool:
-    return share > 0 and _number(b"heldout\0" + " ".join(one.group.casefold().split()).encode("utf-8", "replace")) < share * 2**64
+    return (
+        share > 0
+        and _number(b"heldout\0" + " ".join(one.group.casefold().split()).encode("utf-8", "replace")) < share * 2**64
+    )
 
 
 def _counts(reading: Reading, rows: _Rows, left_out: int) -> dict[str, Any]:
@@ -442,13 +496,18 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
         other = format_of(reading.columns, besides=request.format)
         hint = f" The columns are those of {other}: 'holdfast data prepare {other}'?" if other else ""
         hint = hint or " --most_malformed SHARE leaves out that many."
-        raise reading.error(f"{reading.malformed} of {reading.records} records are malformed, nothing was written.{hint} The first")
+        raise reading.error(
+            f"{reading.malformed} of {reading.records} records are malformed, nothing was written.{hint} The first"
+        )
     skipped = "; ".join(f"{count} {reason}" for reason, count in counts["skipped"].items()) or "nothing was skipped"
     if not counts["train"]:
-        raise DataError(f"No row is left to train on out of {reading.records} records ({skipped}). Expected at least one.")
+        raise DataError(
+            f"No row is left to train on out of {reading.records} records ({skipped}). Expected at least one."
+        )
     if request.heldout and not counts["heldout"]:
         raise DataError(
-            f"No row is held out: {request.heldout:g} of {counts['rows']} rows is too few. Raise --heldout, or leave it out and split by hand."
+            f"No row is held out: {request.heldout:g} of {counts['rows']} rows is too few. Raise --heldout, or leave "
+            f"it out and split by hand."
         )
 
 

@@ -1,14 +1,16 @@
-"""Questions with their answers from a Stack Exchange data dump, `Posts.xml`: the accepted answer, else the one with the best score.
+"""Questions with their answers from a Stack Exchange data dump, `Posts.xml`: the accepted answer, else the one with the
+best score.
 
-Questions and answers stand anywhere in a file of gigabytes, so the two are joined on disk. The file is read once, a megabyte at a time; the posts
-that may be used go to a temporary SQLite database beside the output, their HTML compressed; the join then runs in the order of the questions. Memory
-does not grow with the dump.
+Questions and answers stand anywhere in a file of gigabytes, so the two are joined on disk. The file is read once, a
+megabyte at a time; the posts that may be used go to a temporary SQLite database beside the output, their HTML
+compressed; the join then runs in the order of the questions. Memory does not grow with the dump.
 
-The XML is read by expat. A document type, and with it every entity, is refused: a dump has none, and entities are how XML files attack their
-readers. A row that is no well-formed XML (some old dumps have forbidden characters) is reported with its line, and reading goes on at the next one.
+The XML is read by expat. A document type, and with it every entity, is refused: a dump has none, and entities are how
+XML files attack their readers. A row that is no well-formed XML (some old dumps have forbidden characters) is reported
+with its line, and reading goes on at the next one.
 
-A dump as it is published, `*.7z`, needs the package py7zr, and space for the unpacked file. Content of Stack Exchange is under CC BY-SA, which asks
-for a link: `site` puts one into every row.
+A dump as it is published, `*.7z`, needs the package py7zr, and space for the unpacked file. Content of Stack Exchange
+is under CC BY-SA, which asks for a link: `site` puts one into every row.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from holdfast.data.prepare.html_text import markdown
 from holdfast.data.prepare.reading import Made, Reading
 from holdfast.data.readers import open_bytes
 from holdfast.errors import DataError
-from holdfast.progress import progress
+from holdfast.support.progress import progress
 
 QUESTION, ANSWER = "1", "2"
 NO_ANSWER = "a question without an answer (of that score)"
@@ -45,12 +47,15 @@ FROM question q ORDER BY id
 
 
 def read(reading: Reading) -> Iterator[Made]:
-    """`{"question", "answer"}` in Markdown, with `id`, and `url` where the option `site` is given. Options: `min_score`, `tags`, `site`."""
+    """`{"question", "answer"}` in Markdown, with `id`, and `url` where the option `site` is given. Options:
+    `min_score`, `tags`, `site`."""
     site = reading.options.get("site")
     for number, file in enumerate(reading.files):
         database = reading.scratch / f"posts-{number}.sqlite"
         with contextlib.closing(sqlite3.connect(database)) as connection:
-            connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _TABLES)
+            connection.executescript(
+                "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _TABLES
+            )
             questions = _store(file, connection, reading)
             connection.execute("CREATE INDEX of_question ON answer (parent, score)")
             with progress("Pairing questions and answers", total=questions) as advance:
@@ -88,7 +93,12 @@ def _store(file: Path, connection: sqlite3.Connection, reading: Reading) -> int:
 
     for line, post in _rows(file, reading):
         try:
-            kind, key, score, body = post["PostTypeId"], int(post["Id"]), int(post.get("Score") or 0), post.get("Body", "")
+            kind, key, score, body = (
+                post["PostTypeId"],
+                int(post["Id"]),
+                int(post.get("Score") or 0),
+                post.get("Body", ""),
+            )
             parent = int(post["ParentId"]) if kind == ANSWER else None
             accepted = int(post["AcceptedAnswerId"]) if post.get("AcceptedAnswerId") else None
         except KeyError as error:
@@ -101,7 +111,11 @@ def _store(file: Path, connection: sqlite3.Connection, reading: Reading) -> int:
             reading.skip("a post that is no question and no answer")
         elif least is not None and score < least:
             reading.skip(f"{'a question' if kind == QUESTION else 'an answer'} with a score below {least:g}")
-        elif kind == QUESTION and wanted and not wanted & {tag.lower() for tag in re.findall(r"[^<>|]+", post.get("Tags", ""))}:
+        elif (
+            kind == QUESTION
+            and wanted
+            and not wanted & {tag.lower() for tag in re.findall(r"[^<>|]+", post.get("Tags", ""))}
+        ):
             reading.skip("a question without the tags asked for")
         else:
             packed = zlib.compress(body.encode("utf-8", "replace"), 1)
@@ -139,7 +153,9 @@ def _rows(file: Path, reading: Reading) -> Iterator[tuple[int, Mapping[str, str]
                         reading.bad(f"{file}, line {line}", f"no well-formed XML ({reason})")
                         rest, skipped = _next_row(parser, chunk, stream)
                         if not rest:
-                            raise DataError(f"{file}, line {line}: no well-formed XML ({reason}), and no row after it.") from None
+                            raise DataError(
+                                f"{file}, line {line}: no well-formed XML ({reason}), and no row after it."
+                            ) from None
                         first_line = line + skipped
                         parser = _parser(file, found, first_line)
                         parser.Parse(b"<posts>", False)
@@ -152,7 +168,10 @@ def _rows(file: Path, reading: Reading) -> Iterator[tuple[int, Mapping[str, str]
                 found.clear()
             parser.Parse(b"", True)
         except expat.ExpatError as error:
-            raise DataError(f"{file}: the XML ends before it is whole ({expat.ErrorString(error.code)}); fetch or unpack the file again.") from None
+            raise DataError(
+                f"{file}: the XML ends before it is whole ({expat.ErrorString(error.code)}); fetch or unpack the file "
+                f"again."
+            ) from None
         except (OSError, EOFError) as error:
             raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
     if not rows and not reading.malformed:
@@ -160,8 +179,10 @@ def _rows(file: Path, reading: Reading) -> Iterator[tuple[int, Mapping[str, str]
 
 
 def _next_row(parser: Any, chunk: bytes, stream: Any) -> tuple[bytes, int]:
-    """(what is left from the next row on, line breaks between the error and there), reading on where it must; empty where there is no more."""
-    # the index counts from the parser's own beginning; within this chunk it is what is left after all that was parsed before
+    """(what is left from the next row on, line breaks between the error and there), reading on where it must; empty
+    where there is no more."""
+    # the index counts from the parser's own beginning; within this chunk it is what is left after all that was parsed
+    # before
     before = parser.fed - len(chunk)
     start = max(0, parser.ErrorByteIndex - before + 1)  # behind the '<' of the broken row, should that be where it is
     lines = 0
@@ -202,7 +223,10 @@ def _parser(file: Path, found: list[tuple[int, dict[str, str]]], first_line: int
             found.append((first_line + made.expat.CurrentLineNumber - 1, attributes))
 
     def refuse(*_: Any) -> int:
-        raise DataError(f"{file}: the XML has a document type or entities, which no Stack Exchange dump has. It is not read, for safety.")
+        raise DataError(
+            f"{file}: the XML has a document type or entities, which no Stack Exchange dump has. It is not read, for "
+            f"safety."
+        )
 
     made.expat.StartElementHandler = start
     made.expat.StartDoctypeDeclHandler = refuse
@@ -222,7 +246,8 @@ def _unpacked(file: Path, scratch: Path) -> Path:
         import py7zr
     except ImportError:
         raise DataError(
-            f"{file}: reading .7z needs the package py7zr, which is not installed. Install it with: pip install py7zr, or unpack the file first "
+            f"{file}: reading .7z needs the package py7zr, which is not installed. Install it with: pip install "
+            f"py7zr, or unpack the file first "
             "(7z x ARCHIVE Posts.xml) and give Posts.xml."
         ) from None
     try:

@@ -1,7 +1,8 @@
-"""Instructions to write code with their solutions, as StarCoder2-Instruct's self-alignment made them (bigcode self-oss-instruct).
+"""Instructions to write code with their solutions, as StarCoder2-Instruct's self-alignment made them (bigcode
+self-oss-instruct).
 
-Rows have `prompt` or `instruction`, and `response`. The data set on the hub has both; its `instruction` is the one that people read, so it goes
-first. Rows made from the same `seed` function stay on one side of a split.
+Rows have `prompt` or `instruction`, and `response`. The data set on the hub has both; its `instruction` is the one that
+people read, so it goes first. Rows made from the same `seed` function stay on one side of a split.
 """
 
 from __future__ import annotations

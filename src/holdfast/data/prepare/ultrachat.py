@@ -1,8 +1,8 @@
 """UltraChat (Ding et al. 2023): conversations between two models, one of them in the user's place.
 
-Two forms: the release's `{"id", "data": [user, assistant, user, ...]}`, and UltraChat 200k's (HuggingFaceH4) `{"prompt", "messages"}`, where a
-message has a role and a content. A last turn of the user that nobody answers is left out of its conversation, and counted. Conversations that begin
-with the same turn stay on one side of a split.
+Two forms: the release's `{"id", "data": [user, assistant, user, ...]}`, and UltraChat 200k's (HuggingFaceH4)
+`{"prompt", "messages"}`, where a message has a role and a content. A last turn of the user that nobody answers is left
+out of its conversation, and counted. Conversations that begin with the same turn stay on one side of a split.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _messages(record: Mapping[str, Any]) -> list[dict[str, str]]:
     if turns is None:
         data = record.get("data")
         if not isinstance(data, list) or not all(isinstance(turn, str) for turn in data):
-            raise Malformed(f"no 'messages' and no 'data' with a list of texts (keys: {', '.join(list(record)[:8]) or 'none'})")
+            raise Malformed(
+                f"no 'messages' and no 'data' with a list of texts (keys: {', '.join(list(record)[:8]) or 'none'})"
+            )
         turns = [{"role": ("user", "assistant")[place % 2], "content": turn} for place, turn in enumerate(data)]
     if not isinstance(turns, list) or not turns:
         raise Malformed("the conversation holds no turns")
@@ -52,7 +54,10 @@ def _messages(record: Mapping[str, Any]) -> list[dict[str, str]]:
     for number, turn in enumerate(turns, 1):
         role, content = (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
         if role not in ("system", "user", "assistant") or not isinstance(content, str):
-            raise Malformed(f"turn {number}: expected a role (system, user or assistant) and a content that is text, got {str(turn)[:60]!r}")
+            raise Malformed(
+                f"turn {number}: expected a role (system, user or assistant) and a content that is text, got "
+                f"{str(turn)[:60]!r}"
+            )
         messages.append({"role": str(role), "content": content})
     spoken = messages[1:] if messages[0]["role"] == "system" else messages
     wanted = [("user", "assistant")[place % 2] for place in range(len(spoken))]

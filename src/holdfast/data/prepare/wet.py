@@ -6,9 +6,10 @@
     WARC-Date: 2024-02-21T07:35:11Z                when the page was fetched, not when it was written
     Content-Length: 1234                           so many bytes of text follow, then two blank lines
 
-That is all there is to the form, so it is read here: records come as a stream from files that are compressed record by record (as Common Crawl's
-are), as a whole, by zstd, or not at all, and a record without a usable length is named with its number and left behind at the next version line. A
-WARC library adds HTTP, HTML and archives' older forms, none of which occur in WET files.
+That is all there is to the form, so it is read here: records come as a stream from files that are compressed record by
+record (as Common Crawl's are), as a whole, by zstd, or not at all, and a record without a usable length is named with
+its number and left behind at the next version line. A WARC library adds HTTP, HTML and archives' older forms, none of
+which occur in WET files.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def wet_records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, A
                 place = f"{file}, record {number}"
                 if not line.startswith(_VERSION):
                     if number == 1:
-                        raise DataError(f"{file}: expected a WET file, whose records begin with 'WARC/1.0', got {_shown(line)}.")
+                        raise DataError(
+                            f"{file}: expected a WET file, whose records begin with 'WARC/1.0', got {_shown(line)}."
+                        )
                     reading.records += 1
                     reading.bad(place, f"expected a record that begins with 'WARC/1.0', got {_shown(line)}")
                     line = _resume(stream)
@@ -65,20 +68,34 @@ def wet_records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, A
                     try:
                         text = content.decode("utf-8")
                     except UnicodeDecodeError as error:
-                        reading.bad(place, f"expected UTF-8, got byte 0x{content[error.start]:02x} at byte {error.start + 1} of the text")
+                        reading.bad(
+                            place,
+                            f"expected UTF-8, got byte 0x{content[error.start]:02x} at byte {error.start + 1} of the "
+                            f"text",
+                        )
                     else:
-                        yield place, {"text": text, "date": fields.get("warc-date"), "url": fields.get("warc-target-uri", "").strip("<>")}
+                        yield (
+                            place,
+                            {
+                                "text": text,
+                                "date": fields.get("warc-date"),
+                                "url": fields.get("warc-target-uri", "").strip("<>"),
+                            },
+                        )
                 elif kind != "warcinfo":
                     reading.records += 1
                     reading.skip(f"a WARC record of another type ({kind})")
                 line = _next_line(stream)
         except (OSError, EOFError) as error:
-            raise DataError(f"{file}: the file is cut short or damaged after record {number}; fetch it again ({error}).") from error
+            raise DataError(
+                f"{file}: the file is cut short or damaged after record {number}; fetch it again ({error})."
+            ) from error
     if not number:
         raise DataError(f"{file} is empty; expected a WET file with at least one record.")
     if not pages and not reading.malformed:
         raise DataError(
-            f"{file}: none of its {number} records is text (WARC-Type: conversion). Expected a WET file (.warc.wet.gz), which Common Crawl "
+            f"{file}: none of its {number} records is text (WARC-Type: conversion). Expected a WET file "
+            f"(.warc.wet.gz), which Common Crawl "
             "publishes beside each WARC file."
         )
 
@@ -127,7 +144,10 @@ def _content(stream: BinaryIO, length: int, place: str, *, kept: bool) -> bytes:
     while left:
         block = stream.read(min(left, _BLOCK))
         if not block:
-            raise DataError(f"{place}: the file ends {left:,} bytes before its Content-Length of {length:,}; it is cut short. Fetch it again.")
+            raise DataError(
+                f"{place}: the file ends {left:,} bytes before its Content-Length of {length:,}; it is cut short. "
+                f"Fetch it again."
+            )
         left -= len(block)
         if kept:
             blocks.append(block)

@@ -1,11 +1,13 @@
-"""The annealing op's inner loops in C (`annealing.c`), built at first use with the machine's own C compiler and loaded through ctypes.
+"""The annealing op's inner loops in C (`annealing.c`), built at first use with the machine's own C compiler and loaded
+through ctypes.
 
-`holdfast.native` builds and keeps the library. Before anything uses it, every entry point has to reproduce PyTorch's result on a small problem.
-Without a compiler, with `HOLDFAST_NATIVE=0`, or where the check fails, `load()` gives None and `why_not()` the reason; the callers then use PyTorch
-alone.
+`holdfast.support.native` builds and keeps the library. Before anything uses it, every entry point has to reproduce
+PyTorch's result on a small problem. Without a compiler, with `HOLDFAST_NATIVE=0`, or where the check fails, `load()`
+gives None and `why_not()` the reason; the callers then use PyTorch alone.
 
-The bfloat16 products use PyTorch's own small product (`at::native::cpublas::brgemm`, oneDNN inside) by its exported name, because no public function
-multiplies bfloat16 matrices into float32 on CPUs. Where that name is missing or gives other numbers, only these products are off.
+The bfloat16 products use PyTorch's own small product (`at::native::cpublas::brgemm`, oneDNN inside) by its exported
+name, because no public function multiplies bfloat16 matrices into float32 on CPUs. Where that name is missing or gives
+other numbers, only these products are off.
 """
 
 from __future__ import annotations
@@ -20,10 +22,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.native import Settings, build, settings
+from holdfast.support.native import Settings, build, settings
 
 SOURCE = Path(__file__).with_name("annealing.c")
-FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-fopenmp",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
 _PRODUCT = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
 _RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
 
@@ -85,17 +96,44 @@ class Native:
             gradient_CV: float32 (may be `z_CV`) or bfloat16, rows contiguous, or None.
             figures_CF: `[C, 6]` float32.
         """
-        for tensor, dtype in ((z_CV, torch.float32), (w_CU, torch.float32), (figures_CF, torch.float32), (labels_C, torch.int64)):
-            assert tensor is None or (tensor.dtype == dtype and tensor.device.type == "cpu" and tensor.stride(-1) == 1), "native row stage"
-        assert (gradient_CV is None or gradient_CV.stride(-1) == 1) and (kl_rows_C is None or kl_rows_C.is_contiguous()), "native row stage"
+        for tensor, dtype in (
+            (z_CV, torch.float32),
+            (w_CU, torch.float32),
+            (figures_CF, torch.float32),
+            (labels_C, torch.int64),
+        ):
+            assert tensor is None or (
+                tensor.dtype == dtype and tensor.device.type == "cpu" and tensor.stride(-1) == 1
+            ), "native row stage"
+        assert (gradient_CV is None or gradient_CV.stride(-1) == 1) and (
+            kl_rows_C is None or kl_rows_C.is_contiguous()
+        ), "native row stage"
         terms = _Terms(
-            z_CV.shape[1], 0 if w_CU is None else w_CU.shape[1], logit_scale, softcap or 0.0, temperature, beta, ce_scale, kl_scale,
-            _DIRECTIONS[direction], _KINDS[None if gradient_CV is None else gradient_CV.dtype],
-        )  # fmt: skip
+            z_CV.shape[1],
+            0 if w_CU is None else w_CU.shape[1],
+            logit_scale,
+            softcap or 0.0,
+            temperature,
+            beta,
+            ce_scale,
+            kl_scale,
+            _DIRECTIONS[direction],
+            _KINDS[None if gradient_CV is None else gradient_CV.dtype],
+        )
         failed = self.library.holdfast_rows(
-            z_CV.shape[0], _at(z_CV), z_CV.stride(0), _at(w_CU), 0 if w_CU is None else w_CU.stride(0), _at(labels_C), _at(kl_rows_C),
-            ctypes.byref(terms), _at(gradient_CV), 0 if gradient_CV is None else gradient_CV.stride(0), _at(figures_CF), figures_CF.stride(0),
-        )  # fmt: skip
+            z_CV.shape[0],
+            _at(z_CV),
+            z_CV.stride(0),
+            _at(w_CU),
+            0 if w_CU is None else w_CU.stride(0),
+            _at(labels_C),
+            _at(kl_rows_C),
+            ctypes.byref(terms),
+            _at(gradient_CV),
+            0 if gradient_CV is None else gradient_CV.stride(0),
+            _at(figures_CF),
+            figures_CF.stride(0),
+        )
         if failed:
             raise MemoryError(f"The row stage found no memory for {4 * z_CV.shape[1] * 4} bytes of scratch a thread.")
 
@@ -121,7 +159,16 @@ class Native:
         """`out_CV = hidden_CH @ weight_VH.T` in float32, of bfloat16 hidden states and packed weights."""
         (rows, width), vocabulary = hidden_CH.shape, out_CV.shape[1]
         self.library.holdfast_logits(
-            self.product, self.release, rows, vocabulary, width, _at(hidden_CH), hidden_CH.stride(0), _at(packed), _at(out_CV), out_CV.stride(0)
+            self.product,
+            self.release,
+            rows,
+            vocabulary,
+            width,
+            _at(hidden_CH),
+            hidden_CH.stride(0),
+            _at(packed),
+            _at(out_CV),
+            out_CV.stride(0),
         )
 
     def pack_pairs(self, weight_VH: Tensor, empty: Empty | None = None) -> Tensor:
@@ -137,13 +184,25 @@ class Native:
         Where V is odd, a 0 must follow each row of the gradient in memory (the row stage writes it).
         """
         (rows, vocabulary), width = gradient_CV.shape, out_CH.shape[1]
-        assert gradient_CV.stride(1) == out_CH.stride(1) == 1 and gradient_CV.stride(0) >= vocabulary + vocabulary % 2, "native hidden gradient"
+        assert (
+            gradient_CV.stride(1) == out_CH.stride(1) == 1 and gradient_CV.stride(0) >= vocabulary + vocabulary % 2
+        ), "native hidden gradient"
         self.library.holdfast_hidden_gradient(
-            self.product, self.release, rows, vocabulary, width, _at(gradient_CV), gradient_CV.stride(0), _at(packed), _at(out_CH), out_CH.stride(0)
+            self.product,
+            self.release,
+            rows,
+            vocabulary,
+            width,
+            _at(gradient_CV),
+            gradient_CV.stride(0),
+            _at(packed),
+            _at(out_CH),
+            out_CH.stride(0),
         )
 
     def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool = True) -> None:
-        """`out_VH += gradient_CV.T @ hidden_CH` (without `add`: `=`) in float32, of bfloat16 inputs; `out_VH` contiguous."""
+        """`out_VH += gradient_CV.T @ hidden_CH` (without `add`: `=`) in float32, of bfloat16 inputs; `out_VH`
+        contiguous."""
         (rows, vocabulary), width = gradient_CV.shape, hidden_CH.shape[1]
         assert out_VH.is_contiguous() and gradient_CV.stride(1) == hidden_CH.stride(1) == 1, "native weight gradient"
         failed = self.library.holdfast_weight_gradient(
@@ -175,7 +234,8 @@ def why_not() -> str | None:
 
 @functools.lru_cache(maxsize=4)
 def _load(wanted: Settings) -> tuple[Native | None, str | None]:
-    # Compiled with OpenMP, linked without: the symbols come from the OpenMP that PyTorch has loaded, so that there is one pool of threads.
+    # Compiled with OpenMP, linked without: the symbols come from the OpenMP that PyTorch has loaded, so that there is
+    # one pool of threads.
     built = build(SOURCE, flags=FLAGS, wanted=wanted)
     if isinstance(built, str):
         return None, built
@@ -190,22 +250,61 @@ def _load(wanted: Settings) -> tuple[Native | None, str | None]:
 
 def _declare(library: Any) -> None:
     pointer, whole = ctypes.c_void_p, ctypes.c_int64
-    library.holdfast_rows.argtypes = [whole, pointer, whole, pointer, whole, pointer, pointer, pointer, pointer, whole, pointer, whole]
+    library.holdfast_rows.argtypes = [
+        whole,
+        pointer,
+        whole,
+        pointer,
+        whole,
+        pointer,
+        pointer,
+        pointer,
+        pointer,
+        whole,
+        pointer,
+        whole,
+    ]
     library.holdfast_pack.argtypes = [whole, whole, pointer, whole, pointer]
     library.holdfast_pack.restype = None
     library.holdfast_logits.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, pointer, whole]
     library.holdfast_logits.restype = None
     library.holdfast_pack_pairs.argtypes = library.holdfast_pack.argtypes
     library.holdfast_pack_pairs.restype = None
-    library.holdfast_hidden_gradient.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, pointer, whole]
+    library.holdfast_hidden_gradient.argtypes = [
+        pointer,
+        pointer,
+        whole,
+        whole,
+        whole,
+        pointer,
+        whole,
+        pointer,
+        pointer,
+        whole,
+    ]
     library.holdfast_hidden_gradient.restype = None
     library.holdfast_large_pages.argtypes = [pointer, whole]
     library.holdfast_large_pages.restype = None
-    library.holdfast_weight_gradient.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, whole, pointer, ctypes.c_int]
+    library.holdfast_weight_gradient.argtypes = [
+        pointer,
+        pointer,
+        whole,
+        whole,
+        whole,
+        pointer,
+        whole,
+        pointer,
+        whole,
+        pointer,
+        ctypes.c_int,
+    ]
 
 
 def _torch_product() -> tuple[int | None, int | None]:
-    if not (hasattr(torch.cpu, "_is_avx512_bf16_supported") and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())):
+    if not (
+        hasattr(torch.cpu, "_is_avx512_bf16_supported")
+        and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    ):
         return None, None  # without the instructions, float32 products are as fast
     try:
         torch_cpu = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
@@ -227,9 +326,20 @@ def _rows_are_right(native: Native) -> bool:
     kl = kl_N * (p * (p.log() - q.log())).sum(1)
     figures = torch.full((5, 6), torch.nan)
     native.rows(
-        z, w, labels_C=labels, kl_rows_C=kept, ce_scale=0.5, kl_scale=0.25, logit_scale=1.0, softcap=None, temperature=1.0, direction="forward",
-        beta=0.5, gradient_CV=z, figures_CF=figures,
-    )  # fmt: skip
+        z,
+        w,
+        labels_C=labels,
+        kl_rows_C=kept,
+        ce_scale=0.5,
+        kl_scale=0.25,
+        logit_scale=1.0,
+        softcap=None,
+        temperature=1.0,
+        direction="forward",
+        beta=0.5,
+        gradient_CV=z,
+        figures_CF=figures,
+    )
     return bool((z - expected).abs().max() < 1e-5) and bool((figures[:, 1] - kl).abs().max() < 1e-4)
 
 
@@ -243,7 +353,11 @@ def _products_are_right(native: Native) -> bool:
     native.logits(hidden, native.pack(weight), z)
     native.add_weight_gradient(gradient, hidden, dw)
     native.hidden_gradient(gradient, native.pack_pairs(weight), dh)
-    exact = hidden.double() @ weight.double().T, 1 + gradient.double().T @ hidden.double(), gradient.double() @ weight.double()
+    exact = (
+        hidden.double() @ weight.double().T,
+        1 + gradient.double().T @ hidden.double(),
+        gradient.double() @ weight.double(),
+    )
     return all(bool((got - right).abs().max() < 1e-4) for got, right in zip((z, dw, dh), exact, strict=True))
 
 

@@ -2,19 +2,24 @@
 
 The rules stand here and were written before any outcome was looked at:
 
-- A figure is a paired change between two models, `after - before` signed so that more is better, as the mean over seeds. Its interval is at 95 % and
-  covers training seeds and evaluated samples (`holdfast.selection.gain_over_seeds`); one seed leaves the samples alone, and the reason says so.
-- "Following" is what leads the entries of the suite `following` of the small study (instructions that a program checks); at the paper's size IFEval's
-  `inst_level_strict_acc`. "Kept" is the suite `source` (old knowledge, prose): several entries of one unit are averaged, others are told apart.
-- "Loses", "regains", "improves": the whole interval on that side of zero. On the other side the claim does not hold; across zero there is not
-  enough data.
-- "More with more tokens": the change at the largest budget against the change at the smallest, seed by seed; the two are of the same start.
-- "Loses little" (of the base): less than a quarter of what the instruct model loses of following at the same budget, both in shares.
-- "At or above": the whole interval above minus a margin of `MARGIN` (20 %) of what continuing the instruct model cost. Wholly below it does not hold.
+- A figure is a paired change between two models, `after - before` signed so that more is better, as the mean over
+  seeds. Its interval is at 95 % and covers training seeds and evaluated samples
+  (`holdfast.statistics.selection.gain_over_seeds`); one seed leaves the samples alone, and the reason says so.
+- "Following" is what leads the entries of the suite `following` of the small study (instructions that a program
+  checks); at the paper's size IFEval's `inst_level_strict_acc`. "Kept" is the suite `source` (old knowledge, prose):
+  several entries of one unit are averaged, others are told apart.
+- "Loses", "regains", "improves": the whole interval on that side of zero. On the other side the claim does not hold;
+  across zero there is not enough data.
+- "More with more tokens": the change at the largest budget against the change at the smallest, seed by seed; the two
+  are of the same start.
+- "Loses little" (of the base): less than a quarter of what the instruct model loses of following at the same budget,
+  both in shares.
+- "At or above": the whole interval above minus a margin of `MARGIN` (20 %) of what continuing the instruct model cost.
+  Wholly below it does not hold.
 - While models are still to come, claims that they belong to are not enough data.
 
-The paper says of its own figures that they hold at 8B parameters and shrink at 1.5B; a model of a million parameters can show the mechanism, not
-the size.
+The paper says of its own figures that they hold at 8B parameters and shrink at 1.5B; a model of a million parameters
+can show the mechanism, not the size.
 """
 
 from __future__ import annotations
@@ -23,22 +28,25 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.residual_results import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
-from holdfast.results import Comparison
-from holdfast.selection import gain_over_seeds
+from holdfast.records.comparison import Comparison
+from holdfast.records.residual import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
+from holdfast.records.study import Objective
+from holdfast.statistics.selection import gain_over_seeds
 from holdfast.studies.claims import FAILS, HOLDS, MARGIN, UNKNOWN, Claim, ClaimFigure
-from holdfast.study_results import Objective
 
 RECIPE = "residual"
 LITTLE = 0.25
 """Of what the instruct model loses: what the base may lose and still lose "little"."""
 FOLLOWING, KEPT, NEW = "following", "source", "new_text"
 READING = (
-    "A change is taken between two models on the same questions, pair by pair, signed so that more is better; the mean over seeds.",
+    "A change is taken between two models on the same questions, pair by pair, signed so that more is better; the "
+    "mean over seeds.",
     "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples alone.",
-    "At or above means: not below by more than 20 % of what continuing the instruct model cost, with the whole interval. Little means: less than a "
+    "At or above means: not below by more than 20 % of what continuing the instruct model cost, with the whole "
+    "interval. Little means: less than a "
     "quarter of that.",
-    "Following: instructions that a program checks. Kept: what the base knew before. New text: documents held out of what was trained on.",
+    "Following: instructions that a program checks. Kept: what the base knew before. New text: documents held out of "
+    "what was trained on.",
 )
 Figures = tuple[str, str, list[ClaimFigure]]
 """Verdict, reason, figures."""
@@ -59,10 +67,15 @@ def check_claims(record: ResidualRecord | None) -> list[Claim]:
             verdict, reason, figures = check(_Study(record))
             waiting = sum(m.state in ("waiting", "running") for m in record.models)
             if waiting and verdict != UNKNOWN:
-                verdict, reason = UNKNOWN, f"{waiting} models are not made yet and may change it; so far: {verdict}; {reason}"
+                verdict, reason = (
+                    UNKNOWN,
+                    f"{waiting} models are not made yet and may change it; so far: {verdict}; {reason}",
+                )
             if len({m.seed for m in record.models}) == 1 and verdict != UNKNOWN:
                 reason += "; one seed: intervals cover the samples alone, and another seed may say otherwise"
-        found.append(Claim(number=number, text=text, recipe=RECIPE, paper=paper, verdict=verdict, figures=figures, reason=reason))
+        found.append(
+            Claim(number=number, text=text, recipe=RECIPE, paper=paper, verdict=verdict, figures=figures, reason=reason)
+        )
     return found
 
 
@@ -71,7 +84,9 @@ class _Study:
 
     def __init__(self, record: ResidualRecord) -> None:
         self.record = record
-        self.family = next((m.family for m in record.models if m.budget is not None), record.families[0] if record.families else "")
+        self.family = next(
+            (m.family for m in record.models if m.budget is not None), record.families[0] if record.families else ""
+        )
         self.budgets = sorted({m.budget for m in record.models if m.budget is not None and m.family == self.family})
         self.parameters = max((m.parameters for m in record.models), default=0)
 
@@ -98,7 +113,9 @@ class _Study:
         if not entries:
             return None
         first = next(c for _, p in pairs for c in p.comparisons if (c.suite, c.name, c.metric) == entries[0])
-        objective = Objective(side="target", entries=entries, label=suite, unit=first.unit, higher_is_better=first.higher_is_better)
+        objective = Objective(
+            side="target", entries=entries, label=suite, unit=first.unit, higher_is_better=first.higher_is_better
+        )
         gain = gain_over_seeds({seed: pair.comparisons for seed, pair in pairs}, objective)
         if gain is None:
             return None
@@ -118,7 +135,8 @@ class _Study:
 
 
 def _entries(pairs: Sequence[tuple[int, Pair]], suite: str) -> list[tuple[str, str, str]]:
-    """The leading measure of every entry of a suite, of the unit that most have; IFEval's where the suite `following` is not there."""
+    """The leading measure of every entry of a suite, of the unit that most have; IFEval's where the suite `following`
+    is not there."""
     leading = [c for _, pair in pairs for c in pair.comparisons if _leads(c, suite)]
     units = [c.unit for c in leading]
     if not units:
@@ -165,7 +183,7 @@ def _all(parts: Sequence[Figures]) -> Figures:
 
 
 def _amount(budget: int) -> str:
-    from holdfast.token_counts import shown_tokens
+    from holdfast.support.token_counts import shown_tokens
 
     return f"{shown_tokens(budget)} tokens"
 
@@ -173,11 +191,16 @@ def _amount(budget: int) -> str:
 def _instruct_loses(study: _Study) -> Figures:
     parts = []
     for budget in study.budgets:
-        figure = study.change(study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING)
+        figure = study.change(
+            study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING
+        )
         if figure is None:
             return _missing(f"the instruct model continued on {_amount(budget)}")
         named = _named(figure, f"instruct + {_amount(budget)} against instruct")
-        words = (f"it loses instruction following after {_amount(budget)}", f"it follows instructions better after {_amount(budget)}")
+        words = (
+            f"it loses instruction following after {_amount(budget)}",
+            f"it follows instructions better after {_amount(budget)}",
+        )
         parts.append(_sided(named, positive=False, yes=words[0], no=words[1]))
     return _all(parts) if parts else _missing("a continued instruct model")
 
@@ -196,7 +219,7 @@ def _more_with_tokens(study: _Study) -> Figures:
     differences = [large[s] - small[s] for s in seeds]
     value, interval = statistics.fmean(differences), None
     if len(seeds) > 1:
-        from holdfast.selection import t_quantile
+        from holdfast.statistics.selection import t_quantile
 
         half = t_quantile(len(seeds) - 1, 0.975) * statistics.stdev(differences) / math.sqrt(len(seeds))
         interval = (value - half, value + half)
@@ -209,10 +232,15 @@ def _base_loses_little(study: _Study) -> Figures:
         return _missing("a continued base")
     budget = study.budgets[-1]
     base = study.change(study.pairs(study.models(BASE, budget, False), study.models(BASE, None, False)), KEPT)
-    instruct = study.change(study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING)
+    instruct = study.change(
+        study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING
+    )
     if base is None or instruct is None or base.interval is None:
         return _missing("what the base keeps, or what the instruct model loses,")
-    figures = [_named(base, f"base + {_amount(budget)} against base"), _named(instruct, f"instruct + {_amount(budget)} against instruct")]
+    figures = [
+        _named(base, f"base + {_amount(budget)} against base"),
+        _named(instruct, f"instruct + {_amount(budget)} against instruct"),
+    ]
     if instruct.value >= 0:
         return UNKNOWN, "the instruct model lost nothing that the base could lose little of", figures
     bound = LITTLE * instruct.value  # negative
@@ -227,11 +255,16 @@ def _base_loses_little(study: _Study) -> Figures:
 def _regains(study: _Study) -> Figures:
     parts = []
     for budget in study.budgets:
-        figure = study.change(study.pairs(study.models(BASE, budget, True), study.models(INSTRUCT, budget, False)), FOLLOWING)
+        figure = study.change(
+            study.pairs(study.models(BASE, budget, True), study.models(INSTRUCT, budget, False)), FOLLOWING
+        )
         if figure is None:
             return _missing(f"base + residual beside the continued instruct model at {_amount(budget)}")
         named = _named(figure, f"base + {_amount(budget)} + residual against instruct + {_amount(budget)}")
-        words = (f"better than continuing the instruct model at {_amount(budget)}", f"worse than continuing the instruct model at {_amount(budget)}")
+        words = (
+            f"better than continuing the instruct model at {_amount(budget)}",
+            f"worse than continuing the instruct model at {_amount(budget)}",
+        )
         parts.append(_sided(named, positive=True, yes=words[0], no=words[1]))
     return _all(parts) if parts else _missing("base + residual")
 
@@ -239,8 +272,12 @@ def _regains(study: _Study) -> Figures:
 def _at_or_above(study: _Study) -> Figures:
     parts: list[Figures] = []
     for budget in study.budgets:
-        figure = study.change(study.pairs(study.models(BASE, budget, True), study.models(INSTRUCT, None, False)), FOLLOWING)
-        cost = study.change(study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING)
+        figure = study.change(
+            study.pairs(study.models(BASE, budget, True), study.models(INSTRUCT, None, False)), FOLLOWING
+        )
+        cost = study.change(
+            study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING
+        )
         if figure is None or cost is None or figure.interval is None:
             return _missing(f"base + residual beside the instruct model at {_amount(budget)}")
         named = _named(figure, f"base + {_amount(budget)} + residual against instruct")
@@ -265,9 +302,11 @@ def _keeps_new_text(study: _Study) -> Figures:
     if gained is None:
         return _missing("the held-out new text")
     return _sided(
-        _named(gained, f"base + {_amount(budget)} + residual against base"), positive=True, yes="the result knows the new text better than the base",
+        _named(gained, f"base + {_amount(budget)} + residual against base"),
+        positive=True,
+        yes="the result knows the new text better than the base",
         no="the result knows the new text worse than the base",
-    )  # fmt: skip
+    )
 
 
 def _siblings(study: _Study) -> Figures:
@@ -275,11 +314,20 @@ def _siblings(study: _Study) -> Figures:
     for model in study.record.models:
         if model.start != BASE or model.residual is None or model.residual == model.family or model.budget is not None:
             continue
-        base = [m for m in study.record.models if (m.family, m.start) == (model.family, BASE) and m.residual is None and m.tokens == 0]
+        base = [
+            m
+            for m in study.record.models
+            if (m.family, m.start) == (model.family, BASE) and m.residual is None and m.tokens == 0
+        ]
         figure = study.change(study.pairs([model], base), FOLLOWING)
         if figure is not None:
-            words = (f"{model.label} follows instructions better than its base", f"{model.label} follows them worse than its base")
-            parts.append(_sided(_named(figure, f"{model.label} against its base"), positive=True, yes=words[0], no=words[1]))
+            words = (
+                f"{model.label} follows instructions better than its base",
+                f"{model.label} follows them worse than its base",
+            )
+            parts.append(
+                _sided(_named(figure, f"{model.label} against its base"), positive=True, yes=words[0], no=words[1])
+            )
     return _all(parts) if parts else _missing("a sibling's residual")
 
 
@@ -288,7 +336,9 @@ def _derived(study: _Study) -> Figures:
     for model in study.record.models:
         if model.start != "derived" or model.residual is None:
             continue
-        start = [m for m in study.record.models if (m.family, m.start) == (model.family, "derived") and m.residual is None]
+        start = [
+            m for m in study.record.models if (m.family, m.start) == (model.family, "derived") and m.residual is None
+        ]
         figure = study.change(study.pairs([model], start), FOLLOWING)
         if figure is not None:
             words = (f"{model.label} follows instructions better", f"{model.label} follows instructions worse")
@@ -301,20 +351,54 @@ def _small_models(_: _Study) -> Figures:
 
 
 _STATEMENTS: tuple[tuple[str, str, str, Callable[[_Study], Figures]], ...] = (
-    ("1a", "Continuing the instruct model on new text loses instruction following.",
-     "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)", _instruct_loses),
+    (
+        "1a",
+        "Continuing the instruct model on new text loses instruction following.",
+        "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)",
+        _instruct_loses,
+    ),
     ("1b", "It loses more with more tokens.", "-7.43 after 100M, -12.59 after 1B (table 2)", _more_with_tokens),
-    ("1c", "The base loses little.", "average 51.64 to 51.35 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
-     _base_loses_little),
-    ("2a", "Base + residual follows instructions better than the continued instruct model.",
-     "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)", _regains),
-    ("2b", "Base + residual is at or above the original instruct model.", "51.68 / 51.44 / 51.68 against 47.84 (table 2)", _at_or_above),
-    ("2c", "And it keeps what the new text taught.", "MMLU 67.69 against 63.83 (table 2); the paper measures no held-out new text", _keeps_new_text),
-    ("3a", "A sibling's residual brings instruction following to the other base.", "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way "
-     "43.76 (base 14.63) (table 3)", _siblings),
-    ("3b", "So does it to a model derived from the base.", "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
-     _derived),
-    ("4", "The gain shrinks for models of about 1.5B parameters.", "Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (table 3)",
-     _small_models),
-)  # fmt: skip
+    (
+        "1c",
+        "The base loses little.",
+        "average 51.64 to 51.35 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
+        _base_loses_little,
+    ),
+    (
+        "2a",
+        "Base + residual follows instructions better than the continued instruct model.",
+        "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
+        _regains,
+    ),
+    (
+        "2b",
+        "Base + residual is at or above the original instruct model.",
+        "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
+        _at_or_above,
+    ),
+    (
+        "2c",
+        "And it keeps what the new text taught.",
+        "MMLU 67.69 against 63.83 (table 2); the paper measures no held-out new text",
+        _keeps_new_text,
+    ),
+    (
+        "3a",
+        "A sibling's residual brings instruction following to the other base.",
+        "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
+        _siblings,
+    ),
+    (
+        "3b",
+        "So does it to a model derived from the base.",
+        "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
+        _derived,
+    ),
+    (
+        "4",
+        "The gain shrinks for models of about 1.5B parameters.",
+        "Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (table 3)",
+        _small_models,
+    ),
+)
 """(number, text, what the paper prints, check)."""

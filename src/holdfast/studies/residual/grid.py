@@ -1,8 +1,9 @@
-"""The residual study: every model of a grid (budgets, residuals, siblings, derived models, scales, seeds), made and measured once, by any number of
-workers that share a storage (`studies.storage`).
+"""The residual study: every model of a grid (budgets, residuals, siblings, derived models, scales, seeds), made and
+measured once, by any number of workers that share a storage (`studies.storage`).
 
-A trial is one model. Two that need the same continued model wait for each other at its folder; who comes second finds it there. A worker that dies
-loses nothing: another one takes its model over, and the run goes on from its last checkpoint. Source: paper 004, tables 2 to 4, figure 1.
+A trial is one model. Two that need the same continued model wait for each other at its folder; who comes second finds
+it there. A worker that dies loses nothing: another one takes its model over, and the run goes on from its last
+checkpoint. Source: paper 004, tables 2 to 4, figure 1.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.environment import lock_folder, now, quiet_libraries, say, terminated_is_interrupted
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
-from holdfast.residual_results import ResidualRecord, StudiedModel, read_update, write_update
-from holdfast.results import from_jsonable, to_jsonable
-from holdfast.studies import storage as stored
+from holdfast.records.residual import ResidualRecord, StudiedModel, read_update, write_update
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.storage import Lease, Storage
 from holdfast.studies.residual.making import Workshop, drop_weights
 from holdfast.studies.residual.outcome import pairs_of
 from holdfast.studies.residual.plan import MODEL, NEW_TEXT, ResidualConfig, is_continued, study_config
 from holdfast.studies.residual.session import end, finished, open_record, open_workshop
-from holdfast.studies.storage import Lease, Storage
-from holdfast.studies.worker_processes import Workers, good_workers, python_module, stop_without_parent
+from holdfast.support.environment import lock_folder, now, quiet_libraries, say, terminated_is_interrupted
+from holdfast.support.files import from_jsonable, to_jsonable
+from holdfast.support.processes import Workers, good_workers, python_module, stop_without_parent
 
 if TYPE_CHECKING:
     import optuna
@@ -41,7 +42,8 @@ def run_study(config: ResidualConfig, *, console: Any = None, workers: int | Non
     Args:
         config: see `plan.study_config`.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more cores.
+        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
+            cores.
 
     Returns:
         The record as in update.json.
@@ -78,7 +80,9 @@ def run_study(config: ResidualConfig, *, console: Any = None, workers: int | Non
     failed = [m for m in record.models if m.state == "failed"]
     if failed:
         listed = "\n".join(f"  {m.label}: {m.reason}" for m in failed[:10])
-        raise HoldfastError(f"{len(failed)} of {len(record.models)} models failed:\n{listed}\nThe same command tries them again.")
+        raise HoldfastError(
+            f"{len(failed)} of {len(record.models)} models failed:\n{listed}\nThe same command tries them again."
+        )
     return record
 
 
@@ -100,14 +104,20 @@ def prepared(config: ResidualConfig, out: Path, *, console: Any = None) -> Resid
     return fill_in(config, out / "data", console=console)
 
 
-def _make_all(storage: Storage, study: optuna.Study, workshop: Workshop, record: ResidualRecord, workers: int, console: Any) -> None:
+def _make_all(
+    storage: Storage, study: optuna.Study, workshop: Workshop, record: ResidualRecord, workers: int, console: Any
+) -> None:
     config, out = workshop.config, workshop.out
     record.models = models_of(storage, study, config)
     write_update(out, record)
     left = [m for m in record.models if m.state in ("waiting", "running")]
     if not left:
         return
-    say(console, f"{config.name}: {len(left)} of {len(record.models)} models to make, {workers} worker{'s' if workers != 1 else ''}. Folder: {out}")
+    say(
+        console,
+        f"{config.name}: {len(left)} of {len(record.models)} models to make, {workers} "
+        f"worker{'s' if workers != 1 else ''}. Folder: {out}",
+    )
     if workers == 1:
         work(storage, study, workshop, console)
         return
@@ -146,7 +156,9 @@ def run_worker(out: Path, *, console: Any = None) -> int:
     if record.kind != "study":
         raise RunFolderError(f"Expected a study in {out}, found an update.")
     config = study_config(record.config, source=str(out))
-    config = dataclasses.replace(config, output_dir=out, storage=os.environ.get(STORAGE_VARIABLE) or config.storage, name=record.name)
+    config = dataclasses.replace(
+        config, output_dir=out, storage=os.environ.get(STORAGE_VARIABLE) or config.storage, name=record.name
+    )
     with terminated_is_interrupted(), quiet_libraries():
         ready = prepared(config, out, console=console)
         workshop = open_workshop(ready, record, out, console)
@@ -168,7 +180,9 @@ def work(storage: Storage, study: optuna.Study, workshop: Workshop, console: Any
         stop_without_parent()
         lease = storage.patient(lambda: storage.take(study, owner))
         if lease is None:
-            left = storage.patient(lambda: study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)))
+            left = storage.patient(
+                lambda: study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
+            )
             if not left:
                 return done
             time.sleep(POLL_SECONDS)
@@ -203,13 +217,17 @@ def _one(storage: Storage, study: optuna.Study, workshop: Workshop, lease: Lease
         import traceback
 
         about[stored.REASON] = (str(error).strip() or type(error).__name__)[:600]
-        say(console, f"{model.label} failed: {error}\n{'' if isinstance(error, HoldfastError) else traceback.format_exc()}")
+        say(
+            console,
+            f"{model.label} failed: {error}\n{'' if isinstance(error, HoldfastError) else traceback.format_exc()}",
+        )
     storage.patient(lambda: storage.set(lease, about))
     return int(storage.patient(lambda: storage.finish(study, lease, values=values)))
 
 
 def _score(model: StudiedModel, workshop: Workshop) -> float:
-    """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is better."""
+    """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
+    better."""
     found = []
     for evaluation in workshop.measured(model).all():
         metric = evaluation.metrics[evaluation.primary]
@@ -235,7 +253,11 @@ def models_of(storage: Storage, study: optuna.Study, config: ResidualConfig) -> 
             continue
         states = {TrialState.RUNNING: "running", TrialState.FAIL: "failed"}
         state = states.get(trial.state, "waiting") if trial is not None else "waiting"
-        found.append(dataclasses.replace(model, state=state, reason=trial.user_attrs.get(stored.REASON) if state == "failed" and trial else None))
+        found.append(
+            dataclasses.replace(
+                model, state=state, reason=trial.user_attrs.get(stored.REASON) if state == "failed" and trial else None
+            )
+        )
     return found
 
 

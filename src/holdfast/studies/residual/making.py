@@ -1,7 +1,8 @@
 """Making one model of an update or a study: continue a given one on new text, add a residual, or both; then measure it.
 
-Everything lies under its name in the folder, so whoever comes later finds it: a run that is finished is not trained again, a model that is whole is
-not built again, an entry that was measured is not measured again. Workers that need the same continued model wait for each other at its folder.
+Everything lies under its name in the folder, so whoever comes later finds it: a run that is finished is not trained
+again, a model that is whole is not built again, an entry that was measured is not measured again. Workers that need the
+same continued model wait for each other at its folder.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.errors import HoldfastError
-from holdfast.residual_results import BASE, DERIVED, StudiedModel
-from holdfast.results import EvaluationFolder, RunFolder, read_json, write_json
-from holdfast.studies.launched import train_in_processes
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.residual import BASE, DERIVED, StudiedModel
+from holdfast.records.run import RunFolder
+from holdfast.runs.launched import train_in_processes
 from holdfast.studies.residual.plan import Family, ResidualConfig, is_continued, run_name, training_settings
+from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
+from holdfast.support.files import read_json, write_json
 
 MADE = "made.json"
 """Beside a model: what is known of how it was made."""
@@ -68,7 +71,11 @@ class Workshop:
         found = record.models[0]
         evaluations = (place / model.name).relative_to(self.out)
         return dataclasses.replace(
-            model, hash=str(found["hash"]), parameters=int(found.get("parameters") or 0), evaluations=evaluations.as_posix(), state="complete"
+            model,
+            hash=str(found["hash"]),
+            parameters=int(found.get("parameters") or 0),
+            evaluations=evaluations.as_posix(),
+            state="complete",
         )
 
     def measured(self, model: StudiedModel) -> EvaluationFolder:
@@ -88,8 +95,8 @@ class Workshop:
         return family.base if model.start == BASE else family.instruct
 
     def _continued(self, model: StudiedModel) -> StudiedModel:
-        from holdfast.training.config import train_config
-        from holdfast.training.run import train
+        from holdfast.runs.config import train_config
+        from holdfast.runs.run import train
 
         name = run_name(model, self.config)
         folder = self.out / "runs" / name
@@ -126,14 +133,22 @@ class Workshop:
         family = self._family(str(model.residual))
         onto = str(self.out / started.path) if is_continued(model) else self._given(model)
         scale = 1.0 if model.scale is None else model.scale
-        wanted = {"scale": scale, "instruct": family.instruct, "old_base": family.base, "onto": onto, "hash": _hash(onto)}
+        wanted = {
+            "scale": scale,
+            "instruct": family.instruct,
+            "old_base": family.base,
+            "onto": onto,
+            "hash": _hash(onto),
+        }
         seconds = 0.0
         with wait_for_lock(self.out / "models" / f".{model.name}"):
             known = read_json(folder / MADE) if (folder / MADE).is_file() else {}
             if known.get("of") != wanted:
                 say(self.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
                 began = time.monotonic()
-                prepared = prepare_transfer(family.instruct, family.base, onto, scale=scale, adapter_base=self._adapter_base(onto, model))
+                prepared = prepare_transfer(
+                    family.instruct, family.base, onto, scale=scale, adapter_base=self._adapter_base(onto, model)
+                )
                 prepared.write(folder, overwrite=True)
                 seconds = time.monotonic() - began
                 write_json(folder / MADE, {"of": wanted, "seconds": seconds, "notes": list(prepared.plan.notes)})

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.progress import progress
-from holdfast.results import fingerprint, read_json, read_jsonl, write_json, write_jsonl
 from holdfast.studies.residual.plan import ResidualConfig
-from holdfast.token_counts import shown_tokens
+from holdfast.support.files import fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.support.progress import progress
+from holdfast.support.token_counts import shown_tokens
 
 BATCH = 1000
 LONGEST_TEXT = 1_000_000
@@ -68,7 +68,10 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
         heldout=config.held_out,
         seed=0,
     )
-    problems = [p if p.split(":")[0] in config.corpus_options else f"corpus: {p.removeprefix('input: ')}" for p in request.problems()]
+    problems = [
+        p if p.split(":")[0] in config.corpus_options else f"corpus: {p.removeprefix('input: ')}"
+        for p in request.problems()
+    ]
     if problems:
         raise ConfigError(problems)
     found = prepare(request)
@@ -79,17 +82,24 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     wanted = [b for b in config.budgets if b is not None]
     if wanted and max(wanted) > total:
         raise ConfigError(
-            f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget of "
+            f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget "
+            f"of "
             f"{shown_tokens(max(wanted))}. "
-            f"Give more text, or a budget of at most {shown_tokens(total)}; `epochs` goes through the same text several times."
+            f"Give more text, or a budget of at most {shown_tokens(total)}; `epochs` goes through the same text "
+            f"several times."
         )
-    files = {budget: everything if budget is None else _cut(everything, lengths, budget, folder) for budget in config.budgets}
+    files = {
+        budget: everything if budget is None else _cut(everything, lengths, budget, folder) for budget in config.budgets
+    }
     by_budget = {budget: lengths if budget is None else lengths[: _count(lengths, budget)] for budget in config.budgets}
     packed = pack(np.array(lengths), config.window).info
     notes = []
     longer = sum(n > config.window for n in lengths)
     if longer:
-        share = f"{longer:,} of {len(lengths):,} documents are longer than the window of {config.window} tokens (longest: {max(lengths):,})"
+        share = (
+            f"{longer:,} of {len(lengths):,} documents are longer than the window of {config.window} tokens "
+            f"(longest: {max(lengths):,})"
+        )
         notes.append(f"{share}: they are split, and their parts do not see each other.")
     skipped = dict(counts.get("skipped", {}))
     facts = {
@@ -144,7 +154,8 @@ def _batches(file: Path, size: int) -> Iterator[list[str]]:
 
 
 def _count(lengths: Sequence[int], budget: int) -> int:
-    """How many documents make up a budget: the last one is left out where that comes nearer, and there always is one."""
+    """How many documents make up a budget: the last one is left out where that comes nearer, and there always is
+    one."""
     sums, count = 0, 0
     for length in lengths:
         if sums >= budget or (count and budget - sums <= sums + length - budget):
@@ -159,7 +170,12 @@ def _cut(everything: Path, lengths: Sequence[int], budget: int, folder: Path) ->
     sums = sum(lengths[:count])
     path = folder / f"{shown_tokens(budget)}.jsonl"
     stamp = folder / f"{shown_tokens(budget)}.jsonl.json"
-    about = {"documents": count, "tokens": sums, "budget": budget, "of": fingerprint([everything.stat().st_size, everything.stat().st_mtime_ns])}
+    about = {
+        "documents": count,
+        "tokens": sums,
+        "budget": budget,
+        "of": fingerprint([everything.stat().st_size, everything.stat().st_mtime_ns]),
+    }
     if path.is_file() and stamp.is_file() and json.loads(stamp.read_text()) == about:
         return path
     write_jsonl(path, (row for _, row in zip(range(count), read_jsonl(everything), strict=False)))

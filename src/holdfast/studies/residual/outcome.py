@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.evaluation.averages import SUITE as AVERAGES
-from holdfast.evaluation.compare_folders import compare_folders
+from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.entries import Average, EvaluationPlan
-from holdfast.residual_results import BASE, DERIVED, INSTRUCT, Pair, ScaleChoice, StudiedModel
-from holdfast.results import Comparison
+from holdfast.records.comparison import Comparison
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, Pair, ScaleChoice, StudiedModel
 from holdfast.studies.residual.plan import NEW_TEXT, ResidualConfig, is_continued
 
 CHOICE = "scale_choice"
@@ -23,7 +23,8 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
 
     - continued instruct against instruct: what continuing the instruct model costs (section 4.1);
     - continued base against base: what the base gains and loses (section 4.1);
-    - result against instruct, and against the continued instruct: whether the residual keeps what it should (section 4.2);
+    - result against instruct, and against the continued instruct: whether the residual keeps what it should (section
+      4.2);
     - result against continued base: what the residual brings (section 4.2);
     - with a sibling's residual against the base, and against its own instruct model (section 4.3);
     - with a residual against the derived model (section 4.4).
@@ -32,7 +33,9 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
     found: list[Pair] = []
     for model in measured.values():
         for before, question in _questions(model, list(measured.values())):
-            comparisons, _ = compare_folders(before.measured(out), model.measured(out), confidence=confidence, metrics="all")
+            comparisons, _ = compare_folders(
+                before.measured(out), model.measured(out), confidence=confidence, metrics="all"
+            )
             comparisons = [c for c in comparisons if not (c.suite == AVERAGES and c.name == CHOICE)]
             if comparisons:
                 found.append(Pair(before=before.name, after=model.name, question=question, comparisons=comparisons))
@@ -41,10 +44,21 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
 
 def _questions(model: StudiedModel, models: Iterable[StudiedModel]) -> list[tuple[StudiedModel, str]]:
     def given(start: str) -> StudiedModel | None:
-        return next((m for m in models if m.start == start and m.family == model.family and not is_continued(m) and m.residual is None), None)
+        return next(
+            (
+                m
+                for m in models
+                if m.start == start and m.family == model.family and not is_continued(m) and m.residual is None
+            ),
+            None,
+        )
 
     def continued(start: str) -> StudiedModel | None:
-        same = [m for m in models if m.start == start and m.family == model.family and m.residual is None and is_continued(m)]
+        same = [
+            m
+            for m in models
+            if m.start == start and m.family == model.family and m.residual is None and is_continued(m)
+        ]
         return next((m for m in same if (m.budget, m.seed) == (model.budget, model.seed)), None)
 
     asked: list[tuple[StudiedModel | None, str]] = []
@@ -84,16 +98,22 @@ def with_choice(plan: EvaluationPlan, config: ResidualConfig) -> tuple[Evaluatio
             problems.append(f"choose_by: expected entries of the evaluation ({known}), got {wanted!r}.")
         members += [(e.suite, e.name, None) for e in fitting]
     if not members:
-        problems.append("scales: are chosen by what is measured beside the new text, and nothing is; give `evaluation:`, or one `scale`.")
+        problems.append(
+            "scales: are chosen by what is measured beside the new text, and nothing is; give `evaluation:`, or one "
+            "`scale`."
+        )
     average = Average(name=CHOICE, members=tuple(dict.fromkeys(members)))
     return dataclasses.replace(plan, averages=(*plan.averages, average)), problems
 
 
-def choose_scale(models: Sequence[StudiedModel], base: StudiedModel, out: Path, config: ResidualConfig, *, confidence: float) -> ScaleChoice:
-    """Which of several scales is taken: the one with the best mean over the choosing entries, unless scale 1 is not told apart from it.
+def choose_scale(
+    models: Sequence[StudiedModel], base: StudiedModel, out: Path, config: ResidualConfig, *, confidence: float
+) -> ScaleChoice:
+    """Which of several scales is taken: the one with the best mean over the choosing entries, unless scale 1 is not
+    told apart from it.
 
-    A scale other than 1 is taken only where its paired difference to scale 1 lies above 0 with its whole interval: the best of several noisy
-    figures is better than it should be.
+    A scale other than 1 is taken only where its paired difference to scale 1 lies above 0 with its whole interval: the
+    best of several noisy figures is better than it should be.
 
     Args:
         models: one a scale, measured with the plan of `with_choice`.
@@ -120,10 +140,20 @@ def choose_scale(models: Sequence[StudiedModel], base: StudiedModel, out: Path, 
     best = max(sure, key=lambda c: c["against_one"]["gain"]) if sure else None
     chosen = float(best["scale"]) if best else 1.0
     if best:
-        reason = f"its gain over scale 1 is {best['against_one']['gain']:+.4g} {list(best['against_one']['interval'])}, all above 0"
+        reason = (
+            f"its gain over scale 1 is {best['against_one']['gain']:+.4g} "
+            f"{list(best['against_one']['interval'])}, all above 0"
+        )
     else:
         reason = "no other scale is better than 1 with its whole interval"
-    entries = sorted({f"{m['suite']}/{m['name']}" for e in neutral.measured(out).all() if e.name == CHOICE for m in e.settings["members"]})
+    entries = sorted(
+        {
+            f"{m['suite']}/{m['name']}"
+            for e in neutral.measured(out).all()
+            if e.name == CHOICE
+            for m in e.settings["members"]
+        }
+    )
     return ScaleChoice(candidates=candidates, chosen=chosen, entries=entries, reason=reason)
 
 

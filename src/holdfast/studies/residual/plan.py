@@ -1,4 +1,5 @@
-"""What an update, or a study of the residual, was asked to do: its keys, checked as a whole before anything runs, and the models that it makes.
+"""What an update, or a study of the residual, was asked to do: its keys, checked as a whole before anything runs, and
+the models that it makes.
 
 ```yaml
 base: meta-llama/Meta-Llama-3-8B
@@ -35,12 +36,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.residual_results import BASE, DERIVED, INSTRUCT, StudiedModel
-from holdfast.results import fingerprint
-from holdfast.token_counts import read_tokens, shown_tokens
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
+from holdfast.support.files import fingerprint
+from holdfast.support.token_counts import read_tokens, shown_tokens
 
 if TYPE_CHECKING:
-    from holdfast.studies.storage import Job
+    from holdfast.studies.engine.storage import Job
 
 WINDOW = 4096
 """Tokens of a packed window (paper 004, section 3.1.1)."""
@@ -101,7 +102,18 @@ STUDY_KEYS = {
 }
 MODEL = "model"
 """Attribute of a study's trial: the model that it makes."""
-_OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "evaluation", "seed", "max_length", "num_train_epochs", "source", "target")
+_OWN = (
+    "model_name_or_path",
+    "dataset_name",
+    "datasets",
+    "output_dir",
+    "evaluation",
+    "seed",
+    "max_length",
+    "num_train_epochs",
+    "source",
+    "target",
+)
 _NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
 TRAIN_DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-5,
@@ -167,14 +179,17 @@ class ResidualConfig:
     @property
     def key(self) -> str:
         """Fingerprint of what decides the models and what is measured."""
-        return fingerprint({k: v for k, v in self.resolved.items() if k not in ("output_dir", "workers", "keep", "name")}, length=16)
+        return fingerprint(
+            {k: v for k, v in self.resolved.items() if k not in ("output_dir", "workers", "keep", "name")}, length=16
+        )
 
     def family(self, name: str) -> Family:
         """A family by name."""
         return next(f for f in self.families if f.name == name)
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What sets this one apart from the configuration that a folder or a storage was begun with; a sentence each."""
+        """What sets this one apart from the configuration that a folder or a storage was begun with; a sentence
+        each."""
         found = []
         for key in sorted({*old, *self.resolved} - {"output_dir", "workers", "keep", "storage"}):
             if old.get(key) != self.resolved.get(key):
@@ -193,7 +208,7 @@ class ResidualConfig:
 
     def jobs(self) -> list[Job]:
         """A model each, as the storage queues them."""
-        from holdfast.studies.storage import LABEL, Job
+        from holdfast.studies.engine.storage import LABEL, Job
 
         return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
 
@@ -208,7 +223,13 @@ class ResidualConfig:
 def _models(config: ResidualConfig) -> Iterator[StudiedModel]:
     for family in config.families:
         for start, path in ((BASE, family.base), (INSTRUCT, family.instruct)):
-            yield StudiedModel(name=_joined(family.name, start), label=_words(family.name, start), start=start, family=family.name, path=path)
+            yield StudiedModel(
+                name=_joined(family.name, start),
+                label=_words(family.name, start),
+                start=start,
+                family=family.name,
+                path=path,
+            )
     for name in config.continued:
         for budget in config.budgets:
             for seed in config.seeds:
@@ -220,7 +241,9 @@ def _models(config: ResidualConfig) -> Iterator[StudiedModel]:
         for family in config.families:
             for other in config.families:
                 if other.name != family.name:
-                    given = StudiedModel(name=_joined(family.name, BASE), label=_words(family.name, BASE), start=BASE, family=family.name)
+                    given = StudiedModel(
+                        name=_joined(family.name, BASE), label=_words(family.name, BASE), start=BASE, family=family.name
+                    )
                     yield from (_with_residual(config, given, other.name, scale) for scale in config.scales)
     for name, path in config.derived.items():
         derived = StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path)
@@ -234,7 +257,8 @@ def _continued(config: ResidualConfig, family: str, start: str, budget: int | No
     several = len(config.seeds) > 1
     return StudiedModel(
         name=_joined(family, start, amount, f"seed{seed}" if several else ""),
-        label=f"{_words(family, start)} + {f'{amount} tokens' if budget is not None else 'new text'}" + (f", seed {seed}" if several else ""),
+        label=f"{_words(family, start)} + {f'{amount} tokens' if budget is not None else 'new text'}"
+        + (f", seed {seed}" if several else ""),
         start=start,
         family=family,
         budget=budget,
@@ -280,7 +304,9 @@ def _words(family: str, start: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def update_config(values: Mapping[str, Any], *, source: str | None = None, base_dir: Path | None = None) -> ResidualConfig:
+def update_config(
+    values: Mapping[str, Any], *, source: str | None = None, base_dir: Path | None = None
+) -> ResidualConfig:
     """The configuration of one update.
 
     Args:
@@ -294,7 +320,9 @@ def update_config(values: Mapping[str, Any], *, source: str | None = None, base_
     return _Reader(values, UPDATE_KEYS, "update", base_dir).read(source)
 
 
-def study_config(values: Mapping[str, Any], *, source: str | None = None, base_dir: Path | None = None) -> ResidualConfig:
+def study_config(
+    values: Mapping[str, Any], *, source: str | None = None, base_dir: Path | None = None
+) -> ResidualConfig:
     """The configuration of a study; as `update_config`, with keys of `STUDY_KEYS`.
 
     Raises:
@@ -309,11 +337,12 @@ class _Reader:
     def __init__(self, values: Mapping[str, Any], keys: Mapping[str, str], kind: str, base_dir: Path | None) -> None:
         self.keys, self.kind, self.base_dir = keys, kind, base_dir
         self.problems: list[str] = [
-            f"unknown key '{k}'.{did_you_mean(str(k), keys)} Known: {', '.join(keys)}." if not did_you_mean(str(k), keys)
+            f"unknown key '{k}'.{did_you_mean(str(k), keys)} Known: {', '.join(keys)}."
+            if not did_you_mean(str(k), keys)
             else f"unknown key '{k}'.{did_you_mean(str(k), keys)}"
             for k in values
             if k not in keys
-        ]  # fmt: skip
+        ]
         self.values = {k: v for k, v in values.items() if k in keys and v is not None}
 
     def read(self, source: str | None) -> ResidualConfig:
@@ -335,7 +364,9 @@ class _Reader:
             continued = tuple(f.name for f in families)
             siblings, derived = False, {}
         else:
-            budgets = tuple(self._tokens("budgets", b) for b in self._list("budgets")) or ((None,) if "corpus" in values or small else ())
+            budgets = tuple(self._tokens("budgets", b) for b in self._list("budgets")) or (
+                (None,) if "corpus" in values or small else ()
+            )
             seeds = tuple(self._seed(s) for s in self._list("seeds", [0]))
             scales = self._scales()
             starts = self._among("starts", (BASE, INSTRUCT))
@@ -348,7 +379,12 @@ class _Reader:
             if key in options:
                 options[key] = str(options[key])  # YAML reads 2024-01-01 as a date
         train = self._train()
-        out = Path(str(values.get("output_dir") or (f"runs/{values.get('name', 'residual')}" if kind == "study" else "runs/update"))).expanduser()
+        out = Path(
+            str(
+                values.get("output_dir")
+                or (f"runs/{values.get('name', 'residual')}" if kind == "study" else "runs/update")
+            )
+        ).expanduser()
         config = ResidualConfig(
             kind=kind,
             name=str(values.get("name") or out.name),
@@ -378,7 +414,9 @@ class _Reader:
             resolved={k: _plain(v) for k, v in values.items() if k != "storage"},
         )
         if config.choose_by and not config.chooses:
-            self.problems.append("choose_by: says how one of several scales is chosen; give scales: [0.5, 1] too, or leave it out.")
+            self.problems.append(
+                "choose_by: says how one of several scales is chosen; give scales: [0.5, 1] too, or leave it out."
+            )
         self._check_train(config)
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)), source=source)
@@ -392,7 +430,9 @@ class _Reader:
 
         given = self.values.get("world") or {}
         if not isinstance(given, Mapping):
-            self.problems.append(f"world: expected settings of the small world, as in 'world: {{sibling: true}}', got {given!r}.")
+            self.problems.append(
+                f"world: expected settings of the small world, as in 'world: {{sibling: true}}', got {given!r}."
+            )
             return (), {}
         try:
             return models_of(recipe_of(given), {})
@@ -408,7 +448,8 @@ class _Reader:
             given = values.get("families") or {}
             if not isinstance(given, Mapping) or not given:
                 self.problems.append(
-                    f"families: expected pairs by name, as in 'llama-3: {{base: MODEL, instruct: MODEL}}', got {given or 'nothing'}."
+                    f"families: expected pairs by name, as in 'llama-3: {{base: MODEL, instruct: MODEL}}', got "
+                    f"{given or 'nothing'}."
                 )
                 return ()
         found = []
@@ -427,7 +468,7 @@ class _Reader:
         return tuple(found)
 
     def _model(self, key: str, name: Any) -> None:
-        from holdfast.training.config_checks import check_model
+        from holdfast.runs.config_checks import check_model
 
         if name is not None and not isinstance(name, str):
             self.problems.append(f"{key}: expected a folder or a hub id, got {name!r}.")
@@ -447,24 +488,30 @@ class _Reader:
                 self.problems.append(f"corpus: no such file or folder: {name}.{did_you_mean(Path(name).name, beside)}")
         needed = self.kind == "update" or bool(self.values.get("budgets"))
         if not found and needed and not small:
-            self.problems.append("corpus is missing: files or folders with the new text (text, JSONL, Parquet, WET, output of fundus).")
+            self.problems.append(
+                "corpus is missing: files or folders with the new text (text, JSONL, Parquet, WET, output of fundus)."
+            )
         return found
 
     def _derived(self, families: Sequence[str]) -> dict[str, str]:
         given = self.values.get("derived") or {}
         if not isinstance(given, Mapping):
-            self.problems.append(f"derived: expected models by name, as in 'docchat: cerebras/Llama3-DocChat-1.0-8B', got {given!r}.")
+            self.problems.append(
+                f"derived: expected models by name, as in 'docchat: cerebras/Llama3-DocChat-1.0-8B', got {given!r}."
+            )
             return {}
         for name, model in given.items():
             if name in families or not _NAME.fullmatch(str(name)):
-                self.problems.append(f"derived: expected a name of its own of letters, digits, '.', '_' and '-', got {name!r}.")
+                self.problems.append(
+                    f"derived: expected a name of its own of letters, digits, '.', '_' and '-', got {name!r}."
+                )
             self._model(f"derived.{name}", model)
         return {str(k): _home(v) for k, v in given.items()}
 
     def _train(self) -> dict[str, Any]:
         given = self.values.get("train") or {}
         if isinstance(given, (str, Path)):
-            from holdfast.training.settings_source import read_yaml
+            from holdfast.runs.settings_source import read_yaml
 
             try:
                 read = read_yaml(Path(given))
@@ -478,8 +525,17 @@ class _Reader:
             given = {}
         for key in _OWN:
             if key in given:
-                instead = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs", "evaluation": "evaluation"}.get(key)
-                self.problems.append(f"train.{key}: is set here by '{instead}'." if instead else f"train.{key}: is this job's own; leave it out.")
+                instead = {
+                    "seed": "seed",
+                    "max_length": "window",
+                    "num_train_epochs": "epochs",
+                    "evaluation": "evaluation",
+                }.get(key)
+                self.problems.append(
+                    f"train.{key}: is set here by '{instead}'."
+                    if instead
+                    else f"train.{key}: is this job's own; leave it out."
+                )
         return {**TRAIN_DEFAULTS, **{k: v for k, v in given.items() if k not in _OWN}}
 
     def _check_train(self, config: ResidualConfig) -> None:
@@ -488,10 +544,12 @@ class _Reader:
             return
         if config.small is not None:
             return  # its models are not made yet
-        from holdfast.training.config import train_config
+        from holdfast.runs.config import train_config
 
         try:
-            train_config({**training_settings(config, config.families[0].base, Path("run"), Path(config.corpus[0]), seed=0)})
+            train_config(
+                {**training_settings(config, config.families[0].base, Path("run"), Path(config.corpus[0]), seed=0)}
+            )
         except ConfigError as error:
             self.problems += [f"train: {p}" for p in error.problems]
 
@@ -508,7 +566,9 @@ class _Reader:
         plan, found = parse_evaluation(given, base_dir=self.base_dir)
         self.problems += found
         if NEW_TEXT in plan.suites:
-            self.problems.append(f"evaluation.{NEW_TEXT}: is the name of the held-out new text; call your suite otherwise.")
+            self.problems.append(
+                f"evaluation.{NEW_TEXT}: is the name of the held-out new text; call your suite otherwise."
+            )
         return dict(given) if isinstance(given, Mapping) else {}
 
     def _scales(self) -> tuple[float, ...]:
@@ -591,7 +651,9 @@ class _Reader:
     def _word(self, key: str, known: Sequence[str], default: str) -> str:
         value = str(self.values.get(key, default)).lower()
         if value not in known:
-            self.problems.append(f"{key}: expected one of {', '.join(known)}, got {value!r}.{did_you_mean(value, known)}")
+            self.problems.append(
+                f"{key}: expected one of {', '.join(known)}, got {value!r}.{did_you_mean(value, known)}"
+            )
             return default
         return value
 
@@ -599,7 +661,9 @@ class _Reader:
         found = self._list(key, known if default is None else default)
         for value in found:
             if value not in known:
-                self.problems.append(f"{key}: expected some of {', '.join(known)}, got {value!r}.{did_you_mean(str(value), known)}")
+                self.problems.append(
+                    f"{key}: expected some of {', '.join(known)}, got {value!r}.{did_you_mean(str(value), known)}"
+                )
         return tuple(v for v in known if v in found)
 
 
@@ -610,7 +674,8 @@ NEW_TEXT = "new_text"
 def training_settings(config: ResidualConfig, model: str, out: Path, data: Path, *, seed: int) -> dict[str, Any]:
     """The configuration of one continued model, as `holdfast train --config` takes it.
 
-    Whole documents in windows, attention and positions confined to each, long documents split (paper 004, section 3.1.1).
+    Whole documents in windows, attention and positions confined to each, long documents split (paper 004, section
+    3.1.1).
     """
     packing = {"packing": True, "packing_strategy": "bfd_split"}
     return {

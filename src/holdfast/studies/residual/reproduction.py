@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.environment import hardware, now, say, versions
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
-from holdfast.residual_results import RECORD_FILE, ResidualRecord, read_update
-from holdfast.results import to_jsonable, write_json
+from holdfast.records.residual import RECORD_FILE, ResidualRecord, read_update
 from holdfast.studies.claims import Claim
 from holdfast.studies.residual.claims import READING, RECIPE, check_claims
+from holdfast.support.environment import hardware, now, say, versions
+from holdfast.support.files import to_jsonable, write_json
 
 PAPER = "Balancing Continuous Pre-Training and Instruction Fine-Tuning (the instruction residual)"
 CLAIMS_FILE, PAGE = "claims.json", "claims.html"
@@ -79,7 +79,12 @@ def reproduce(
     console = console or Console()
     out = Path(output_dir)
     path = recipe_file()
-    values = {**yaml.safe_load(path.read_text(encoding="utf-8")), "name": RECIPE, "output_dir": str(out / RECIPE), **(QUICK if quick else {})}
+    values = {
+        **yaml.safe_load(path.read_text(encoding="utf-8")),
+        "name": RECIPE,
+        "output_dir": str(out / RECIPE),
+        **(QUICK if quick else {}),
+    }
     config = study_config(values, source=path.name)
     record = _on_disk(out / RECIPE)
     failure: HoldfastError | None = None

@@ -1,6 +1,7 @@
 """`holdfast update`: the whole job, from new text to a model that is current and still follows instructions.
 
-1. models and requests are checked: same architecture and vocabulary, and that the instruct model looks like a child of the base;
+1. models and requests are checked: same architecture and vocabulary, and that the instruct model looks like a child of
+the base;
 2. the new text is read, a part held out, budgets counted (`new_text`);
 3. the base is continued on it, and with `continued_instruct` the instruct model too, to see what that costs (`making`);
 4. the residual is added in one pass over the three checkpoints;
@@ -16,14 +17,30 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.environment import hardware, lock_folder, now, quiet_libraries, say, shown_name, terminated_is_interrupted, versions
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, ModelError, RunFolderError, ShapeError
-from holdfast.residual_results import BASE, RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
-from holdfast.results import to_jsonable
+from holdfast.records.residual import BASE, RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
 from holdfast.studies.residual.making import Workshop, drop_weights
 from holdfast.studies.residual.new_text import NewText, new_text
 from holdfast.studies.residual.outcome import choose_scale, pairs_of, with_choice
-from holdfast.studies.residual.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, Family, ResidualConfig, is_continued, training_settings
+from holdfast.studies.residual.plan import (
+    HELD_OUT_DOCUMENTS,
+    NEW_TEXT,
+    Family,
+    ResidualConfig,
+    is_continued,
+    training_settings,
+)
+from holdfast.support.environment import (
+    hardware,
+    lock_folder,
+    now,
+    quiet_libraries,
+    say,
+    shown_name,
+    terminated_is_interrupted,
+    versions,
+)
+from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -42,7 +59,8 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
         The record; `record.result` names the updated model.
 
     Raises:
-        ConfigError, ModelError, ShapeError, DataError: something in the request has to change; before anything is trained.
+        ConfigError, ModelError, ShapeError, DataError: something in the request has to change; before anything is
+        trained.
         RunFolderError: the folder holds something else, or an update with another configuration (what differs).
         Interrupted: Ctrl-C or SIGTERM; the same command continues.
     """
@@ -106,7 +124,7 @@ def finished(workshop: Workshop, model: StudiedModel) -> StudiedModel:
     return workshop.measure(workshop.make(model))
 
 
-# -------------------------------------------------------------------------------------------------------- before it runs
+# ------------------------------------------------------------------------------------------------------- before it runs
 
 
 def open_record(config: ResidualConfig, out: Path) -> ResidualRecord:
@@ -121,12 +139,14 @@ def open_record(config: ResidualConfig, out: Path) -> ResidualRecord:
         if differences:
             listed = "\n".join(f"  - {d}" for d in differences)
             raise RunFolderError(
-                f"{out} was begun with another configuration:\n{listed}\nPut the old values back to continue it, or choose another output_dir."
+                f"{out} was begun with another configuration:\n{listed}\nPut the old values back to continue it, or "
+                f"choose another output_dir."
             )
     else:
         if out.is_dir() and any(not p.name.startswith(".") for p in out.iterdir()):
             raise RunFolderError(
-                f"{out} is not empty and holds no update. Expected a new or empty output_dir, so that nothing of yours is overwritten."
+                f"{out} is not empty and holds no update. Expected a new or empty output_dir, so that nothing of "
+                f"yours is overwritten."
             )
         record = ResidualRecord(name=config.name, kind=config.kind, created=now(), config=config.resolved)
     record.families = [f.name for f in config.families]
@@ -155,7 +175,11 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, out: Path, con
         record.corpus = text.facts
         record.notes += text.notes
         facts = text.facts
-        say(console, f"New text: {facts['documents']:,} documents, {facts['tokens']:,} tokens; {facts['held_out']:,} documents held out.")
+        say(
+            console,
+            f"New text: {facts['documents']:,} documents, {facts['tokens']:,} tokens; {facts['held_out']:,} documents "
+            f"held out.",
+        )
         for note in text.notes:
             say(console, note)
     plan = whole_plan(config, text)
@@ -163,15 +187,19 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, out: Path, con
         record.cost = planned_cost(config, text)
         hours = ", ".join(f"{gpu} {hours:.3g} h" for gpu, hours in record.cost.get("gpu_hours", {}).items())
         if hours and record.cost["flops"] > 1e15:  # of a toy it says nothing
-            say(console, f"To train: {record.cost['flops']:.3g} operations ({hours} at {100 * record.cost['utilisation']:.0f} % of the peak).")
+            say(
+                console,
+                f"To train: {record.cost['flops']:.3g} operations ({hours} at {100 * record.cost['utilisation']:.0f} "
+                f"% of the peak).",
+            )
     record.notes = list(dict.fromkeys(record.notes))
     return Workshop(config=config, out=out, texts=text.files if text else {}, plan=plan, console=console)
 
 
 def planned_cost(config: ResidualConfig, text: NewText) -> dict[str, Any]:
     """What the continued models will take: operations each and in all, and hours on named GPUs."""
-    from holdfast.cost.estimate import estimate
-    from holdfast.training.config import train_config
+    from holdfast.runs.config import train_config
+    from holdfast.runs.cost.estimate import estimate
 
     models: dict[str, Any] = {}
     hours: dict[str, float] = {}
@@ -196,7 +224,8 @@ def planned_cost(config: ResidualConfig, text: NewText) -> dict[str, Any]:
 
 
 def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]]]:
-    """Whether every residual can be added to what it will be added to, and whether the instruct models look like children of their bases.
+    """Whether every residual can be added to what it will be added to, and whether the instruct models look like
+    children of their bases.
 
     Returns:
         Sentences for people (a strange parent is a warning with its evidence), and the evidence a family.
@@ -253,8 +282,10 @@ def _check_vocabulary(family: Family) -> None:
     ids = [tokenizer(probe, add_special_tokens=False)["input_ids"] for tokenizer in (base, instruct)]
     if ids[0] != ids[1]:
         raise ModelError(
-            f"Expected {family.instruct} to have the vocabulary of {family.base}, but the same text becomes {len(ids[0])} tokens in one and "
-            f"{len(ids[1])} others in the other: they are not of one family, and the residual would be noise. Name the base of this instruct model."
+            f"Expected {family.instruct} to have the vocabulary of {family.base}, but the same text becomes "
+            f"{len(ids[0])} tokens in one and "
+            f"{len(ids[1])} others in the other: they are not of one family, and the residual would be noise. Name "
+            f"the base of this instruct model."
         )
 
 
@@ -273,7 +304,9 @@ def check_measuring(config: ResidualConfig) -> None:
     if problems:
         raise ConfigError(problems)
     family = config.families[0]
-    check_request([ModelRequest(name=family.base, label="base"), ModelRequest(name=family.instruct, label="instruct")], plan)
+    check_request(
+        [ModelRequest(name=family.base, label="base"), ModelRequest(name=family.instruct, label="instruct")], plan
+    )
 
 
 def whole_plan(config: ResidualConfig, text: NewText | None) -> EvaluationPlan:
@@ -289,7 +322,10 @@ def whole_plan(config: ResidualConfig, text: NewText | None) -> EvaluationPlan:
     if problems + found:
         raise ConfigError(problems + found)
     if not plan.entries:
-        raise ConfigError("evaluation: nothing would be measured: hold out some of the new text (held_out: 0.01), or name what to measure.")
+        raise ConfigError(
+            "evaluation: nothing would be measured: hold out some of the new text (held_out: 0.01), or name what to "
+            "measure."
+        )
     return dataclasses.replace(plan)
 
 

@@ -1,7 +1,9 @@
-"""The embedded world in the place of models and news that nobody has at hand: what `small: world` of a study stands for.
+"""The embedded world in the place of models and news that nobody has at hand: what `small: world` of a study stands
+for.
 
-The world's base and instruct model are the pair (with `sibling: true` there are two), its dated articles are the new text, and names such as
-`${old_knowledge}` in the evaluation are its files. See `holdfast.studies.world` and docs/embedded_world.md.
+The world's base and instruct model are the pair (with `sibling: true` there are two), its dated articles are the new
+text, and names such as `${old_knowledge}` in the evaluation are its files. See `holdfast.worlds.world` and
+docs/embedded_world.md.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.studies.residual.plan import TRAIN_DEFAULTS, Family, ResidualConfig
-from holdfast.studies.world import WorldRecipe, build_world, quick_recipe
+from holdfast.worlds.world import WorldRecipe, build_world, quick_recipe
 
 FIRST, SIBLING = "world", "sibling"
 """Names of the two pairs where there are two."""
@@ -29,7 +31,11 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
     """
     known = [f.name for f in dataclasses.fields(WorldRecipe)]
     given = {k: v for k, v in settings.items() if k != "quick"}
-    wrong = [f"world.{k}: unknown key.{did_you_mean(str(k), known) or ' Known: quick, ' + ', '.join(known) + '.'}" for k in given if k not in known]
+    wrong = [
+        f"world.{k}: unknown key.{did_you_mean(str(k), known) or ' Known: quick, ' + ', '.join(known) + '.'}"
+        for k in given
+        if k not in known
+    ]
     if wrong:
         raise ConfigError(wrong)
     recipe = quick_recipe(**given) if settings.get("quick") else WorldRecipe(**given)
@@ -46,9 +52,13 @@ def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[tuple[Fami
         recipe: says which there are.
         paths: where they lie; empty where they are still to be made.
     """
-    families: tuple[Family, ...] = (Family(name=FIRST if recipe.sibling else "", base=paths.get("base", ""), instruct=paths.get("instruct", "")),)
+    families: tuple[Family, ...] = (
+        Family(name=FIRST if recipe.sibling else "", base=paths.get("base", ""), instruct=paths.get("instruct", "")),
+    )
     if recipe.sibling:
-        families += (Family(name=SIBLING, base=paths.get("sibling_base", ""), instruct=paths.get("sibling_instruct", "")),)
+        families += (
+            Family(name=SIBLING, base=paths.get("sibling_base", ""), instruct=paths.get("sibling_instruct", "")),
+        )
     return families, {DERIVED_NAME: paths.get("derived", "")} if recipe.derived else {}
 
 

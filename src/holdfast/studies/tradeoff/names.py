@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.results import fingerprint
+from holdfast.support.files import fingerprint
 
 
 def run_folder_name(settings: Mapping[str, Any], kind: str) -> str:

@@ -1,4 +1,5 @@
-"""From the storage to plain records: what a page, a terminal and the selection rules read (`holdfast.study_results`)."""
+"""From the storage to plain records: what a page, a terminal and the selection rules read
+(`holdfast.records.study`)."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.results import Comparison, Metric, from_jsonable
-from holdfast.studies import storage as stored
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Metric
+from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
+from holdfast.studies.engine import storage as stored
 from holdfast.studies.tradeoff.study import StudyConfig, Wanted
-from holdfast.study_results import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
+from holdfast.support.files import from_jsonable
 
 if TYPE_CHECKING:
     import optuna
@@ -31,14 +34,27 @@ def study_record(storage: stored.Storage, study: optuna.Study, config: StudyConf
     held = storage.held(study)
     trials = [_trial(t, last, held.get(t._trial_id), config) for t in frozen]
     comparisons = [c for t in trials for r in t.runs for c in r.comparisons]
-    target, source = (objective(side, wanted, comparisons) for side, wanted in (("target", config.target), ("source", config.source)))
+    target, source = (
+        objective(side, wanted, comparisons) for side, wanted in (("target", config.target), ("source", config.source))
+    )
     at_work = any(
-        t.state == TrialState.RUNNING and (seen := held.get(t._trial_id)) is not None and seen.owner and not stored.process_is_gone(seen.owner)
+        t.state == TrialState.RUNNING
+        and (seen := held.get(t._trial_id)) is not None
+        and seen.owner
+        and not stored.process_is_gone(seen.owner)
         for t in frozen
     )
     ended = [t for t in trials if t.state in (FINISHED, "pruned")]
     failed = [t for t in trials if t.state == "failed" and t.continued_by is None]
-    status = "finished" if len(ended) == len(last) else "failed" if len(ended) + len(failed) == len(last) else "running" if at_work else "interrupted"
+    status = (
+        "finished"
+        if len(ended) == len(last)
+        else "failed"
+        if len(ended) + len(failed) == len(last)
+        else "running"
+        if at_work
+        else "interrupted"
+    )
     notes = [*config.notes, *study.user_attrs.get("notes", [])]
     return StudyRecord(
         name=config.name,
@@ -81,8 +97,11 @@ def objective(side: str, wanted: Wanted, comparisons: Iterable[Comparison]) -> O
     return Objective(side=side, entries=entries, label=wanted.label, unit=unit, higher_is_better=higher)
 
 
-def metric_problems(wanted: Wanted, side: str, measured: Sequence[tuple[str, str, dict[str, Metric], str]]) -> list[str]:
-    """What the start's measurements show to be wrong with an objective: a metric that is not there, units that have no mean.
+def metric_problems(
+    wanted: Wanted, side: str, measured: Sequence[tuple[str, str, dict[str, Metric], str]]
+) -> list[str]:
+    """What the start's measurements show to be wrong with an objective: a metric that is not there, units that have no
+    mean.
 
     Args:
         wanted: the objective.
@@ -94,16 +113,24 @@ def metric_problems(wanted: Wanted, side: str, measured: Sequence[tuple[str, str
     for suite, name, metric in wanted.entries:
         metrics, primary = next(((m, p) for s, n, m, p in measured if (s, n) == (suite, name)), ({}, ""))
         if metric and metric not in metrics:
-            problems.append(f"objectives.{side}: {name} has no metric '{metric}'.{did_you_mean(metric, metrics)} It has: {', '.join(metrics)}.")
+            problems.append(
+                f"objectives.{side}: {name} has no metric '{metric}'.{did_you_mean(metric, metrics)} It has: "
+                f"{', '.join(metrics)}."
+            )
         elif (metric or primary) in metrics:
             one = metrics[metric or primary]
             kinds.add((one.higher_is_better, "nats" in one.unit or "bits" in one.unit))
     if len(kinds) > 1:
-        problems.append(f"objectives.{side}: {wanted.label} has figures of which some are better when higher and some when lower; they have no mean")
+        problems.append(
+            f"objectives.{side}: {wanted.label} has figures of which some are better when higher and some when lower; "
+            f"they have no mean"
+        )
     return problems
 
 
-def select_problems(select: Mapping[str, Any], wanted: Wanted, measured: Sequence[tuple[str, str, dict[str, Metric], str]]) -> list[str]:
+def select_problems(
+    select: Mapping[str, Any], wanted: Wanted, measured: Sequence[tuple[str, str, dict[str, Metric], str]]
+) -> list[str]:
     """Whether the loss that a rule allows fits the source's metric, once that is known.
 
     Args:
@@ -111,11 +138,16 @@ def select_problems(select: Mapping[str, Any], wanted: Wanted, measured: Sequenc
         wanted: the source.
         measured: see `metric_problems`.
     """
-    from holdfast.selection import allowance
+    from holdfast.statistics.selection import allowance
 
     if select.get("points") is None:
         return []
-    found = {(s, n): m[metric or p] for s, n, metric in wanted.entries for s2, n2, m, p in measured if (s, n) == (s2, n2) and (metric or p) in m}
+    found = {
+        (s, n): m[metric or p]
+        for s, n, metric in wanted.entries
+        for s2, n2, m, p in measured
+        if (s, n) == (s2, n2) and (metric or p) in m
+    }
     units = {m.unit for m in found.values()}
     unit = units.pop() if len(units) == 1 else "share"
     try:
@@ -133,7 +165,14 @@ def gain(comparisons: Sequence[Comparison], wanted: Wanted) -> float | None:
     """The mean gain over the start on an objective, more is better; None where an entry is missing."""
     found = []
     for suite, name, metric in wanted.entries:
-        one = next((c for c in comparisons if (c.suite, c.name) == (suite, name) and (c.metric == metric if metric else c.primary)), None)
+        one = next(
+            (
+                c
+                for c in comparisons
+                if (c.suite, c.name) == (suite, name) and (c.metric == metric if metric else c.primary)
+            ),
+            None,
+        )
         if one is None:
             return None
         found.append(one.gain)
@@ -141,7 +180,10 @@ def gain(comparisons: Sequence[Comparison], wanted: Wanted) -> float | None:
 
 
 def _singles(whole: Objective) -> list[Objective]:
-    return [Objective(side=whole.side, entries=[e], label=e[1], unit=whole.unit, higher_is_better=whole.higher_is_better) for e in whole.entries]
+    return [
+        Objective(side=whole.side, entries=[e], label=e[1], unit=whole.unit, higher_is_better=whole.higher_is_better)
+        for e in whole.entries
+    ]
 
 
 def _trial(trial: Any, last: dict[int, int], seen: Any, config: StudyConfig) -> TrialRecord:
@@ -150,7 +192,12 @@ def _trial(trial: Any, last: dict[int, int], seen: Any, config: StudyConfig) -> 
     about = trial.user_attrs
     runs = [seed_run_from_json(from_jsonable(r)) for r in about.get(stored.RUNS, [])]
     newest = last[about[stored.SLOT]]
-    states = {TrialState.WAITING: "waiting", TrialState.RUNNING: "running", TrialState.COMPLETE: FINISHED, TrialState.PRUNED: "pruned"}
+    states = {
+        TrialState.WAITING: "waiting",
+        TrialState.RUNNING: "running",
+        TrialState.COMPLETE: FINISHED,
+        TrialState.PRUNED: "pruned",
+    }
     state = states.get(trial.state, "failed")
     if about.get(stored.DIRECT) and state == "pruned" and len(runs) == len(config.seeds):
         state = FINISHED  # told as pruned to a sampler that would have crossed it with the others

@@ -1,7 +1,9 @@
-"""A study from its file to its page: checks, starts workers, shows what they do, and ends with the frontier and the trial to take.
+"""A study from its file to its page: checks, starts workers, shows what they do, and ends with the frontier and the
+trial to take.
 
-Everything that a later command needs is in the storage and in the runs' folders; this module can be interrupted at any moment. Workers are
-processes of their own (`holdfast sweep worker`), so that one that runs out of memory takes its trial with it and nothing else.
+Everything that a later command needs is in the storage and in the runs' folders; this module can be interrupted at any
+moment. Workers are processes of their own (`holdfast sweep worker`), so that one that runs out of memory takes its
+trial with it and nothing else.
 """
 
 from __future__ import annotations
@@ -11,21 +13,22 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.environment import hardware, lock_folder, say, terminated_is_interrupted, versions
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
-from holdfast.results import RunFolder, write_bytes_atomic
-from holdfast.studies import storage as stored
-from holdfast.studies.storage import Storage
+from holdfast.records.run import RunFolder
+from holdfast.records.study import StudyRecord, TrialRecord, write_study
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff.record import study_record
 from holdfast.studies.tradeoff.study import StudyConfig
 from holdfast.studies.tradeoff.worker import prepared
-from holdfast.studies.worker_processes import Workers, good_workers, python_module
-from holdfast.study_results import StudyRecord, TrialRecord, write_study
+from holdfast.support.environment import hardware, lock_folder, say, terminated_is_interrupted, versions
+from holdfast.support.files import write_bytes_atomic
+from holdfast.support.processes import Workers, good_workers, python_module
 
 if TYPE_CHECKING:
     import optuna
 
-    from holdfast.selection import Selection
+    from holdfast.statistics.selection import Selection
 
 STORAGE_VARIABLE = "HOLDFAST_STORAGE"
 """Environment variable with a storage's address: unlike an option it does not show in the list of processes."""
@@ -36,14 +39,16 @@ PAGE = "report.html"
 MARKER = "study.json"
 
 
-def run_study(config: StudyConfig, *, console: Any = None, workers: int | None = None, grace: float = stored.GRACE_SECONDS) -> StudyRecord:
+def run_study(
+    config: StudyConfig, *, console: Any = None, workers: int | None = None, grace: float = stored.GRACE_SECONDS
+) -> StudyRecord:
     """Runs a study to its end, or continues it.
 
     Args:
         config: see `study.load_study`.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: trials at a time on this machine; None: as the study says, else one a GPU, or two on two and more cores. 0 starts none and waits for
-            those started elsewhere.
+        workers: trials at a time on this machine; None: as the study says, else one a GPU, or two on two and more
+            cores. 0 starts none and waits for those started elsewhere.
         grace: seconds without a sign of life after which another machine's trial is taken over.
 
     Returns:
@@ -83,12 +88,15 @@ def run_study(config: StudyConfig, *, console: Any = None, workers: int | None =
     if failed:
         listed = "\n".join(f"  trial {t.number} ({t.label}): {t.reason}" for t in failed[:10])
         raise HoldfastError(
-            f"{_count(len(failed), 'trial')} of {len(record.trials)} failed; the page is {out / PAGE}.\n{listed}\nThe same command tries them again."
+            f"{_count(len(failed), 'trial')} of {len(record.trials)} failed; the page is {out / PAGE}.\n{listed}\nThe "
+            f"same command tries them again."
         )
     return record
 
 
-def _run_trials(storage: Storage, study: optuna.Study, config: StudyConfig, out: Path, workers: int, console: Any, grace: float) -> None:
+def _run_trials(
+    storage: Storage, study: optuna.Study, config: StudyConfig, out: Path, workers: int, console: Any, grace: float
+) -> None:
     """Starts workers for what is left, if anything is."""
     record = study_record(storage, study, config)
     write_study(out, record)
@@ -96,12 +104,17 @@ def _run_trials(storage: Storage, study: optuna.Study, config: StudyConfig, out:
     waiting = [t for t in latest if t.state in ("waiting", "running")]
     if waiting:
         before = f", {len(latest) - len(waiting)} ended before" if len(latest) > len(waiting) else ""
-        size = f"{_count(len(waiting), 'trial')} x {_count(len(config.seeds), 'seed')}{before}, {_count(workers, 'worker')}"
+        size = (
+            f"{_count(len(waiting), 'trial')} x {_count(len(config.seeds), 'seed')}{before}, "
+            f"{_count(workers, 'worker')}"
+        )
         say(console, f"{config.name}: {size}. Folder: {out}")
         _with_workers(storage, study, config, out, workers, console, grace)
 
 
-def open_existing(out: Path, *, storage: str | None = None, name: str | None = None) -> tuple[Storage, Any, StudyConfig]:
+def open_existing(
+    out: Path, *, storage: str | None = None, name: str | None = None
+) -> tuple[Storage, Any, StudyConfig]:
     """The study of a folder, or of a storage by its name, without running anything.
 
     Args:
@@ -117,16 +130,21 @@ def open_existing(out: Path, *, storage: str | None = None, name: str | None = N
     import dataclasses
 
     from holdfast.errors import ConfigError
+    from holdfast.records.study import read_study
     from holdfast.studies.tradeoff.study import study_config
-    from holdfast.study_results import read_study
 
     known = read_study(out) if (out / MARKER).is_file() else None
     own = known.storage if known is not None and known.storage.startswith("sqlite") else None
     url = storage or own or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{out}/study.db"
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         if known is not None and own is None:
-            raise ConfigError(f"--storage is missing: {out} is a study of {known.storage}. Give its address, or set {STORAGE_VARIABLE}.")
-        raise RunFolderError(f"expected a study in {out}, found no study.db. 'holdfast sweep --config study.yaml' begins one.")
+            raise ConfigError(
+                f"--storage is missing: {out} is a study of {known.storage}. Give its address, or set "
+                f"{STORAGE_VARIABLE}."
+            )
+        raise RunFolderError(
+            f"expected a study in {out}, found no study.db. 'holdfast sweep --config study.yaml' begins one."
+        )
     opened = Storage(url)
     names = opened.names()
     name = name or (known.name if known else names[0] if len(names) == 1 else None)
@@ -135,16 +153,20 @@ def open_existing(out: Path, *, storage: str | None = None, name: str | None = N
     study = opened.load(name)
     resolved = study.user_attrs.get(stored.CONFIG)
     if resolved is None:
-        raise ConfigError(f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that 'holdfast sweep' began.")
+        raise ConfigError(
+            f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that 'holdfast sweep' began."
+        )
     values = {k: v for k, v in resolved.items() if v is not None}
     config = study_config(values, prepared=True, source=f"study '{name}'")
     return opened, study, dataclasses.replace(config, storage=url, output_dir=out)
 
 
-def finish(storage: Storage, study: optuna.Study, config: StudyConfig, out: Path) -> tuple[StudyRecord, list[Selection]]:
+def finish(
+    storage: Storage, study: optuna.Study, config: StudyConfig, out: Path
+) -> tuple[StudyRecord, list[Selection]]:
     """Writes study.json, the chosen configuration and the page, from what there is."""
     from holdfast.reports.study_report import write_study_report
-    from holdfast.selection import select_all
+    from holdfast.statistics.selection import select_all
 
     record = study_record(storage, study, config)
     write_study(out, record)
@@ -155,7 +177,8 @@ def finish(storage: Storage, study: optuna.Study, config: StudyConfig, out: Path
 
 
 def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tuple[str, str]:
-    """The command that trains the chosen trial, and its configuration, which is written to `chosen.yaml`. Empty where none is chosen."""
+    """The command that trains the chosen trial, and its configuration, which is written to `chosen.yaml`. Empty where
+    none is chosen."""
     import yaml
 
     trial = next((t for t in record.trials if t.number == selection.chosen), None)
@@ -186,10 +209,13 @@ def _refuse_foreign(out: Path) -> None:
         and any(not p.name.startswith(".") for p in out.iterdir())
         and not any((out / n).exists() for n in (MARKER, "study.db", "data", "logs"))
     ):
-        raise RunFolderError(f"{out} is not empty and holds no study. Expected a new or empty output_dir, so that nothing of yours is overwritten.")
+        raise RunFolderError(
+            f"{out} is not empty and holds no study. Expected a new or empty output_dir, so that nothing of yours is "
+            f"overwritten."
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------------- workers
+# -------------------------------------------------------------------------------------------------------------- workers
 
 
 def worker_command(config: StudyConfig, out: Path, grace: float) -> list[str]:
@@ -202,11 +228,16 @@ def _processes(config: StudyConfig, out: Path, workers: int, grace: float) -> Wo
         worker_command(config, out, grace),
         count=workers,
         logs=out / "logs",
-        environment={STORAGE_VARIABLE: config.storage, **({"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")} if config.small else {})},
+        environment={
+            STORAGE_VARIABLE: config.storage,
+            **({"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")} if config.small else {}),
+        },
     )
 
 
-def _with_workers(storage: Storage, study: Any, config: StudyConfig, out: Path, workers: int, console: Any, grace: float) -> None:
+def _with_workers(
+    storage: Storage, study: Any, config: StudyConfig, out: Path, workers: int, console: Any, grace: float
+) -> None:
     """Starts workers and shows what they do until no trial is left.
 
     Raises:
@@ -233,7 +264,8 @@ def _with_workers(storage: Storage, study: Any, config: StudyConfig, out: Path, 
 
 
 class _Bar:
-    """One bar over all trials, moved by what the runs in this folder have written; without a terminal a line at each tenth."""
+    """One bar over all trials, moved by what the runs in this folder have written; without a terminal a line at each
+    tenth."""
 
     def __init__(self, config: StudyConfig, out: Path, console: Any) -> None:
         self.config, self.out, self.console = config, out, console
@@ -291,7 +323,11 @@ class _Bar:
         run = RunFolder(self.out / "runs" / run_folder_name(trial.settings, trial.kind) / f"seed-{seed}")
         try:
             rows = run.metrics()
-            steps = float(trial.settings.get("max_steps") or 0) or float(rows[-1].get("step", 0) / rows[-1]["epoch"] * 1.0) if rows else 0.0
+            steps = (
+                float(trial.settings.get("max_steps") or 0) or float(rows[-1].get("step", 0) / rows[-1]["epoch"] * 1.0)
+                if rows
+                else 0.0
+            )
         except (HoldfastError, OSError, KeyError, ZeroDivisionError):
             return 0.0
         if not rows or not steps:

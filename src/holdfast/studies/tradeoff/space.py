@@ -10,8 +10,9 @@ vary:
   label_annealing.temperature: [1, 2]             # a parameter of a method that `train:` names, where retention does not vary
 ```
 
-A list is tried value by value. `{log: [low, high]}` and `{linear: [low, high]}` are ranges: a sampler draws from them, a grid needs `points: n` (or
-`step:` for a linear one). Parameters of a method belong to its alternative, so a grid has no senseless combinations. No torch, no Optuna.
+A list is tried value by value. `{log: [low, high]}` and `{linear: [low, high]}` are ranges: a sampler draws from them,
+a grid needs `points: n` (or `step:` for a linear one). Parameters of a method belong to its alternative, so a grid has
+no senseless combinations. No torch, no Optuna.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class Range:
         shares = [i / (count - 1) for i in range(count)]
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
-            inside = [float(f"{math.exp(low + s * (high - low)):.6g}") for s in shares]  # 0.316228 reads better than sixteen digits
+            inside = [
+                float(f"{math.exp(low + s * (high - low)):.6g}") for s in shares
+            ]  # 0.316228 reads better than sixteen digits
         else:
             inside = [float(f"{self.low + s * (self.high - self.low):.10g}") for s in shares]
         return [self.low, *inside[1:-1], self.high]
@@ -145,11 +148,13 @@ class Space:
         return found
 
     def middle(self) -> dict[str, Any]:
-        """Shared settings at their first value, or in the middle of their range: for the reference, where the base leaves them open."""
+        """Shared settings at their first value, or in the middle of their range: for the reference, where the base
+        leaves them open."""
         return {name: values.middle() for name, values in self.shared.items()}
 
     def corners(self) -> Iterator[dict[str, Any]]:
-        """Few combinations that show whether every value is legal: each value of each parameter once, with the first of the others."""
+        """Few combinations that show whether every value is legal: each value of each parameter once, with the first of
+        the others."""
         for alternative in self.alternatives:
             parameters = self.parameters(alternative)
             first = {METHOD: alternative.name} if len(self.alternatives) > 1 else {}
@@ -165,8 +170,8 @@ class Space:
 
         Args:
             trial: an `optuna.Trial`.
-            everything: asks for the parameters of the other alternatives too and leaves them unused, for samplers that cross trials parameter by
-                parameter and know only what all trials have.
+            everything: asks for the parameters of the other alternatives too and leaves them unused, for samplers that
+                cross trials parameter by parameter and know only what all trials have.
         """
         params: dict[str, Any] = {}
         chosen = self.alternatives[0]
@@ -212,14 +217,17 @@ class Space:
         alternative = self.alternative(params)
         methods = [next(iter(m)) for m in alternative.retention]
         name, _, number = alternative.name.partition(" #")
-        words = [" + ".join(_TITLES.get(m, m.replace("_", " ")) for m in name.split("+")) + (f" ({number})" if number else "")]
+        words = [
+            " + ".join(_TITLES.get(m, m.replace("_", " ")) for m in name.split("+"))
+            + (f" ({number})" if number else "")
+        ]
         for name, values in self.parameters(alternative).items():
             if values.varies and name in params:
                 words.append(f"{_short(name, methods)} {_number(params[name])}")
         return ", ".join(words)
 
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[str], problems: list[str]) -> Space:
@@ -235,7 +243,9 @@ def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[st
     from holdfast.retention.registry import METHODS
 
     if vary is not None and not isinstance(vary, Mapping):
-        problems.append(f"vary: expected keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]', got {vary!r}")
+        problems.append(
+            f"vary: expected keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]', got {vary!r}"
+        )
     section = dict(vary) if isinstance(vary, Mapping) else {}
     base = _methods_of(base_retention, "train.retention", problems)
     alternatives: list[Alternative] = []
@@ -243,7 +253,10 @@ def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[st
         given = section.pop("retention")
         if not isinstance(given, list) or not given:
             got = "an empty list" if given == [] else repr(given)
-            problems.append(f"vary.retention: expected a list of alternatives, such as '- label_annealing: {{weight: [0.3, 1, 3]}}', got {got}")
+            problems.append(
+                f"vary.retention: expected a list of alternatives, such as '- label_annealing: {{weight: [0.3, 1, "
+                f"3]}}', got {got}"
+            )
         else:
             alternatives = _alternatives(given, grid=grid, problems=problems)
     shared: dict[str, Values] = {}
@@ -254,9 +267,15 @@ def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[st
         if dot and method in METHODS:
             places = [i for i, m in enumerate(base) if next(iter(m)) == method]
             if alternatives:
-                problems.append(f"{where}: retention varies too, so write the values into its alternative: '{method}: {{{parameter}: ...}}'")
+                problems.append(
+                    f"{where}: retention varies too, so write the values into its alternative: '{method}: "
+                    f"{{{parameter}: ...}}'"
+                )
             elif not places:
-                problems.append(f"{where}: train.retention does not name {method}. Add it there, or write it as an alternative under vary.retention.")
+                problems.append(
+                    f"{where}: train.retention does not name {method}. Add it there, or write it as an alternative "
+                    f"under vary.retention."
+                )
             elif (values := read_values(value, where, grid=grid, problems=problems)) is not None:
                 own[str(key)] = ((places[0], (parameter,)), values)
         elif key in ("seed", "data_seed"):
@@ -264,7 +283,10 @@ def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[st
         elif key in ("output_dir", "evaluation", "env"):
             problems.append(f"{where}: cannot vary; every trial has a folder of its own and is measured alike.")
         elif key not in known:
-            problems.append(f"{where}: no such key in a training configuration.{did_you_mean(str(key), [*known, 'retention', *METHODS])}")
+            problems.append(
+                f"{where}: no such key in a training "
+                f"configuration.{did_you_mean(str(key), [*known, 'retention', *METHODS])}"
+            )
         elif (values := read_values(value, where, grid=grid, problems=problems)) is not None:
             shared[str(key)] = values
     if not alternatives:
@@ -319,7 +341,8 @@ def _ask(trial: Any, name: str, values: Values) -> Any:
 
 
 def _methods_of(value: Any, where: str, problems: list[str]) -> list[dict[str, dict[str, Any]]]:
-    """One alternative as a list of `{method: parameters}`; what the methods themselves say of it comes later, with values in it."""
+    """One alternative as a list of `{method: parameters}`; what the methods themselves say of it comes later, with
+    values in it."""
     from holdfast.retention.registry import METHODS, NONE
 
     items = value if isinstance(value, list) else [] if value is None else [value]
@@ -328,12 +351,21 @@ def _methods_of(value: Any, where: str, problems: list[str]) -> list[dict[str, d
         if isinstance(item, str) and item.lower() in NONE:
             continue
         name, parameters = (
-            (item, {}) if isinstance(item, str) else next(iter(item.items())) if isinstance(item, Mapping) and len(item) == 1 else ("", 0)
+            (item, {})
+            if isinstance(item, str)
+            else next(iter(item.items()))
+            if isinstance(item, Mapping) and len(item) == 1
+            else ("", 0)
         )
         if not isinstance(parameters, (Mapping, type(None))) or not name:
-            problems.append(f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, 3]}}' or 'none', got {item!r}")
+            problems.append(
+                f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, 3]}}' or 'none', got {item!r}"
+            )
         elif str(name) not in METHODS:
-            problems.append(f"{where}: unknown method '{name}'; known: none, {', '.join(METHODS)}.{did_you_mean(str(name), METHODS)}")
+            problems.append(
+                f"{where}: unknown method '{name}'; known: none, "
+                f"{', '.join(METHODS)}.{did_you_mean(str(name), METHODS)}"
+            )
         else:
             found.append({str(name): copy.deepcopy(dict(parameters or {}))})
     return found
@@ -359,11 +391,16 @@ def read_values(value: Any, where: str, *, grid: bool, problems: list[str]) -> V
         return Choices(values=(_as_number(value),))
     kinds = [r for r in _RANGES if r in value]
     if len(kinds) != 1:
-        problems.append(f"{where}: expected a list of values, {{log: [low, high]}} or {{linear: [low, high]}}, got {dict(value)}")
+        problems.append(
+            f"{where}: expected a list of values, {{log: [low, high]}} or {{linear: [low, high]}}, got {dict(value)}"
+        )
         return None
     unknown = [str(k) for k in value if k not in (*_RANGES, "points", "step")]
     if unknown:
-        problems.append(f"{where}: unknown key '{unknown[0]}' in a range.{did_you_mean(unknown[0], ('points', 'step'))} Known: points, step.")
+        problems.append(
+            f"{where}: unknown key '{unknown[0]}' in a range.{did_you_mean(unknown[0], ('points', 'step'))} Known: "
+            f"points, step."
+        )
         return None
     return _read_range(value, kinds[0], where, grid=grid, problems=problems)
 
@@ -392,12 +429,15 @@ def _read_range(value: Mapping[str, Any], kind: str, where: str, *, grid: bool, 
         refuse("points or step, one of them", {"points": count, "step": step})
         return None
     if grid and count is None and step is None:
-        problems.append(f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with random, tpe or nsga2.")
+        problems.append(
+            f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
+            f"random, tpe or nsga2."
+        )
         return None
     return Range(low=low, high=high, log=log, step=step, count=count)
 
 
-# ---------------------------------------------------------------------------------------------------------------- helpers
+# -------------------------------------------------------------------------------------------------------------- helpers
 
 
 def _name(retention: Sequence[Mapping[str, Any]]) -> str:

@@ -17,8 +17,9 @@ select: {rule: paper}                 # paper, target_within (points: 1), knee
 output_dir: runs/code
 ```
 
-Direct fine-tuning with the base's own settings is always the first trial: it is what the others are held against. Imports neither torch nor Optuna
-until a study is read; the training configurations are checked by the code that will read them.
+Direct fine-tuning with the base's own settings is always the first trial: it is what the others are held against.
+Imports neither torch nor Optuna until a study is read; the training configurations are checked by the code that will
+read them.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.results import fingerprint
 from holdfast.studies.tradeoff.space import Space, read_space
+from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
-    from holdfast.studies.storage import Job
+    from holdfast.studies.engine.storage import Job
 
 SAMPLERS = ("grid", "random", "tpe", "nsga2")
 KEEP = ("all", "frontier", "none")
@@ -73,9 +74,11 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """When a trial is stopped: at a share of the steps, or after a seed, where it is worse than another trial was there, on both sides.
+    """When a trial is stopped: at a share of the steps, or after a seed, where it is worse than another trial was
+    there, on both sides.
 
-    "Worse" is by more than `margin` of the range that the trials span at that point. A trial is only stopped after `wait_for` others passed.
+    "Worse" is by more than `margin` of the range that the trials span at that point. A trial is only stopped after
+    `wait_for` others passed.
     """
 
     at: tuple[float, ...] = ()
@@ -103,7 +106,8 @@ class StudyConfig:
 
     name: str
     train: dict[str, Any]
-    """The base's training configuration, without seed and output folder. With `small`, names such as ${base} are still in it."""
+    """The base's training configuration, without seed and output folder. With `small`, names such as ${base} are still
+    in it."""
     space: Space
     target: Wanted
     source: Wanted
@@ -120,11 +124,13 @@ class StudyConfig:
     """Address of the storage; may hold a password, so it is never shown: see `storage.shown`."""
     small: str | None
     resolved: dict[str, Any]
-    """The YAML with the training configuration inside, without what may be secret: what the storage keeps for other workers."""
+    """The YAML with the training configuration inside, without what may be secret: what the storage keeps for other
+    workers."""
     notes: list[str] = field(default_factory=list)
 
     def trials(self) -> list[dict[str, Any]]:
-        """What is put in the queue: every combination of a grid; else as many empty ones as trials are wanted. The reference comes first."""
+        """What is put in the queue: every combination of a grid; else as many empty ones as trials are wanted. The
+        reference comes first."""
         if self.search.sampler != "grid":
             return [{} for _ in range(self.search.trials or 0)]
         seen = {fingerprint(self.reference())}
@@ -143,9 +149,12 @@ class StudyConfig:
 
     def jobs(self) -> list[Job]:
         """Direct fine-tuning, then every trial, as the storage queues them."""
-        from holdfast.studies.storage import DIRECT, LABEL, Job
+        from holdfast.studies.engine.storage import DIRECT, LABEL, Job
 
-        named = [Job(params=dict(p), attributes={DIRECT: False, **({LABEL: self.space.label(p)} if p else {})}) for p in self.trials()]
+        named = [
+            Job(params=dict(p), attributes={DIRECT: False, **({LABEL: self.space.label(p)} if p else {})})
+            for p in self.trials()
+        ]
         return [Job(attributes={DIRECT: True}), *named]
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,17 +162,25 @@ class StudyConfig:
         return self.space.settings(self.train, params)
 
     def reference(self) -> dict[str, Any]:
-        """The training configuration of direct fine-tuning: the base's own values, and the middle of what it leaves open."""
-        return {**copy.deepcopy(self.train), **{k: v for k, v in self.space.middle().items() if k not in self.train}, "retention": []}
+        """The training configuration of direct fine-tuning: the base's own values, and the middle of what it leaves
+        open."""
+        return {
+            **copy.deepcopy(self.train),
+            **{k: v for k, v in self.space.middle().items() if k not in self.train},
+            "retention": [],
+        }
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a line a key. Selection, pruning and more trials may change."""
+        """What keeps the study whose `resolved` is `old` from being this one, a line a key. Selection, pruning and more
+        trials may change."""
         before, now = deciding(old), deciding(self.resolved)
         changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
         found = [f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now" for key in changed]
         trials = (old.get("search") or {}).get("trials")
         if trials and self.search.trials and self.search.trials < trials:
-            found.append(f"search.trials: {trials} there, {self.search.trials} now; trials can be added, not taken back")
+            found.append(
+                f"search.trials: {trials} there, {self.search.trials} now; trials can be added, not taken back"
+            )
         return found
 
 
@@ -188,10 +205,12 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-# --------------------------------------------------------------------------------------------------------------- loading
+# -------------------------------------------------------------------------------------------------------------- loading
 
 
-def load_study(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, *, prepared: bool = False) -> StudyConfig:
+def load_study(
+    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, *, prepared: bool = False
+) -> StudyConfig:
     """The study in a YAML file.
 
     Args:
@@ -202,7 +221,7 @@ def load_study(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.training.settings_source import read_yaml
+    from holdfast.runs.settings_source import read_yaml
 
     path = Path(path).expanduser()
     given = read_yaml(path)
@@ -226,25 +245,43 @@ def study_config(
         problems: what is known to be wrong already.
         beside: folder that `train: file.yaml` is looked up in, before the working directory.
         source: where the keys came from, for the message.
-        prepared: leaves the training configurations unchecked: their files are not there yet (`small:`), or were checked by who made the study.
+        prepared: leaves the training configurations unchecked: their files are not there yet (`small:`), or were
+            checked by who made the study.
 
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.training.settings import known_settings
+    from holdfast.runs.settings import known_settings
 
     found = list(problems)
-    found += [f"unknown key '{k}'.{did_you_mean(str(k), KEYS) or ' Known: ' + ', '.join(KEYS) + '.'}" for k in values if k not in KEYS]
+    found += [
+        f"unknown key '{k}'.{did_you_mean(str(k), KEYS) or ' Known: ' + ', '.join(KEYS) + '.'}"
+        for k in values
+        if k not in KEYS
+    ]
     notes: list[str] = []
     name = str(values.get("name") or "study")
     if not _NAME.fullmatch(name):
         found.append(f"name: expected letters, digits, '.', '_' and '-', got {name!r}")
     train = _train(values.get("train"), beside, found, notes)
     search = _search(values.get("search"), found)
-    space = read_space(values.get("vary"), train.get("retention"), grid=search.sampler == "grid", known=list(known_settings()), problems=found)
+    space = read_space(
+        values.get("vary"),
+        train.get("retention"),
+        grid=search.sampler == "grid",
+        known=list(known_settings()),
+        problems=found,
+    )
     if not values.get("vary") and "vary" not in _named(found):
-        found.append("vary: is missing; expected what is tried, such as 'retention: [{label_annealing: {weight: [0.3, 1, 3]}}]'")
-    if search.sampler != "grid" and not any(space.parameters(a) for a in space.alternatives) and len(space.alternatives) < 2 and not found:
+        found.append(
+            "vary: is missing; expected what is tried, such as 'retention: [{label_annealing: {weight: [0.3, 1, 3]}}]'"
+        )
+    if (
+        search.sampler != "grid"
+        and not any(space.parameters(a) for a in space.alternatives)
+        and len(space.alternatives) < 2
+        and not found
+    ):
         found.append(f"vary: nothing varies, so there is nothing for {search.sampler} to search")
     seeds = _seeds(values.get("seeds", [0]), found)
     small = _small(values.get("small"), found)
@@ -256,17 +293,24 @@ def study_config(
     teacher = _choice(values, "teacher", ("auto", "cached", "online"), "auto", found)
     workers = values.get("workers")
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-        found.append(f"workers: expected a whole number of at least 0 (0: only those started by 'holdfast sweep worker'), got {workers!r}")
+        found.append(
+            f"workers: expected a whole number of at least 0 (0: only those started by 'holdfast sweep worker'), got "
+            f"{workers!r}"
+        )
     folder = Path(str(values.get("output_dir") or f"runs/{name}"))
     resolved = {
         "name": name,
         "small": small,
         "train": _without_secrets(train),
         "vary": values.get("vary"),
-        "objectives": {side: [list(e) for e in w.entries] for side, w in zip(("target", "source"), wanted, strict=True)},
+        "objectives": {
+            side: [list(e) for e in w.entries] for side, w in zip(("target", "source"), wanted, strict=True)
+        },
         "seeds": list(seeds),
         "search": {"sampler": search.sampler, "trials": search.trials, "seed": search.seed},
-        "pruning": None if pruning is None else {"at": list(pruning.at), "margin": pruning.margin, "wait_for": pruning.wait_for},
+        "pruning": None
+        if pruning is None
+        else {"at": list(pruning.at), "margin": pruning.margin, "wait_for": pruning.wait_for},
         "select": select,
         "keep": keep,
         "teacher": teacher,
@@ -299,14 +343,15 @@ def study_config(
 
 
 def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bool = False) -> list[str]:
-    """Builds the training configuration of the reference, and one for every value that is tried; what is wrong with them, each thing once.
+    """Builds the training configuration of the reference, and one for every value that is tried; what is wrong with
+    them, each thing once.
 
     Args:
         config: the study.
         train: its training configuration with nothing left open.
         base_only: the reference alone, where what varies is known to be wrong.
     """
-    from holdfast.training.config import train_config
+    from holdfast.runs.config import train_config
 
     def problems_of(settings: Mapping[str, Any]) -> list[str]:
         environment = dict(os.environ)
@@ -330,11 +375,11 @@ def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bo
     return found
 
 
-# --------------------------------------------------------------------------------------------------------------- the keys
+# ------------------------------------------------------------------------------------------------------------- the keys
 
 
 def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str]) -> dict[str, Any]:
-    from holdfast.training.settings_source import read_yaml
+    from holdfast.runs.settings_source import read_yaml
 
     if isinstance(value, str):
         places = [p for p in ((beside / value) if beside else None, Path(value)) if p is not None]
@@ -347,17 +392,23 @@ def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str
         problems += [f"{path}: {p}" for p in given.problems]
         value = given.values
     if not isinstance(value, Mapping):
-        problems.append(f"train: expected a training configuration, as keys or as a YAML file, got {'nothing' if value is None else repr(value)}")
+        problems.append(
+            f"train: expected a training configuration, as keys or as a YAML file, got "
+            f"{'nothing' if value is None else repr(value)}"
+        )
         return {}
     train = {str(k): v for k, v in value.items()}
-    for key, instead in (("output_dir", "every trial has a folder of its own"), ("seed", "'seeds:' of the study repeats every trial")):
+    for key, instead in (
+        ("output_dir", "every trial has a folder of its own"),
+        ("seed", "'seeds:' of the study repeats every trial"),
+    ):
         if train.pop(key, None) is not None:
             notes.append(f"train.{key} has no effect: {instead}.")
     return train
 
 
 def _without_secrets(train: Mapping[str, Any]) -> dict[str, Any]:
-    from holdfast.training.identity import SECRET, SECRET_NAME
+    from holdfast.runs.identity import SECRET, SECRET_NAME
 
     kept = {k: v for k, v in train.items() if k not in SECRET}
     if isinstance(kept.get("env"), Mapping):
@@ -371,15 +422,22 @@ def _search(value: Any, problems: list[str]) -> Search:
         return Search()
     sampler = value.get("sampler", "random" if value.get("trials") else "grid")
     if sampler not in SAMPLERS:
-        problems.append(f"search.sampler: expected one of {', '.join(SAMPLERS)}, got {sampler!r}.{did_you_mean(str(sampler), SAMPLERS)}")
+        problems.append(
+            f"search.sampler: expected one of {', '.join(SAMPLERS)}, got "
+            f"{sampler!r}.{did_you_mean(str(sampler), SAMPLERS)}"
+        )
         return Search(sampler="random", trials=1)
     trials, seed = value.get("trials"), value.get("seed", 0)
     if sampler == "grid" and trials is not None:
         problems.append(
-            f"search.trials: a grid has as many trials as combinations, got {trials!r}. Leave it out, or search with random, tpe or nsga2."
+            f"search.trials: a grid has as many trials as combinations, got {trials!r}. Leave it out, or search with "
+            f"random, tpe or nsga2."
         )
     elif sampler != "grid" and (not isinstance(trials, int) or isinstance(trials, bool) or trials < 1):
-        problems.append(f"search.trials: expected how many combinations {sampler} tries, a whole number of at least 1, got {trials!r}")
+        problems.append(
+            f"search.trials: expected how many combinations {sampler} tries, a whole number of at least 1, got "
+            f"{trials!r}"
+        )
         trials = 1
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         problems.append(f"search.seed: expected a whole number of at least 0, got {seed!r}")
@@ -389,7 +447,11 @@ def _search(value: Any, problems: list[str]) -> Search:
 
 def _seeds(value: Any, problems: list[str]) -> tuple[int, ...]:
     items = value if isinstance(value, list) else [value]
-    if not items or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in items) or len(set(items)) < len(items):
+    if (
+        not items
+        or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in items)
+        or len(set(items)) < len(items)
+    ):
         problems.append(f"seeds: expected different whole numbers such as [0, 1, 2], got {value!r}")
         return (0,)
     return tuple(items)
@@ -417,11 +479,13 @@ def _pruning(value: Any, problems: list[str]) -> Pruning | None:
 
 
 def _select(value: Any, problems: list[str]) -> dict[str, Any]:
-    from holdfast.selection import rule_from_config
+    from holdfast.statistics.selection import rule_from_config
 
     value = {"rule": value} if isinstance(value, str) else value or {"rule": "paper"}
     if not isinstance(value, Mapping):
-        problems.append(f"select: expected a rule such as 'paper' or '{{rule: target_within, points: 1pt}}', got {value!r}")
+        problems.append(
+            f"select: expected a rule such as 'paper' or '{{rule: target_within, points: 1pt}}', got {value!r}"
+        )
         return {"rule": "paper"}
     try:
         rule_from_config(value)
@@ -433,10 +497,12 @@ def _select(value: Any, problems: list[str]) -> dict[str, Any]:
 def _small(value: Any, problems: list[str]) -> str | None:
     if value is None:
         return None
-    from holdfast.studies.small_settings import SETTINGS
+    from holdfast.worlds.small_settings import SETTINGS
 
     if value not in SETTINGS:
-        problems.append(f"small: expected one of {', '.join(SETTINGS)}, got {value!r}.{did_you_mean(str(value), SETTINGS)}")
+        problems.append(
+            f"small: expected one of {', '.join(SETTINGS)}, got {value!r}.{did_you_mean(str(value), SETTINGS)}"
+        )
         return None
     return str(value)
 
@@ -447,7 +513,9 @@ def _resolved_objectives(value: Any) -> tuple[Wanted, Wanted] | None:
         isinstance(e, (list, tuple)) and len(e) == 3 for s in ("target", "source") for e in value.get(s, [0])
     ):
         return None
-    target, source = (Wanted(entries=tuple((str(s), str(n), m) for s, n, m in value[side])) for side in ("target", "source"))
+    target, source = (
+        Wanted(entries=tuple((str(s), str(n), m) for s, n, m in value[side])) for side in ("target", "source")
+    )
     return target, source
 
 
@@ -460,7 +528,7 @@ def _objectives(value: Any, evaluation: Any, small: str | None, problems: list[s
 
     with tempfile.TemporaryDirectory() as place:
         if small is not None:  # its files are not there yet; only names and kinds matter here
-            from holdfast.studies.small_settings import SETTINGS
+            from holdfast.worlds.small_settings import SETTINGS
 
             names = {name: f"{place}/{name}.jsonl" for name in SETTINGS[small].placeholders}
             for file in names.values():
@@ -479,7 +547,10 @@ def _objectives(value: Any, evaluation: Any, small: str | None, problems: list[s
     if value is not None and not _mapping(value, "objectives", ("target", "source"), problems):
         return nothing, nothing
     if not plan.before:
-        problems.append("train.evaluation.before: false leaves the start unmeasured, which every trial is compared with. Leave it out.")
+        problems.append(
+            "train.evaluation.before: false leaves the start unmeasured, which every trial is compared with. Leave it "
+            "out."
+        )
     made = []
     for side in ("target", "source"):
         asked = (value or {}).get(side)
@@ -491,20 +562,30 @@ def _objectives(value: Any, evaluation: Any, small: str | None, problems: list[s
                     f"{' Entries: ' + ', '.join(n for _, n in kinds) + '.' if kinds else ' Add an evaluation section with source and target.'}"
                 )
         else:
-            entries = [e for item in (asked if isinstance(asked, list) else [asked]) if (e := _entry(item, side, kinds, problems)) is not None]
+            entries = [
+                e
+                for item in (asked if isinstance(asked, list) else [asked])
+                if (e := _entry(item, side, kinds, problems)) is not None
+            ]
         text = [n for s, n, _ in entries if kinds.get((s, n)) in ("perplexity", "memorisation")]
         if text and len(text) < len(entries):
             problems.append(
-                f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got text ({', '.join(text)}) beside tasks."
+                f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got text "
+                f"({', '.join(text)}) beside tasks."
             )
         made.append(Wanted(entries=tuple(entries)))
     both = {(s, n) for s, n, _ in made[0].entries} & {(s, n) for s, n, _ in made[1].entries}
     if both:
-        problems.append(f"objectives: {', '.join(n for _, n in sorted(both))} cannot be learnt and kept at once; name it on one side")
+        problems.append(
+            f"objectives: {', '.join(n for _, n in sorted(both))} cannot be learnt and kept at once; name it on one "
+            f"side"
+        )
     return made[0], made[1]
 
 
-def _entry(item: Any, side: str, kinds: Mapping[tuple[str, str], str], problems: list[str]) -> tuple[str, str, str | None] | None:
+def _entry(
+    item: Any, side: str, kinds: Mapping[tuple[str, str], str], problems: list[str]
+) -> tuple[str, str, str | None] | None:
     """One entry of an objective: its name, `name/metric`, or (suite, name, metric) as a resolved study has it."""
     if isinstance(item, (list, tuple)) and len(item) == 3:
         suite, name, metric = item
@@ -518,7 +599,8 @@ def _entry(item: Any, side: str, kinds: Mapping[tuple[str, str], str], problems:
     if not found:
         names = [n for _, n in kinds]
         problems.append(
-            f"objectives.{side}: '{name}' is not among the evaluation entries.{did_you_mean(str(name), names)} Entries: {', '.join(names) or 'none'}."
+            f"objectives.{side}: '{name}' is not among the evaluation entries.{did_you_mean(str(name), names)} "
+            f"Entries: {', '.join(names) or 'none'}."
         )
         return None
     return (*found[0], metric or None)
@@ -536,7 +618,11 @@ def _mapping(value: Any, name: str, known: Sequence[str], problems: list[str]) -
     if not isinstance(value, Mapping):
         problems.append(f"{name}: expected a mapping with {', '.join(known)}, got {value!r}")
         return False
-    problems += [f"{name}.{k}: unknown key.{did_you_mean(str(k), known)} Known: {', '.join(known)}." for k in value if k not in known]
+    problems += [
+        f"{name}.{k}: unknown key.{did_you_mean(str(k), known)} Known: {', '.join(known)}."
+        for k in value
+        if k not in known
+    ]
     return True
 
 
@@ -556,7 +642,10 @@ def fill(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         unknown = [n for n in _PLACEHOLDER.findall(value) if n not in names]
         if unknown:
-            raise ConfigError(f"${{{unknown[0]}}}: no such name.{did_you_mean(unknown[0], names)} The small setting makes: {', '.join(names)}.")
+            raise ConfigError(
+                f"${{{unknown[0]}}}: no such name.{did_you_mean(unknown[0], names)} The small setting makes: "
+                f"{', '.join(names)}."
+            )
         return _PLACEHOLDER.sub(lambda match: names[match.group(1)], value)
     if isinstance(value, Mapping):
         return {k: fill(v, names) for k, v in value.items()}

@@ -1,7 +1,8 @@
 """One trial: a fine-tuning a seed, what each learnt and forgot, and when to stop in the middle.
 
-A run's folder is named by what decides it, so a trial that was taken over, tried again or drawn twice finds what is there and goes on. Start and
-teacher are shared through the caches of `training.run`: the start is measured once in a study, and label annealing's teacher is computed once.
+A run's folder is named by what decides it, so a trial that was taken over, tried again or drawn twice finds what is
+there and goes on. Start and teacher are shared through the caches of `training.run`: the start is measured once in a
+study, and label annealing's teacher is computed once.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import Any
 from transformers import TrainerCallback
 
 from holdfast.errors import ConfigError, Interrupted
-from holdfast.results import EvaluationFolder, RunFolder
-from holdfast.studies.launched import train_in_processes
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.run import RunFolder
+from holdfast.records.study import Rung, SeedRun
+from holdfast.runs.launched import train_in_processes
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems
 from holdfast.studies.tradeoff.study import Pruning, StudyConfig
-from holdfast.study_results import Rung, SeedRun
 
 
 class Pruned(Interrupted):
@@ -110,8 +112,8 @@ def run_seed(
         LeaseLost, Interrupted: from `check` or a signal.
         HoldfastError: the run failed.
     """
-    from holdfast.training.config import train_config
-    from holdfast.training.run import train
+    from holdfast.runs.config import train_config
+    from holdfast.runs.run import train
 
     folder = out / "runs" / run_folder_name(settings, kind) / f"seed-{seed}"
     began = time.monotonic()
@@ -136,7 +138,8 @@ def run_seed(
 
 
 class _Watch(TrainerCallback):
-    """At every step: does this worker still have the trial? At a rung: measure, and stop where the trial fell behind."""
+    """At every step: does this worker still have the trial? At a rung: measure, and stop where the trial fell
+    behind."""
 
     def __init__(
         self,
@@ -194,11 +197,17 @@ class _Watch(TrainerCallback):
         names = {(s, n) for w in (self.config.target, self.config.source) for s, n, _ in w.entries}
         averages = tuple(a for a in plan.averages if (SUITE, a.name) in names)
         names |= {(suite, name) for a in averages for suite, name, _ in a.members}
-        few = dataclasses.replace(plan, entries=tuple(e for e in plan.entries if (e.suite, e.name) in names), averages=averages)
+        few = dataclasses.replace(
+            plan, entries=tuple(e for e in plan.entries if (e.suite, e.name) in names), averages=averages
+        )
         folder = EvaluationFolder(self.run.path / "rungs" / f"step-{step}")
         with _untouched(model):
             found = evaluate(
-                model, tokenizer, few, folder=folder, model_identity={"name": f"step {step}", "hash": f"{self.wanted.key}-{self.seed}-{step}"}
+                model,
+                tokenizer,
+                few,
+                folder=folder,
+                model_identity={"name": f"step {step}", "hash": f"{self.wanted.key}-{self.seed}-{step}"},
             )
         start = self.run.evaluated("start")
         gains: list[float] = []
@@ -242,7 +251,8 @@ def forget() -> None:
 
     gc.collect()
     if gc.get_freeze_count() == 0:
-        gc.freeze()  # the libraries' own objects stay for good: looking through them after every trial takes half a second
+        # the libraries' own objects stay for good: looking through them after every trial takes half a second
+        gc.freeze()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
@@ -273,7 +283,8 @@ SHARE_OF_DISK = 0.2
 
 
 def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict[str, Any], str | None]:
-    """The settings with label annealing's teacher read from the cache that all trials share, where that is possible and the user left it open.
+    """The settings with label annealing's teacher read from the cache that all trials share, where that is possible and
+    the user left it open.
 
     Args:
         settings: of a trial, complete.
@@ -283,14 +294,18 @@ def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict
         The settings, and what is worth knowing: why each trial runs the teacher itself.
     """
     methods = settings.get("retention") or []
-    open_ones = [m["label_annealing"] for m in methods if "label_annealing" in m and "teacher" not in m["label_annealing"]]
+    open_ones = [
+        m["label_annealing"] for m in methods if "label_annealing" in m and "teacher" not in m["label_annealing"]
+    ]
     if not open_ones or teacher == "online":
         return dict(settings), None
     reason = None if teacher == "cached" else _no_cache(settings)
     if reason is not None:
-        return dict(
-            settings
-        ), f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the study computes it once all the same."
+        return (
+            dict(settings),
+            f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the study computes it "
+            f"once all the same.",
+        )
     import copy
 
     found = copy.deepcopy(dict(settings))
@@ -304,10 +319,10 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
     """Why the teacher's states are not stored unasked; None where they are."""
     import shutil
 
-    from holdfast.cache import cache_folder
-    from holdfast.environment import shown_bytes
     from holdfast.models import model_folder
-    from holdfast.results import read_json
+    from holdfast.support.cache import cache_folder
+    from holdfast.support.environment import shown_bytes
+    from holdfast.support.files import read_json
 
     data = settings.get("dataset_name")
     if settings.get("streaming"):

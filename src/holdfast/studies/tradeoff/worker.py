@@ -1,7 +1,9 @@
-"""A worker: takes a trial, runs it, reports it, until none is left. Any number of them, on any number of machines, share a study.
+"""A worker: takes a trial, runs it, reports it, until none is left. Any number of them, on any number of machines,
+share a study.
 
-A trial that fails (an error of its settings, a loss that is not finite, no memory) is reported as failed and the next one is taken; where the first
-trials all fail alike, the worker stops instead of trying the rest. Ctrl-C gives the trial back, with its checkpoint.
+A trial that fails (an error of its settings, a loss that is not finite, no memory) is reported as failed and the next
+one is taken; where the first trials all fail alike, the worker stops instead of trying the rest. Ctrl-C gives the trial
+back, with its checkpoint.
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.environment import say
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
-from holdfast.results import from_jsonable, to_jsonable
-from holdfast.selection import pareto
-from holdfast.studies import storage as stored
-from holdfast.studies.storage import Lease, Storage
+from holdfast.records.study import Rung, SeedRun, seed_run_from_json
+from holdfast.statistics.selection import pareto
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.storage import Lease, Storage
 from holdfast.studies.tradeoff.record import gain
 from holdfast.studies.tradeoff.study import StudyConfig, check_trials, fill
-from holdfast.studies.worker_processes import stop_without_parent
-from holdfast.study_results import Rung, SeedRun, seed_run_from_json
+from holdfast.support.environment import say
+from holdfast.support.files import from_jsonable, to_jsonable
+from holdfast.support.processes import stop_without_parent
 
 if TYPE_CHECKING:
     import optuna
@@ -48,7 +50,7 @@ def prepared(config: StudyConfig, out: Path, *, console: Any = None) -> StudyCon
 
     if config.small is None:
         return config
-    from holdfast.studies.small_settings import make_setting
+    from holdfast.worlds.small_settings import make_setting
 
     names = make_setting(config.small, out / "data", seed=0, console=console)
     filled = dataclasses.replace(
@@ -56,7 +58,9 @@ def prepared(config: StudyConfig, out: Path, *, console: Any = None) -> StudyCon
         train=fill(config.train, names),
         space=dataclasses.replace(
             config.space,
-            alternatives=[dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives],
+            alternatives=[
+                dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives
+            ],
         ),
     )
     problems = check_trials(filled, filled.train)
@@ -99,7 +103,9 @@ def work(
         stop_without_parent()
         lease = storage.patient(lambda: storage.take(study, owner))
         if lease is None:
-            left = storage.patient(lambda: study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)))
+            left = storage.patient(
+                lambda: study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
+            )
             if not any(stored.SLOT in t.user_attrs for t in left):
                 return done
             time.sleep(POLL_SECONDS)
@@ -108,7 +114,9 @@ def work(
         _stop_where_all_fail(storage, study)
 
 
-def _one(storage: Storage, study: optuna.Study, config: StudyConfig, lease: Lease, *, out: Path, console: Any, several: bool) -> int:
+def _one(
+    storage: Storage, study: optuna.Study, config: StudyConfig, lease: Lease, *, out: Path, console: Any, several: bool
+) -> int:
     """One trial from lease to report; 1 where it ended here."""
     from holdfast.studies.tradeoff.trial import LeaseLost, Pruned, WrongObjective, forget
 
@@ -120,7 +128,9 @@ def _one(storage: Storage, study: optuna.Study, config: StudyConfig, lease: Leas
         with storage.keeping(lease) as lost:
             if lease.after_death:
                 _count_death(storage, lease)
-            values = _values(storage, study, config, lease, lost=lost, out=out, console=console, several=several, running=running)
+            values = _values(
+                storage, study, config, lease, lost=lost, out=out, console=console, several=several, running=running
+            )
     except LeaseLost:
         say(console, f"Trial {lease.number} was taken over by another worker; this one goes on with the next.")
         return 0
@@ -144,7 +154,11 @@ def _one(storage: Storage, study: optuna.Study, config: StudyConfig, lease: Leas
         import traceback
 
         about[stored.REASON] = _first(error)
-        say(console, f"Trial {lease.number} failed: {error}\n{'' if isinstance(error, HoldfastError) else traceback.format_exc()}")
+        say(
+            console,
+            f"Trial {lease.number} failed: "
+            f"{error}\n{'' if isinstance(error, HoldfastError) else traceback.format_exc()}",
+        )
     forget()
     about[stored.OVERHEAD] = round(time.monotonic() - began - running[0], 4)
     if lease.slot == 0 and config.search.sampler == "nsga2" and values is not None:
@@ -187,7 +201,12 @@ def _values(
     label = "direct fine-tuning" if direct else config.space.label(params)
     if note:
         _add_note(storage, study, note)
-    head = {stored.SETTINGS: to_jsonable(settings), stored.LABEL: label, stored.KIND: kind, "params": to_jsonable(params)}
+    head = {
+        stored.SETTINGS: to_jsonable(settings),
+        stored.LABEL: label,
+        stored.KIND: kind,
+        "params": to_jsonable(params),
+    }
     storage.patient(lambda: storage.set(lease, {**head, stored.WORKER: stored.worker_name(lease.owner)}))
     say(console, f"Trial {lease.number}: {label}{' (taken over)' if lease.after_death else ''}")
 
@@ -214,7 +233,18 @@ def _values(
         check()
         began = time.monotonic()
         try:
-            run = run_seed(config, settings, seed, kind=kind, out=out, console=console, check=check, rungs=rungs, others=watched, passed=passed)
+            run = run_seed(
+                config,
+                settings,
+                seed,
+                kind=kind,
+                out=out,
+                console=console,
+                check=check,
+                rungs=rungs,
+                others=watched,
+                passed=passed,
+            )
         finally:
             running[0] += time.monotonic() - began
         runs.append(run)
@@ -237,9 +267,15 @@ def standing(study: optuna.Study, config: StudyConfig, number: int, seed: int, s
         if trial.number == number or stored.SLOT not in trial.user_attrs:
             continue
         if share < 1:
-            found = [(r["target"], r["source"]) for r in trial.user_attrs.get(stored.RUNGS, []) if r["seed"] == seed and r["share"] == share]
+            found = [
+                (r["target"], r["source"])
+                for r in trial.user_attrs.get(stored.RUNGS, [])
+                if r["seed"] == seed and r["share"] == share
+            ]
         else:
-            runs = [seed_run_from_json(from_jsonable(r)) for r in trial.user_attrs.get(stored.RUNS, []) if r["seed"] == seed]
+            runs = [
+                seed_run_from_json(from_jsonable(r)) for r in trial.user_attrs.get(stored.RUNS, []) if r["seed"] == seed
+            ]
             pairs = [tuple(gain(r.comparisons, w) for w in (config.target, config.source)) for r in runs]
             found = [(t, s) for t, s in pairs if t is not None and s is not None]
         gains += found
@@ -256,7 +292,8 @@ def _count_death(storage: Storage, lease: Lease) -> None:
     storage.patient(lambda: storage.set(lease, {"deaths": deaths}))
     if deaths >= MOST_DEATHS:
         raise HoldfastError(
-            f"{deaths} workers ended in the middle of this trial without a word, as when memory runs out. Lower the batch size or the workers."
+            f"{deaths} workers ended in the middle of this trial without a word, as when memory runs out. Lower the "
+            f"batch size or the workers."
         )
 
 
@@ -268,7 +305,10 @@ def _stop_where_all_fail(storage: Storage, study: optuna.Study) -> None:
     reasons = [t.user_attrs.get(stored.REASON) for t in latest if t.state == TrialState.FAIL]
     ended = any(t.state in (TrialState.COMPLETE, TrialState.PRUNED) or t.user_attrs.get(stored.RUNS) for t in latest)
     if not ended and len(reasons) >= SAME_FAILURES and len(set(reasons)) == 1:
-        raise HoldfastError(f"The first {len(reasons)} trials failed alike: {reasons[0]}\nThe same command tries them again once that is mended.")
+        raise HoldfastError(
+            f"The first {len(reasons)} trials failed alike: {reasons[0]}\nThe same command tries them again once that "
+            f"is mended."
+        )
 
 
 def _add_note(storage: Storage, study: optuna.Study, note: str) -> None:
@@ -281,7 +321,11 @@ def _drop_weights(study: optuna.Study, config: StudyConfig, out: Path) -> None:
     """Deletes the weights that the study was not asked to keep; everything else of a run stays."""
     from optuna.trial import TrialState
 
-    ended = [t for t in study.get_trials(deepcopy=False) if t.state in (TrialState.COMPLETE, TrialState.PRUNED) and stored.SLOT in t.user_attrs]
+    ended = [
+        t
+        for t in study.get_trials(deepcopy=False)
+        if t.state in (TrialState.COMPLETE, TrialState.PRUNED) and stored.SLOT in t.user_attrs
+    ]
     for trial in ended:
         for run in trial.user_attrs.get(stored.RUNS, []):
             for checkpoint in (out / run["folder"]).glob("checkpoint-*"):
@@ -289,7 +333,11 @@ def _drop_weights(study: optuna.Study, config: StudyConfig, out: Path) -> None:
     if config.keep == "all":
         return
     complete = [t for t in ended if t.state == TrialState.COMPLETE]
-    best = {complete[i].number for i in pareto([(t.values[0], t.values[1]) for t in complete])} if config.keep == "frontier" else set()
+    best = (
+        {complete[i].number for i in pareto([(t.values[0], t.values[1]) for t in complete])}
+        if config.keep == "frontier"
+        else set()
+    )
     for trial in ended:
         if trial.number not in best:
             for run in trial.user_attrs.get(stored.RUNS, []):

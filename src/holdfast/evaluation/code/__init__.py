@@ -1,0 +1,1 @@
+"""Programs that a model wrote, run behind walls and scored."""

@@ -1,0 +1,215 @@
+"""Code that a model wrote, scored by running it: HumanEval and MBPP as pass@k.
+
+Of n completions of a problem, c pass its tests. pass@k is the probability that at least one of k completions, drawn
+from the n without replacement, passes; the mean over problems is reported. Estimated without bias by (Chen et al. 2021,
+"Evaluating Large Language Models Trained on Code", eq. 1)
+
+    pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod over i = n - c + 1 .. n of (1 - k / i)
+
+the product being the form that does not overflow (figure 3 there). `1 - (1 - c / n)^k` would be too low.
+
+Programs are put together as the authors do: HumanEval's `human_eval/execution.py`, and for MBPP (Austin et al. 2021,
+"Program Synthesis with Large Language Models", section 2) the code followed by its assertions. They run in `sandbox`
+and nowhere else. What decides a score beside the model, and has to be the same in a comparison: where completions are
+cut (`truncate`), how code is taken from a chat reply (`extract_code`), and the limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.evaluation.code.sandbox import Limits, Outcome, run_all
+
+HUMANEVAL_STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+"""Where a completed function has ended (Chen et al. 2021, section 3.2)."""
+MBPP_STOPS = ("[DONE]", "\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```")
+"""`[DONE]` ends an answer of the paper's 3-shot prompt; the others are those of the bigcode-evaluation-harness, for
+what base models go on with."""
+DEFAULT_LIMITS = {"humaneval": Limits(), "mbpp": Limits(cpu_seconds=15, wall_seconds=40.0)}
+"""HumanEval's release allows 3 seconds. MBPP names no limit, and its slowest reference solution (task 123) takes five
+to six."""
+
+_FENCE = re.compile(
+    r"^ {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[^\s`]*)[^\n`]*\n(?P<code>.*?)(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)",
+    re.M | re.S,
+)
+_PYTHON = ("python", "python3", "py", "py3", "")
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The unbiased estimate of pass@k of one problem.
+
+    Args:
+        n: completions that were run, at least k.
+        c: those that passed.
+        k: completions that a user of the model would try, at least 1.
+
+    Raises:
+        DataError: k > n, which has no unbiased estimate, or counts that cannot be.
+    """
+    problems = []
+    if k < 1:
+        problems.append(f"k: expected at least 1, got {k}")
+    if not 0 <= c <= n:
+        problems.append(f"c: expected between 0 and n = {n}, got {c}")
+    if k > n:
+        problems.append(
+            f"pass@{k} needs at least {k} completions of a problem, got {n}: make more, or ask for a smaller k"
+        )
+    if problems:
+        raise DataError("; ".join(problems) + ".")
+    none_passes = 1.0
+    for i in range(n - c + 1, n + 1):
+        none_passes *= max(0.0, 1.0 - k / i)  # 0 at i = k, from where on every draw of k holds one that passes
+    return 1.0 - none_passes
+
+
+# ------------------------------------------------------------------------------------------------------------ programs
+
+
+def humaneval_program(doc: Mapping[str, Any], completion: str) -> str:
+    """Prompt, completion, tests and the call of `check`, as in the HumanEval release.
+
+    A completion that repeats the whole function works as well: the prompt alone is a function with a docstring, which
+    the second then replaces.
+    """
+    return f"{doc['prompt']}{completion}\n{doc['test']}\ncheck({doc['entry_point']})"
+
+
+def mbpp_program(doc: Mapping[str, Any], completion: str) -> str:
+    """Completion, set-up and the assertions of `test_list`, for rows of both files: the full (`test_setup_code`) and
+    the sanitized (`test_imports`).
+
+    The set-up comes second as it uses classes that the completion defines. `challenge_test_list` is not part of the
+    benchmark.
+    """
+    setup = doc.get("test_setup_code") or "\n".join(doc.get("test_imports") or ())
+    return "\n".join([completion, setup, *doc["test_list"]])
+
+
+_PROGRAMS: dict[str, tuple[Callable[[Mapping[str, Any], str], str], tuple[str, ...]]] = {
+    "humaneval": (humaneval_program, ("task_id", "prompt", "test", "entry_point")),
+    "mbpp": (mbpp_program, ("task_id", "test_list")),
+}
+FAMILIES = tuple(_PROGRAMS)
+"""Benchmarks whose programs can be put together."""
+
+
+def truncate(completion: str, stops: Sequence[str]) -> str:
+    """The completion up to the first of the stop strings."""
+    places = [place for stop in stops if stop and (place := completion.find(stop)) >= 0]
+    return completion[: min(places, default=len(completion))]
+
+
+def extract_code(reply: str, *, entry_point: str | None = None) -> str:
+    """The code of a chat reply: its fenced block, or the whole reply where there is none.
+
+    Args:
+        reply: Markdown; a block that is never closed, as of a reply cut short, goes to the end.
+        entry_point: of several Python blocks the first that defines this function counts; else the first.
+    """
+    blocks = [m for m in _FENCE.finditer(reply) if m["tag"].lower().strip("{}.") in _PYTHON]
+    if not blocks:
+        return reply
+    if entry_point is not None:
+        defines = re.compile(rf"^\s*(async\s+)?def\s+{re.escape(entry_point)}\b", re.M)
+        blocks = [m for m in blocks if defines.search(m["code"])] or blocks
+    return blocks[0]["code"]
+
+
+# -------------------------------------------------------------------------------------------------------------- scores
+
+
+def score_completions(
+    docs: Sequence[Mapping[str, Any]],
+    completions_per_doc: Sequence[Sequence[str]],
+    *,
+    family: str,
+    ks: Sequence[int] = (1,),
+    limits: Limits | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Runs completions against their problems' tests. Equal programs run once.
+
+    Args:
+        docs: problems, as rows of the benchmark's file.
+        completions_per_doc: n completions of each, cut and extracted already.
+        family: "humaneval" or "mbpp".
+        ks: for every k a column "pass@k".
+        limits: of one program, see `sandbox.Limits`; None: `DEFAULT_LIMITS` of the family.
+        workers: programs at a time; None: one a core.
+        progress: called with (programs done, programs in all).
+
+    Returns:
+        A row a problem: `task_id`, `n`, `correct`, "pass@k" for every k, and in the order of the completions `reasons`
+            (see `sandbox.REASONS`) and
+        `details`.
+
+    Raises:
+        ConfigError: no such family, a k below 1, or a machine without the sandbox.
+        DataError: columns or completions are missing, or fewer completions than a k; all of it in one message. Nothing
+            was run.
+    """
+    if family not in _PROGRAMS:
+        raise ConfigError(
+            f"family: expected {' or '.join(FAMILIES)}, got {family!r}.{did_you_mean(str(family), FAMILIES)}"
+        )
+    if not ks or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks):
+        raise ConfigError(f"ks: expected whole numbers of at least 1, got {list(ks)}.")
+    make, columns = _PROGRAMS[family]
+    _check(docs, completions_per_doc, columns=columns, most=max(ks), family=family)
+    programs = [
+        [make(doc, completion) for completion in completions]
+        for doc, completions in zip(docs, completions_per_doc, strict=True)
+    ]
+    distinct = list(dict.fromkeys(program for group in programs for program in group))
+    limits = limits or DEFAULT_LIMITS[family]
+    outcomes = dict(zip(distinct, run_all(distinct, limits=limits, workers=workers, progress=progress), strict=True))
+    return [_row(doc, [outcomes[program] for program in group], ks) for doc, group in zip(docs, programs, strict=True)]
+
+
+def _row(doc: Mapping[str, Any], outcomes: Sequence[Outcome], ks: Sequence[int]) -> dict[str, Any]:
+    n, correct = len(outcomes), sum(outcome.passed for outcome in outcomes)
+    return {
+        "task_id": doc["task_id"],
+        "n": n,
+        "correct": correct,
+        **{f"pass@{k}": pass_at_k(n, correct, k) for k in ks},
+        "reasons": [outcome.reason for outcome in outcomes],
+        "details": [outcome.detail for outcome in outcomes],
+    }
+
+
+def _check(
+    docs: Sequence[Mapping[str, Any]],
+    groups: Sequence[Sequence[str]],
+    *,
+    columns: Sequence[str],
+    most: int,
+    family: str,
+) -> None:
+    problems = []
+    if len(docs) != len(groups):
+        problems.append(f"expected completions of {len(docs)} problems, got them of {len(groups)}")
+    for place, doc in enumerate(docs):
+        if lacking := [column for column in columns if column not in doc]:
+            problems.append(f"row {place + 1}: expected the columns of {family}, got none named {', '.join(lacking)}")
+    for place, (doc, group) in enumerate(zip(docs, groups, strict=False)):
+        name = doc.get("task_id", f"row {place + 1}")
+        if isinstance(group, str) or not all(isinstance(completion, str) for completion in group):
+            problems.append(
+                f"{name}: expected a list of completions as text, got {type(group).__name__} with something else"
+            )
+        elif len(group) < most:
+            problems.append(f"{name}: pass@{most} needs at least {most} completions, got {len(group)}")
+    if problems:
+        shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
+        raise DataError(
+            "The completions cannot be scored:\n"
+            + "\n".join(f"  - {problem}." for problem in shown)
+            + "\nMake the missing ones, or lower k."
+        )

@@ -1,0 +1,1 @@
+"""Models on the same samples, paired: differences, gates, stages."""

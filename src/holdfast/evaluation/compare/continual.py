@@ -1,0 +1,222 @@
+"""Sequential training in a matrix: the score R[l, i] of every task i = 1..T after every stage l = 0..T, l = 0 being the
+start, and four measures.
+
+    average accuracy   mean over all i   of  R[T, i]
+    backward transfer  mean over i < T   of  R[T, i] - R[i, i]                    (Lopez-Paz and Ranzato 2017, GEM,
+    section 2) forgetting         mean over i < T   of  max over l < T of R[l, i]  -  R[T, i]  (Chaudhry et al. 2018,
+    section 3.2) forward transfer   mean over i > 1   of  R[i-1, i] - R[0, i]                  (GEM, section 2)
+
+Forgetting's maximum leaves the last stage out, so it can be negative: gained, not lost. It includes the start (Chaudhry
+et al. begin after the first stage, from networks that know nothing before it; a language model may know a task best
+before any training). With one task there is nothing to transfer or to forget: those three measures are NaN.
+
+Intervals are a bootstrap over questions: each task's questions are drawn once for all stages, so that what is hard for
+all of them cancels; different tasks are drawn independently. A maximum over resampled scores is pulled upwards by
+noise, and so is forgetting, by about a standard error of one score where several stages are equally good. Training
+seeds are not among what varies.
+
+Scores are turned so that higher is better: of a metric such as nats per token the matrix holds the negative, and its
+unit says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.evaluation.compare.folders import match_entries, read_evaluations
+from holdfast.evaluation.compare.gate import is_share
+from holdfast.evaluation.compare.joint_scores import JointScores, Key, Scores
+from holdfast.records.comparison import StageMatrix
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.statistics.estimates import expanded_interval
+
+
+def average_accuracy(scores: np.ndarray) -> np.ndarray:
+    """Mean score over all tasks at the end, `[...]` from scores `[..., T + 1, T]`."""
+    return scores[..., -1, :].mean(-1)
+
+
+def backward_transfer(scores: np.ndarray) -> np.ndarray:
+    """What later stages did to earlier tasks, `[...]` from scores `[..., T + 1, T]`; NaN for T = 1."""
+    tasks = scores.shape[-1]
+    changes = [scores[..., tasks, i] - scores[..., i + 1, i] for i in range(tasks - 1)]
+    return _mean(changes, scores)
+
+
+def forgetting(scores: np.ndarray) -> np.ndarray:
+    """How far earlier tasks are below their best before the last stage, `[...]` from scores `[..., T + 1, T]`; NaN for
+    T = 1."""
+    tasks = scores.shape[-1]
+    return _mean([scores[..., :tasks, i].max(-1) - scores[..., tasks, i] for i in range(tasks - 1)], scores)
+
+
+def forward_transfer(scores: np.ndarray) -> np.ndarray:
+    """What earlier stages did to tasks not trained yet, `[...]` from scores `[..., T + 1, T]`; NaN for T = 1."""
+    tasks = scores.shape[-1]
+    return _mean([scores[..., i, i] - scores[..., 0, i] for i in range(1, tasks)], scores)
+
+
+def _mean(parts: Sequence[np.ndarray], scores: np.ndarray) -> np.ndarray:
+    return np.mean(parts, axis=0) if parts else np.full(scores.shape[:-2], math.nan)
+
+
+MEASURES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], bool]] = {
+    "average_accuracy": (average_accuracy, True),
+    "backward_transfer": (backward_transfer, True),
+    "forgetting": (forgetting, False),
+    "forward_transfer": (forward_transfer, True),
+}
+"""Name: the measure, and whether more of it is better."""
+
+
+def stage_matrix(
+    folders: Sequence[EvaluationFolder],
+    tasks: Sequence[tuple[str | None, str]],
+    stages: Sequence[str],
+    *,
+    metric: str | None = None,
+    confidence: float = 0.95,
+    resamples: int = 4000,
+    seed: int = 0,
+) -> StageMatrix:
+    """Scores of every task after every stage, and the four measures with their intervals.
+
+    Args:
+        folders: evaluations of the start and of the model after each stage, in the order of training.
+        tasks: (suite or None, name) of the task that each stage trained, in the same order; one fewer than folders.
+        stages: labels of the models, as many as folders.
+        metric: of all tasks; None: the one that leads each.
+        confidence: level of the intervals, in (0, 1).
+        resamples: bootstrap draws.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: counts that do not fit, unknown or repeated tasks, a metric that a task lacks, tasks whose units
+            cannot be averaged; all at once.
+        DataError: evaluations that cannot be read, or that were not made alike at all stages; all of them are named.
+    """
+    if not tasks or len(folders) != len(tasks) + 1 or len(stages) != len(folders):
+        raise ConfigError(
+            f"expected a task a stage and one model more than tasks (the start comes first), got {len(folders)} "
+            f"models with {len(stages)} labels "
+            f"for {len(tasks)} tasks"
+        )
+    start, *later = _read_all(folders)
+    keys = find_tasks(start, tasks, metric=metric)
+    entries: dict[Key, list[Evaluation]] = {(e.suite, e.name): [e] for e in start}
+    reasons: dict[tuple[Key, int], str] = {}
+    for number, evaluations in enumerate(later, 1):
+        matching = match_entries(start, evaluations)
+        for pair in matching.pairs:
+            if len(entries[pair.key]) == number:
+                entries[pair.key].append(pair.after)
+        reasons |= {((u.suite, u.name), number): u.reason for u in matching.unmatched if u.why != "only after"}
+    joint = JointScores(
+        folders, {k: e for k, e in entries.items() if len(e) == len(folders)}, resamples=resamples, seed=seed
+    )
+    found: list[Scores] = []
+    problems = []
+    for key in keys:
+        mine = [
+            f"{'/'.join(key)}, {stages[n]} against {stages[0]}: {reason}"
+            for (k, n), reason in reasons.items()
+            if k == key
+        ]
+        problems += mine
+        if not mine:
+            try:
+                found.append(joint.scores(key, metric or entries[key][0].primary))
+            except DataError as error:
+                problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    return _matrix(found, keys, stages, confidence=confidence)
+
+
+def _read_all(folders: Sequence[EvaluationFolder]) -> list[list[Evaluation]]:
+    found, problems = [], []
+    for folder in folders:
+        try:
+            found.append(read_evaluations(folder))
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(dict.fromkeys(problems)))
+    return found
+
+
+def find_tasks(
+    start: Sequence[Evaluation], tasks: Sequence[tuple[str | None, str]], *, metric: str | None = None
+) -> list[Key]:
+    """Suite and name of every task among the start's evaluations.
+
+    Raises:
+        ConfigError: tasks that are not there, not unique or given twice, or lack the metric; all at once.
+    """
+    keys: list[Key] = []
+    problems = []
+    for suite, name in tasks:
+        found = [e for e in start if e.name == name and suite in (None, e.suite)]
+        shown = f"{suite}/{name}" if suite else name
+        if not found:
+            known = [f"{e.suite}/{e.name}" for e in start]
+            near = did_you_mean(shown, known if suite else [e.name for e in start])
+            problems.append(f"task '{shown}': the start was not measured on it.{near or f' Measured: {_some(known)}.'}")
+        elif len(found) > 1:
+            problems.append(
+                f"task '{shown}': several suites have it. Write one of "
+                f"{', '.join(f'{e.suite}/{e.name}' for e in found)}."
+            )
+        elif (found[0].suite, found[0].name) in keys:
+            problems.append(f"task '{shown}' is given twice; each stage has a task of its own.")
+        else:
+            keys.append((found[0].suite, found[0].name))
+            if metric is not None and metric not in found[0].metrics:
+                problems.append(f"task '{shown}' has no metric '{metric}'. It has: {', '.join(found[0].metrics)}.")
+    if problems:
+        raise ConfigError(problems)
+    return keys
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _matrix(found: Sequence[Scores], keys: Sequence[Key], stages: Sequence[str], *, confidence: float) -> StageMatrix:
+    unit = _common_unit(found, keys)
+    signs = [1.0 if s.higher_is_better else -1.0 for s in found]
+    scores = np.stack([sign * s.values for sign, s in zip(signs, found, strict=True)], axis=-1)
+    draws = np.stack([sign * s.draws for sign, s in zip(signs, found, strict=True)], axis=-1)
+    smallest = min(s.smallest for s in found)
+    measures = {}
+    for name, (measure, higher) in MEASURES.items():
+        value = float(measure(scores))
+        low, high = expanded_interval(measure(draws), n=smallest, confidence=confidence)
+        measures[name] = Metric(
+            value=value,
+            n=0 if math.isnan(value) else sum(s.n for s in found),
+            unit=unit,
+            higher_is_better=higher,
+            interval=None if math.isnan(low) else (low, high),
+            confidence=confidence,
+        )
+    names = [name for _, name in keys]
+    tasks = ["/".join(key) if names.count(key[1]) > 1 else key[1] for key in keys]
+    return StageMatrix(tasks=tasks, stages=list(stages), scores=scores.tolist(), measures=measures, unit=unit)
+
+
+def _common_unit(found: Sequence[Scores], keys: Sequence[Key]) -> str:
+    units = list(dict.fromkeys(s.unit for s in found))
+    if len(units) == 1:
+        return units[0] if found[0].higher_is_better else f"{units[0]}, negated"
+    if all(s.higher_is_better and is_share(s.unit, s.values) for s in found):
+        return "share"
+    listed = ", ".join(f"{'/'.join(key)} in {s.unit}" for key, s in zip(keys, found, strict=True))
+    raise ConfigError(
+        f"expected tasks in one unit, since their scores are averaged, got {listed}. Choose a metric that all of them "
+        f"have."
+    )

@@ -1,0 +1,308 @@
+"""Two folders of evaluations side by side: which entries can be compared, what changed, and what is left out and why.
+
+Entries are joined by suite and name, else by name alone where each side has that name once. A pair is compared
+(`compare`) only where it was measured in the same way: the same kind, the same settings (examples shown, window,
+stride, batch size, ...), the same samples, the same prompts. Everything else is said, sentence by sentence, and never
+compared.
+
+Models with different tokenizers: the figures of a text whose denominators differ (nats per token, perplexity) are left
+out, bits per byte stays and leads.
+
+An average over entries (kind "average") is compared as the mean of its members' paired differences, with joint draws
+(`joint_scores`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.errors import DataError
+from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
+from holdfast.evaluation.compare.samples import BOOTSTRAP, bootstrap_p_value, compare_columns
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.statistics.estimates import expanded_interval
+from holdfast.support.files import read_json
+
+Metrics = Literal["primary", "all"]
+
+OF_FIGURES = frozenset({"confidence", "seed", "metric", "notes", "name", "suite", "seconds", "workers"})
+"""Settings that change no answer: how figures are formed and named, or how fast. (A seed that draws other examples
+changes the prompts' hashes.)"""
+OF_THE_MODEL = frozenset({"tokens", "bytes", "bos", "longest", "dtype", "device", "quantization"})
+"""What follows from the model and how it was loaded. Other tokens are dealt with figure by figure."""
+ASIDE = SAMPLES_DECIDE | OF_FIGURES | OF_THE_MODEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """An entry that both sides have."""
+
+    before: Evaluation
+    after: Evaluation
+
+    @property
+    def key(self) -> Key:
+        """Suite and name, those of the side before."""
+        return self.before.suite, self.before.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmatched:
+    """An entry, or the metrics of one, that is not compared."""
+
+    suite: str
+    name: str
+    why: Literal["only before", "only after", "refused"]
+    """On one side only; or on both, but not measured alike."""
+    reason: str
+    """What is wrong and what to do, without the entry's name."""
+
+    def __str__(self) -> str:
+        return f"{self.suite}/{self.name}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matching:
+    """What can be compared as far as the evaluations say; their samples are not read yet."""
+
+    pairs: list[Pair]
+    unmatched: list[Unmatched]
+    notes: list[str]
+    """What a reader should know of the pairs: joined by name alone, other library versions, the same model twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What came of it."""
+
+    comparisons: list[Comparison]
+    """Of all metrics, entries in the order of the side before, the primary metric first within each."""
+    unmatched: list[Unmatched]
+    notes: list[str]
+
+
+def compare_folders(
+    before: EvaluationFolder,
+    after: EvaluationFolder,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 4000,
+    seed: int = 0,
+    metrics: Metrics = "primary",
+) -> tuple[list[Comparison], list[str]]:
+    """Compares everything that two folders have in common.
+
+    Args:
+        before: the evaluations of the model that the other is compared with.
+        after: those of the other one.
+        confidence: level of the intervals, in (0, 1).
+        resamples: bootstrap draws B.
+        seed: of the draws.
+        metrics: the one that leads each entry, or all.
+
+    Returns:
+        The comparisons, and a sentence for everything that is not compared.
+
+    Raises:
+        DataError: evaluations that cannot be read (all of them are named), or a folder without any.
+    """
+    sides = read_evaluations(before), read_evaluations(after)
+    found = compare_entries(before, after, match_entries(*sides), confidence=confidence, resamples=resamples, seed=seed)
+    return [c for c in found.comparisons if c.primary or metrics == "all"], [str(u) for u in found.unmatched]
+
+
+def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
+    """Every evaluation of a folder, by file name.
+
+    Raises:
+        DataError: none there, or some that cannot be read; all of them are named.
+    """
+    found, problems = [], []
+    for path in folder.files():
+        try:
+            found.append(Evaluation.from_json(read_json(path)))
+        except DataError as error:
+            problems.append(str(error))
+        except (KeyError, TypeError, AttributeError, ValueError):
+            problems.append(
+                f"Expected an evaluation in {path}, but it has other keys. Delete the file, or move it elsewhere."
+            )
+    if problems:
+        raise DataError("\n".join(problems))
+    if not found:
+        raise DataError(
+            f"Expected evaluations (<suite>.<name>.json) in {folder.path}, found none. 'holdfast evaluate' writes them."
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ matching
+
+
+def match_entries(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Matching:
+    """Joins the entries of two models and holds their settings against each other (module docstring). Reads no
+    samples."""
+    counts = [Counter(e.name for e in side) for side in (before, after)]
+    by_key = {(e.suite, e.name): e for e in after}
+    by_name = {e.name: e for e in after}
+    pairs, unmatched, notes, used = [], [], [], set()
+    for one in before:
+        other = by_key.get((one.suite, one.name))
+        if other is None and counts[0][one.name] == counts[1][one.name] == 1:
+            other = by_name[one.name]
+            notes.append(f"{one.suite}/{one.name} is compared with {other.suite}/{other.name}: joined by name.")
+        if other is None:
+            unmatched.append(
+                Unmatched(
+                    suite=one.suite, name=one.name, why="only before", reason=_one_sided(one, after, "before", "after")
+                )
+            )
+            continue
+        used.add((other.suite, other.name))
+        if reason := _measured_differently(one, other):
+            unmatched.append(Unmatched(suite=one.suite, name=one.name, why="refused", reason=reason))
+        else:
+            pairs.append(Pair(before=one, after=other))
+    for other in after:
+        if (other.suite, other.name) not in used:
+            unmatched.append(
+                Unmatched(
+                    suite=other.suite,
+                    name=other.name,
+                    why="only after",
+                    reason=_one_sided(other, before, "after", "before"),
+                )
+            )
+    return Matching(pairs=pairs, unmatched=unmatched, notes=[*notes, *_worth_knowing(pairs)])
+
+
+def _one_sided(entry: Evaluation, others: Sequence[Evaluation], here: str, there: str) -> str:
+    namesakes = [f"{e.suite}/{e.name}" for e in others if e.name == entry.name]
+    unclear = (
+        f" (which of {', '.join(namesakes)} {there} is meant is not clear; use the same suites for both)"
+        if namesakes
+        else ""
+    )
+    return f"measured only {here}{unclear}."
+
+
+def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:
+    """Why two evaluations of one entry must not be compared, or None."""
+    advice = "Evaluate both in the same way."
+    if before.kind != after.kind:
+        return f"measured as {before.kind} before and as {after.kind} after, so it is not compared. {advice}"
+    if before.kind == "average":
+        return None  # the members are held against each other, one by one
+    different = setting_differences(before, after, aside=ASIDE)
+    return (
+        f"measured with other settings before than after ({different}), so it is not compared. {advice}"
+        if different
+        else None
+    )
+
+
+def _worth_knowing(pairs: Sequence[Pair]) -> list[str]:
+    notes = []
+    versions: dict[str, tuple[str, str]] = {}
+    for pair in pairs:
+        for library in sorted({*pair.before.versions} & {*pair.after.versions}):
+            if pair.before.versions[library] != pair.after.versions[library]:
+                versions[library] = (pair.before.versions[library], pair.after.versions[library])
+    if versions:
+        listed = ", ".join(f"{library} {a} and {b}" for library, (a, b) in versions.items())
+        notes.append(f"Measured with different library versions: {listed}. A small difference may come from there.")
+    hashes = [(p.before.model.get("hash"), p.after.model.get("hash")) for p in pairs]
+    if hashes and all(a is not None and a == b for a, b in hashes):
+        notes.append("Both are the same model (equal hashes): every difference is the measurement's own.")
+    return notes
+
+
+# ----------------------------------------------------------------------------------------------------------- comparing
+
+
+def compare_entries(
+    before: EvaluationFolder,
+    after: EvaluationFolder,
+    matching: Matching,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 4000,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Compared:
+    """Compares the pairs of a matching, all metrics of them.
+
+    Args:
+        before, after: the folders that the matching was made from.
+        matching: see `match_entries`.
+        confidence, resamples, seed: as of `compare_folders`.
+        progress: called with (entries done, entries in all).
+
+    Returns:
+        Comparisons, and what is not compared: the matching's, and what its samples said.
+    """
+    joint = JointScores(
+        (before, after), {p.key: (p.before, p.after) for p in matching.pairs}, resamples=resamples, seed=seed
+    )
+    comparisons: dict[Key, list[Comparison]] = {p.key: [] for p in matching.pairs}
+    unmatched = list(matching.unmatched)
+    notes = list(matching.notes)
+    # averages last: the entries that they are made of have been read by then
+    for done, pair in enumerate(sorted(matching.pairs, key=lambda p: p.before.kind == "average"), 1):
+        try:
+            if pair.before.kind == "average":
+                comparisons[pair.key] = [_compare_average(joint, pair, confidence=confidence)]
+            else:
+                comparisons[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence)
+        except DataError as error:
+            suite, name = pair.key
+            unmatched.append(
+                Unmatched(suite=suite, name=name, why="refused", reason=str(error).removeprefix(f"{suite}/{name}: "))
+            )
+        if progress is not None:
+            progress(done, len(matching.pairs))
+    return Compared(comparisons=[c for found in comparisons.values() for c in found], unmatched=unmatched, notes=notes)
+
+
+def _compare_rows(joint: JointScores, pair: Pair, notes: list[str], *, confidence: float) -> list[Comparison]:
+    sheet, what = joint.sheet(pair.key), "/".join(pair.key)
+    if not sheet.n:
+        raise DataError(f"{what}: no samples, so there is nothing to compare. Evaluate it on some.")
+    primary = pair.before.primary
+    why = sheet.left_out.get(primary, "was not measured")
+    if primary not in sheet.figures and "bits_per_byte" in sheet.figures:
+        notes.append(f"{what}: {primary} {why}; bits_per_byte is compared in its place.")
+        primary = "bits_per_byte"
+    if primary not in sheet.figures:
+        raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
+    figures = dict(sorted(sheet.figures.items(), key=lambda item: item[0] != primary))
+    entry = dataclasses.replace(pair.before, primary=primary)
+    return compare_columns(figures, sheet.columns, joint.sums(pair.key), entry, confidence=confidence)
+
+
+def _compare_average(joint: JointScores, pair: Pair, *, confidence: float) -> Comparison:
+    suite, name = pair.key
+    metric = pair.before.primary
+    found = joint.scores(pair.key, metric)
+    draws = found.draws[:, 1] - found.draws[:, 0]
+    same = found.values[0] == found.values[1] and not draws.any()
+    return Comparison(
+        suite=suite,
+        name=name,
+        metric=metric,
+        unit=found.unit,
+        higher_is_better=found.higher_is_better,
+        n=found.n,
+        before=float(found.values[0]),
+        after=float(found.values[1]),
+        difference=float(found.values[1] - found.values[0]),
+        interval=(0.0, 0.0) if same else expanded_interval(draws, n=found.smallest, confidence=confidence),
+        p_value=1.0 if same else bootstrap_p_value(draws, n=found.smallest),
+        test=BOOTSTRAP,
+        confidence=confidence,
+    )

@@ -1,0 +1,438 @@
+"""Rules that decide whether a change is acceptable: `mmlu drop > 1pt`, judged on the interval of the change and not on
+its point.
+
+    SUBJECT [METRIC] drop|gain|rise|fall >|>=|<|<= NUMBER[pt|%|unit]
+
+Subject: `any` (every entry), a suite, an entry's name, or suite/name. Metric: one of the entry's; without it the one
+that leads. It follows the subject after a space or a slash.
+
+Change, with d = after - before and `worse` the sign that makes worse positive:
+
+    drop = worse * d        gain = -worse * d        rise = d        fall = -d
+
+Unit: `pt` is 1/100 of a share in [0, 1] (an accuracy of .52 against .50 is a gain of 2 pt); `%` is relative to
+|before|, which counts as known; none, or the metric's own name for its unit, takes the number as it is.
+
+Outcome, with [low, high] the paired interval of the change, for `change > t`:
+
+    failed      low > t         all of the interval is beyond the threshold: the data say that it was crossed
+    passed      high <= t       none of it is: the data say that it was not (non-inferiority with margin t; Piaggio et
+    al. 2012, CONSORT extension) undecided   otherwise       the threshold lies inside; more questions would decide.
+    Passes, unless the gate is strict
+
+and likewise for the other operators: failed where the rule holds on the whole interval, passed where it holds nowhere
+on it. A two-sided interval at 95 % makes each of the two statements a one-sided test at 2.5 %, for one rule on one
+entry. A rule about many entries makes as many tests, and nothing here corrects for that: see `many_tests`. Without an
+interval (a single sample) a rule is undecided.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.evaluation.compare.folders import Compared, Key, Matching
+from holdfast.records.comparison import Comparison, GateOutcome
+from holdfast.records.evaluation import Evaluation
+
+DIRECTIONS = ("drop", "gain", "rise", "fall")
+EXAMPLES = "'mmlu drop > 1pt', 'any drop > 2%', 'source/prose perplexity rise > 3%', 'target gain < 2pt'"
+FAILED, PASSED, UNDECIDED = "failed", "passed", "undecided"
+
+_RULE = re.compile(
+    r"(?P<what>.*?)\s*\b(?P<direction>[A-Za-z]+)\s*(?P<operator>>=|<=|>|<)\s*(?P<number>[^\s%A-Za-z]*(?:[eE][-+]?\d+)?)\s*(?P<unit>.*)"
+)
+_POINTS = ("pt", "pts", "point", "points")
+_NOT_SHARES = {
+    "nat",
+    "nats",
+    "bit",
+    "bits",
+    "perplexity",
+    "token",
+    "tokens",
+    "byte",
+    "bytes",
+    "word",
+    "words",
+    "second",
+    "seconds",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule as it was read."""
+
+    text: str
+    """As the user wrote it."""
+    what: str
+    """Subject, with the metric after it if there is one. Which is which is known once the entries are."""
+    direction: str
+    """"drop", "gain", "rise" or "fall"."""
+    operator: str
+    """">", ">=", "<" or "<="."""
+    threshold: float
+    unit: str
+    """"pt", "%", empty, or the metric's own unit."""
+
+    def holds(self, change: float) -> bool:
+        """Whether a change is what the rule forbids."""
+        if self.operator.startswith(">"):
+            return change > self.threshold or (self.operator == ">=" and change == self.threshold)
+        return change < self.threshold or (self.operator == "<=" and change == self.threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """A rule and the entries that it speaks of."""
+
+    rule: Rule
+    keys: list[Key]
+    """Entries that both models have."""
+    metrics: dict[Key, str | None]
+    """The metric of each; None: whatever leads it."""
+    missing: list[Key]
+    """Entries of a general subject (`any`, a suite) that were measured only before."""
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def parse_rules(texts: Iterable[str]) -> list[Rule]:
+    """Reads rules.
+
+    Raises:
+        ConfigError: any that is malformed, all at once.
+    """
+    rules: list[Rule] = []
+    problems: list[str] = []
+    for text in dict.fromkeys(texts):
+        read = _parse(text)
+        if isinstance(read, str):
+            problems.append(f"rule '{text}': {read}")
+        else:
+            rules.append(read)
+    if problems:
+        raise ConfigError(problems)
+    return rules
+
+
+def _parse(text: str) -> Rule | str:
+    match = _RULE.fullmatch(text.strip())
+    if match is None:
+        return f"expected SUBJECT drop|gain|rise|fall > NUMBER, such as {EXAMPLES}"
+    what, direction, unit = match["what"].strip(), match["direction"].lower(), match["unit"].strip()
+    if direction not in DIRECTIONS:
+        near = did_you_mean(direction, DIRECTIONS)
+        return (
+            f"expected one of {', '.join(DIRECTIONS)} before '{match['operator']}', got '{match['direction']}'.{near}"
+        )
+    if not what:
+        return f"it names no entry. Begin with one, with a suite, or with 'any', such as {EXAMPLES}"
+    try:
+        threshold = float(match["number"])
+    except ValueError:
+        threshold = math.nan
+    if not math.isfinite(threshold):
+        return (
+            f"expected a number after '{match['operator']}', such as 1pt or 2%, got "
+            f"'{(match['number'] + match['unit']).strip()}'"
+        )
+    return Rule(
+        text=text.strip(),
+        what=what,
+        direction=direction,
+        operator=match["operator"],
+        threshold=threshold,
+        unit="pt" if unit.lower() in _POINTS else unit,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- binding
+
+
+def bind_rules(rules: Sequence[Rule], matching: Matching) -> list[Aim]:
+    """Finds the entries of every rule and checks its unit against them. Reads no samples, so it costs nothing before
+    the work.
+
+    Raises:
+        ConfigError: rules that match nothing (with the nearest names), speak of entries that cannot be compared, or
+            have a unit that does not fit; all at once.
+    """
+    aims, problems = [], []
+    for rule in rules:
+        bound = _bind(rule, matching)
+        if isinstance(bound, str):
+            problems.append(f"rule '{rule.text}': {bound}")
+        else:
+            aims.append(bound)
+            problems += [f"rule '{rule.text}': {problem}" for problem in _unit_problems(bound, matching)]
+    if problems:
+        raise ConfigError(problems)
+    return aims
+
+
+def _bind(rule: Rule, matching: Matching) -> Aim | str:
+    both = {p.key: p for p in matching.pairs}
+    apart = {(u.suite, u.name): u for u in matching.unmatched}
+    known = [*both, *(k for k in apart if k not in both)]
+    reasons: list[str] = []
+    for subject, metric in _readings(rule.what):
+        keys = _entries(subject, known)
+        if not keys:
+            continue
+        refused = [str(apart[k]) for k in keys if k in apart and apart[k].why == "refused"]
+        if refused:
+            return "it speaks of what cannot be compared: " + " ".join(refused)
+        here = [k for k in keys if k in both]
+        general = subject.lower() == "any" or subject in {suite for suite, _ in known}
+        if not here:
+            return "it speaks of what only one of the two has: " + " ".join(str(apart[k]) for k in keys)
+        missing = [k for k in keys if k not in both and apart[k].why == "only before"] if general else []
+        if metric is None:
+            return Aim(rule=rule, keys=here, metrics=dict.fromkeys(here), missing=missing)
+        found = {k: _metric(metric, both[k].before, both[k].after) for k in here}
+        if chosen := {k: name for k, name in found.items() if isinstance(name, str)}:
+            return Aim(rule=rule, keys=list(chosen), metrics=dict(chosen), missing=missing)
+        candidates = list(dict.fromkeys(m for names in found.values() if isinstance(names, list) for m in names))
+        shared = list(dict.fromkeys(m for k in here for m in both[k].before.metrics if m in both[k].after.metrics))
+        if candidates:
+            reasons.append(f"'{metric}' is any of {', '.join(candidates)}: write one of them in full")
+        else:
+            reasons.append(
+                f"'{subject}' has no metric '{metric}'.{did_you_mean(metric, shared)} It has: {', '.join(shared)}"
+            )
+    if reasons:
+        return reasons[0]
+    suites = list(dict.fromkeys(suite for suite, _ in known))
+    names = list(dict.fromkeys([*(name for _, name in known), *suites, *("/".join(k) for k in known), "any"]))
+    near = next((n for n in (did_you_mean(subject, names) for subject, _ in _readings(rule.what)) if n), "")
+    listed = ", ".join("/".join(k) for k in known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
+    return f"no entry or suite '{rule.what}'.{near or f' There are: {listed}; and any.'}"
+
+
+def _readings(what: str) -> list[tuple[str, str | None]]:
+    """How the words before the direction may divide into subject and metric, the longest subject first; names may hold
+    spaces and slashes."""
+    borders = [i for i, letter in enumerate(what) if letter in " /"]
+    parts = [(what[:i].strip(), what[i + 1 :].strip()) for i in reversed(borders)]
+    return [(what, None), *((subject, metric) for subject, metric in parts if subject and metric)]
+
+
+def _entries(subject: str, known: Sequence[Key]) -> list[Key]:
+    if subject.lower() == "any":
+        return list(known)
+    exact = [k for k in known if "/".join(k) == subject]
+    return exact or [k for k in known if subject in k]
+
+
+def _metric(wanted: str, before: Evaluation, after: Evaluation) -> str | list[str]:
+    """The metric of both that a word means: its full name, or the part before the filter. A list where that is not one
+    (empty: none at all)."""
+    shared = [m for m in before.metrics if m in after.metrics]
+    if wanted in shared:
+        return wanted
+    found = [m for m in shared if m.split(",")[0] == wanted]
+    if before.primary in found:
+        return before.primary
+    return found[0] if len(found) == 1 else found
+
+
+def is_share(unit: str, values: Iterable[float]) -> bool:
+    """Whether a metric is a share in [0, 1], so that points make sense. A metric in percent, or in nats, is not."""
+    words = re.findall("[a-z]+", unit.lower())
+    named = words[:1] == ["share"] or not _NOT_SHARES.intersection(words)  # a "share of tokens" is one
+    return named and all(0.0 <= v <= 1.0 for v in values)
+
+
+def _unit_problems(aim: Aim, matching: Matching) -> list[str]:
+    pairs = {p.key: p for p in matching.pairs}
+    wrong: list[str] = []
+    for key in aim.keys:
+        name = aim.metrics[key] or pairs[key].before.primary
+        mine, other = pairs[key].before.metrics.get(name), pairs[key].after.metrics.get(name)
+        if mine is not None and not _fits(aim.rule.unit, mine.unit, [m.value for m in (mine, other) if m is not None]):
+            wrong.append(f"{'/'.join(key)} {name} is in {mine.unit}")
+    return [_misfit(aim.rule, wrong)] if wrong else []
+
+
+def _fits(unit: str, own: str, values: Sequence[float]) -> bool:
+    if unit == "pt":
+        return is_share(own, values)
+    return unit in ("", "%", own)
+
+
+def _misfit(rule: Rule, wrong: Sequence[str]) -> str:
+    listed = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+    if rule.unit == "pt":
+        return (
+            f"points are of shares between 0 and 1, but {listed}. Write the threshold in % (relative to before) "
+            f"or without a unit, or name one metric"
+        )
+    return f"expected pt, %, or the metric's own unit, got '{rule.unit}', but {listed}"
+
+
+# ------------------------------------------------------------------------------------------------------------- judging
+
+
+def judge(aims: Sequence[Aim], compared: Compared) -> list[GateOutcome]:
+    """What every rule says of every entry that it speaks of.
+
+    Raises:
+        DataError: a rule speaks of an entry or metric that turned out not to be comparable once its samples were read;
+            all at once.
+    """
+    by_key: dict[Key, list[Comparison]] = {}
+    for comparison in compared.comparisons:
+        by_key.setdefault((comparison.suite, comparison.name), []).append(comparison)
+    refused = {(u.suite, u.name): u for u in compared.unmatched}
+    outcomes: list[GateOutcome] = []
+    problems: list[str] = []
+    for aim in aims:
+        for key in aim.keys:
+            wanted = aim.metrics[key]
+            found = next(
+                (c for c in by_key.get(key, []) if (c.primary if wanted is None else c.metric == wanted)), None
+            )
+            if found is None:
+                why = (
+                    str(refused[key])
+                    if key in refused
+                    else f"{'/'.join(key)}: {wanted or 'its metric'} cannot be paired sample by sample."
+                )
+                problems.append(f"rule '{aim.rule.text}': {why}")
+            elif not _fits(aim.rule.unit, found.unit, (found.before, found.after)):
+                wrong = f"{'/'.join(key)} {found.metric} is in {found.unit}"
+                problems.append(f"rule '{aim.rule.text}': {_misfit(aim.rule, [wrong])}")
+            else:
+                outcomes.append(_judge_one(aim.rule, found))
+        outcomes += [_not_measured(aim.rule, key) for key in aim.missing]
+    if problems:
+        raise DataError("\n".join(problems))
+    return outcomes
+
+
+def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
+    raw = {"rise": 1.0, "fall": -1.0}
+    sign = (
+        raw[rule.direction]
+        if rule.direction in raw
+        else (1.0 if rule.direction == "gain" else -1.0) * (1.0 if c.higher_is_better else -1.0)
+    )
+    scale = 100.0 if rule.unit == "pt" else 1.0
+    if rule.unit == "%":
+        scale = 100.0 / abs(c.before) if c.before != 0 and math.isfinite(c.before) else math.nan
+    value = sign * scale * c.difference + 0.0  # + 0.0: no "-0"
+    low, high = sorted(sign * scale * end + 0.0 for end in c.interval)
+    unit = rule.unit if rule.unit in ("pt", "%") else c.unit
+    if math.isnan(low) or math.isnan(high):
+        outcome = UNDECIDED
+        why = (
+            "nothing is relative to 0"
+            if math.isnan(scale)
+            else "one sample has no interval"
+            if c.n < 2
+            else "there is no interval"
+        )
+        reason = f"{rule.direction} {_figure(value, unit)}; {why}, so this cannot be judged."
+    else:
+        outcome = (
+            FAILED
+            if rule.holds(low) and rule.holds(high)
+            else PASSED
+            if not rule.holds(low) and not rule.holds(high)
+            else UNDECIDED
+        )
+        where = {
+            FAILED: f"the whole interval is {_beyond(rule, unit)}",
+            PASSED: f"none of the interval is {_beyond(rule, unit)}",
+            UNDECIDED: f"{_figure(rule.threshold, unit)} lies inside the interval; more samples would decide",
+        }
+        reason = f"{rule.direction} {_figure(value, unit)} [{low:.3g}, {high:.3g}]: {where[outcome]}."
+    return GateOutcome(
+        rule=rule.text,
+        suite=c.suite,
+        name=c.name,
+        metric=c.metric,
+        outcome=outcome,
+        value=value,
+        interval=(low, high),
+        threshold=rule.threshold,
+        unit=unit,
+        reason=reason,
+    )
+
+
+def _not_measured(rule: Rule, key: Key) -> GateOutcome:
+    nothing = (math.nan, math.nan)
+    reason = "measured only before, so nothing is known of the change."
+    return GateOutcome(
+        rule=rule.text,
+        suite=key[0],
+        name=key[1],
+        metric="",
+        outcome=UNDECIDED,
+        value=math.nan,
+        interval=nothing,
+        threshold=rule.threshold,
+        unit=rule.unit,
+        reason=reason,
+    )
+
+
+def _beyond(rule: Rule, unit: str) -> str:
+    words = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
+    return f"{words[rule.operator]} {_figure(rule.threshold, unit)}"
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.3g} {unit}".strip() if not math.isnan(value) else "unknown"
+
+
+# ------------------------------------------------------------------------------------------------------------ the gate
+
+
+def outcome_of(outcomes: Sequence[GateOutcome]) -> str:
+    """The outcome of one rule from those of its entries: failed where any failed, else undecided where any is."""
+    said = {o.outcome for o in outcomes}
+    return FAILED if FAILED in said else UNDECIDED if UNDECIDED in said else PASSED
+
+
+def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
+    """Outcomes by the rule's text, in order."""
+    rules: dict[str, list[GateOutcome]] = {}
+    for outcome in outcomes:
+        rules.setdefault(outcome.rule, []).append(outcome)
+    return rules
+
+
+def is_failed(outcomes: Iterable[GateOutcome], *, strict: bool = False) -> bool:
+    """Whether the gate is closed: a rule failed, or under `strict` is undecided."""
+    return any(o.outcome == FAILED or (strict and o.outcome == UNDECIDED) for o in outcomes)
+
+
+def many_tests(outcomes: Sequence[GateOutcome], *, confidence: float) -> str | None:
+    """A sentence on how many tests were made, where it is more than one; None else."""
+    n = sum(not math.isnan(o.interval[0]) for o in outcomes)
+    if n < 2:
+        return None
+    return (
+        f"{n} tests were made, each on its own: where a change lies right at its threshold, chance alone makes a rule "
+        f"fail in "
+        f"{50 * (1 - confidence):.3g} % of cases, and nothing corrects for the number of tests. A higher confidence "
+        f"makes it rarer."
+    )
+
+
+def to_record(outcomes: Sequence[GateOutcome], *, strict: bool) -> list[dict[str, Any]]:
+    """One `{"rule", "outcome", "failed"}` a rule, for programs."""
+    rules = by_rule(outcomes)
+    return [
+        {"rule": rule, "outcome": outcome_of(found), "failed": is_failed(found, strict=strict)}
+        for rule, found in rules.items()
+    ]

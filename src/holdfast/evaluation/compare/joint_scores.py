@@ -1,0 +1,276 @@
+"""Several models on the same questions: scores with joint bootstrap draws, of entries and of averages over entries.
+
+Questions are drawn once for all models and all metrics of an entry, so that what is hard for all of them cancels.
+Different entries are other questions and are drawn independently, from a seed made of `seed` and the entry's suite and
+name. An average over M members is, draw by draw,
+
+    A_k = 1/M sum_m s_mk        (model k, member m)
+
+so members of one entry share its draws, and a difference of two models is the mean of its members' paired differences.
+Its interval takes the expanded percentile levels (see `estimates`) of the member with the fewest samples, the widest.
+Not included: the choice of the members, which the interval takes as given.
+
+A metric that is no mean over samples (BLEU) has no draws, and neither has an average that it is a member of: nothing is
+known of its spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import DataError
+from holdfast.evaluation.compare.samples import join
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.statistics.estimates import Ratio, Rows, entry_seed, figure_for, joint_sums
+
+Key = tuple[str, str]
+"""(suite, name) of an entry."""
+
+SAMPLES_DECIDE = frozenset({"data", "fewshot_data", "split", "config", "limit", "max_documents"})
+"""Settings that say which samples there are. Whether they are the same is decided by the samples themselves, which are
+hashed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """One entry as K models answered it, sample by sample in one order."""
+
+    n: int
+    figures: dict[str, Ratio]
+    """The metric that leads comes first."""
+    columns: dict[str, np.ndarray]
+    """`[n, 2K]` float64 a metric: numerator and denominator of model 0, of model 1, ..."""
+    left_out: dict[str, str]
+    """Metrics that cannot be paired: why."""
+
+    def values(self, metric: str, sums: np.ndarray) -> np.ndarray:
+        """Figures `[..., K]` of sums `[..., 2K]`."""
+        return self.figures[metric].of_sums(sums.reshape(*sums.shape[:-1], -1, 2))
+
+
+def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation]) -> Sheet:
+    """Lines up what K models have in common.
+
+    Args:
+        rows: of every model, already joined: row i is the same sample in each.
+        evaluations: what the rows belong to.
+    """
+    figures: dict[str, Ratio] = {}
+    columns: dict[str, np.ndarray] = {}
+    left_out: dict[str, str] = {}
+    first, *others = evaluations
+    for name, metric in sorted(first.metrics.items(), key=lambda item: item[0] != first.primary):
+        if not all(name in e.metrics for e in others):
+            left_out[name] = "was not measured for both"
+            continue
+        mine = [figure_for(name, part, higher_is_better=metric.higher_is_better, unit=metric.unit) for part in rows]
+        known = [figure for figure in mine if figure is not None]
+        if len(known) < len(mine):
+            left_out[name] = "is no mean over samples, so there is nothing to pair"
+            continue
+        made = [figure.columns(part) for figure, part in zip(known, rows, strict=True)]
+        if any(not np.array_equal(part[:, 1], made[0][:, 1]) for part in made):
+            left_out[name] = f"counts other {known[0].denominator} in the same text (another tokenizer)"
+            continue
+        figures[name], columns[name] = known[0], np.hstack(made)
+    return Sheet(n=len(rows[0]), figures=figures, columns=columns, left_out=left_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """One metric of one entry, or of an average, for K models."""
+
+    values: np.ndarray
+    """`[K]` float64."""
+    draws: np.ndarray
+    """`[B, K]` float64: the same from B joint bootstrap samples."""
+    n: int
+    """Samples in all, those of every member of an average."""
+    smallest: int
+    """Samples of the entry that has the fewest."""
+    unit: str
+    higher_is_better: bool
+
+
+class JointScores:
+    """Scores of K models with joint bootstrap draws (module docstring). Rows are read when they are first asked for;
+    their figures are kept.
+
+    Args:
+        folders: of the K models.
+        entries: the K evaluations of each entry, by the key of the first.
+        resamples: bootstrap draws B.
+        seed: with the entry's key it decides the draws.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[EvaluationFolder],
+        entries: Mapping[Key, Sequence[Evaluation]],
+        *,
+        resamples: int = 4000,
+        seed: int = 0,
+    ) -> None:
+        self.folders = list(folders)
+        self.entries = dict(entries)
+        self.resamples = resamples
+        self.seed = seed
+        self._sheets: dict[Key, Sheet] = {}
+        self._sums: dict[Key, dict[str, np.ndarray]] = {}
+
+    def sheet(self, key: Key) -> Sheet:
+        """The columns of one entry; kept once read.
+
+        Raises:
+            DataError: rows are missing, malformed, or of other samples or prompts.
+        """
+        if key not in self._sheets:
+            self._sheets[key] = sheet_of(self._rows(key), self.entries[key])
+        return self._sheets[key]
+
+    def sums(self, key: Key) -> dict[str, np.ndarray]:
+        """`[B, 2K]` sums of joint bootstrap samples for each metric of the entry's sheet; kept once drawn.
+
+        Raises:
+            DataError: see `sheet`.
+        """
+        if key not in self._sums:
+            columns = self.sheet(key).columns
+            self._sums[key] = (
+                joint_sums(columns, resamples=self.resamples, seed=entry_seed(self.seed, key)) if columns else {}
+            )
+        return self._sums[key]
+
+    def scores(self, key: Key, metric: str) -> Scores:
+        """One metric of an entry or an average, with its draws.
+
+        Raises:
+            DataError: the rows do not fit together, the metric has no pairs, or an average's members differ between the
+                models.
+        """
+        evaluations = self.entries[key]
+        if evaluations[0].kind == "average":
+            return self._average(key, metric)
+        sheet = self.sheet(key)
+        if metric not in sheet.figures:
+            raise DataError(f"{'/'.join(key)}: {metric} {sheet.left_out.get(metric, 'was not measured')}.")
+        figure = sheet.figures[metric]
+        return Scores(
+            values=sheet.values(metric, sheet.columns[metric].sum(0)),
+            draws=sheet.values(metric, self.sums(key)[metric]),
+            n=sheet.n,
+            smallest=sheet.n,
+            unit=figure.unit,
+            higher_is_better=figure.higher_is_better,
+        )
+
+    def _rows(self, key: Key) -> list[list[Any]]:
+        """The K models' rows of one entry, joined."""
+        evaluations, what = self.entries[key], "/".join(key)
+        parts = []
+        for folder, evaluation in zip(self.folders, evaluations, strict=True):
+            try:
+                parts.append(folder.samples(evaluation.suite, evaluation.name))
+            except FileNotFoundError:
+                raise DataError(
+                    f"{what}: the per-sample rows are missing in {folder.path}. Delete the evaluation there to have "
+                    f"it made again."
+                ) from None
+        first = parts[0]
+        joined: list[list[Any]] = [first]
+        for part, evaluation in zip(parts[1:], evaluations[1:], strict=True):
+            try:
+                joined.append(join(first, part, what=what)[1])
+            except KeyError as error:
+                raise DataError(
+                    f"{what}: sample rows without {error}, which rows are joined on. Evaluate both again."
+                ) from None
+            except DataError as error:
+                hint = setting_differences(evaluations[0], evaluation, only=SAMPLES_DECIDE)
+                raise DataError(f"{error}{f' They differ in {hint}.' if hint else ''}") from None
+        return joined
+
+    def _average(self, key: Key, metric: str) -> Scores:
+        evaluations, what = self.entries[key], "/".join(key)
+        members = _members(evaluations[0])
+        for index, other in enumerate(evaluations[1:], 1):
+            here = {(s, n): (e[index].suite, e[index].name) for (s, n), e in self.entries.items()}
+            mapped = sorted((*here.get((s, n), (s, n)), m) for s, n, m in members)
+            if mapped != sorted(_members(other)):
+                raise DataError(
+                    f"{what}: an average of other entries before than after. Evaluate both with the same suites."
+                )
+        known = evaluations[0].metrics.get(metric)
+        if known is None or not members:
+            raise DataError(
+                f"{what}: {metric} was not measured."
+                if members
+                else f"{what}: an average that names no members. Evaluate again."
+            )
+        parts: list[Scores] = []
+        samples: dict[Key, int] = {}
+        for suite, name, one in members:
+            if (suite, name) not in self.entries:
+                raise DataError(f"{what}: its member {suite}/{name} cannot be compared, so neither can the average.")
+            try:
+                found = self.scores((suite, name), one)
+            except DataError as error:
+                raise DataError(f"{what}: its member cannot be compared, so neither can the average. {error}") from None
+            if found.higher_is_better != known.higher_is_better:
+                raise DataError(
+                    f"{what}: an average of metrics of which some are better when higher and some when lower. Average "
+                    f"them apart."
+                )
+            parts.append(found)
+            samples[suite, name] = found.n
+        values, draws, smallest = mean_of(parts)
+        return Scores(
+            values=values,
+            draws=draws,
+            n=sum(samples.values()),
+            smallest=smallest,
+            unit=known.unit,
+            higher_is_better=known.higher_is_better,
+        )
+
+
+def mean_of(parts: Sequence[Scores]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Values `[K]` and draws `[B, K]` of the mean of several figures, and the samples of the one that has the fewest.
+
+    Args:
+        parts: at least one, from one `JointScores`.
+    """
+    values, draws = (np.mean([getattr(part, name) for part in parts], axis=0) for name in ("values", "draws"))
+    return values, draws, min(part.smallest for part in parts)
+
+
+def _members(average: Evaluation) -> list[tuple[str, str, str]]:
+    return [(str(m["suite"]), str(m["name"]), str(m["metric"])) for m in average.settings.get("members", [])]
+
+
+def setting_differences(
+    before: Evaluation, after: Evaluation, *, aside: frozenset[str] = frozenset(), only: frozenset[str] | None = None
+) -> str:
+    """Settings that two evaluations do not share, as text; empty where there are none.
+
+    Args:
+        before, after: of one entry. A setting that is not there is one that is off: older evaluations lack newer keys.
+        aside: settings not to look at.
+        only: the settings to look at; None: all.
+    """
+    names = [n for n in sorted({*before.settings, *after.settings} - aside) if only is None or n in only]
+    pairs = [(n, before.settings.get(n), after.settings.get(n)) for n in names]
+    return ", ".join(f"{n}: {_shown(a)} and {_shown(b)}" for n, a, b in pairs if _normal(a) != _normal(b))
+
+
+def _normal(value: Any) -> Any:
+    return None if value is False or (isinstance(value, (list, dict, str)) and not value) else value
+
+
+def _shown(value: Any) -> str:
+    text = "none" if _normal(value) is None else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,1 @@
+"""Which of two answers a language model prefers."""

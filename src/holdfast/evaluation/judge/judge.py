@@ -1,0 +1,323 @@
+"""Which of two answers is better, asked of a language model behind any OpenAI-compatible endpoint, in both orders of
+the pair.
+
+A judge sees an instruction and two outputs and answers with one letter; `holdfast.evaluation.judge.verdict` reads the
+probability of it from the log-probabilities. Every pair is asked in both orders, since judges favour a position (Zheng
+et al. 2023, "Judging LLM-as-a-Judge", arXiv 2306.05685). The wording is our own, in the spirit of AlpacaEval
+(github.com/tatsu-lab/alpaca_eval).
+
+Asking costs money, so nothing is asked twice: every judgement goes to `judgements.jsonl` the moment it is there, keyed
+by all that decides it (instruction, both outputs, their order, the judge's name, template and settings; not the
+address, which changes with every server that is started). What fails for good is recorded, asked again by the next run,
+and does not stop this one. How an endpoint is asked, and what it may refuse, is `holdfast.support.endpoint`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluation.judge.verdict import Verdict, read_verdict
+from holdfast.evaluation.judge.win_rate import PairResult, pair_result
+from holdfast.support.endpoint import Answer, Client, Endpoint, OptionNames, missing_package, run, work_through
+from holdfast.support.files import fingerprint
+from holdfast.support.ledger import Ledger, read_ledger
+
+TEMPLATE = """\
+You compare two outputs that two models gave for the same instruction, and say which one people would prefer. Judge how well each output does \
+what the instruction asks: whether it is right, helpful, clear and to the point. Neither the order of the outputs nor their length alone makes \
+one of them better.
+
+### Instruction
+{instruction}
+
+### Output (m)
+{first}
+
+### Output (M)
+{second}
+
+### Your verdict
+Which output is better, m or M? Answer with that one letter (small m for the first output, capital M for the second) and nothing else.
+"""
+"""What the judge is sent, as one message of the user."""
+
+PLACEHOLDERS = ("instruction", "first", "second")
+JUDGEMENTS = "judgements.jsonl"
+OPTIONS = OptionNames(model="--judge_model", key="--api_key_env")
+_RULES = 1
+"""Raised when what a reply means changes, so that older judgements are made again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSettings:
+    """What decides a judgement, beside the two outputs."""
+
+    model: str
+    """The judge's name, as the endpoint knows it."""
+    template: str = TEMPLATE
+    """With {instruction}, {first} and {second}; must ask for the letters m and M."""
+    max_tokens: int = 8
+    """Of the reply. Judges that reason first need hundreds."""
+    temperature: float = 0.0
+    top_logprobs: int = 20
+    """Alternatives asked for at each token, 5 to 20."""
+
+    def problems(self) -> list[str]:
+        """One sentence a mistake; empty when all is well."""
+        found = [] if self.model else ["judge_model: expected the name of a model, got nothing"]
+        missing = [f"{{{name}}}" for name in PLACEHOLDERS if f"{{{name}}}" not in self.template]
+        if missing:
+            found.append(
+                f"template: expected "
+                f"{', '.join(f'{{{p}}}' for p in PLACEHOLDERS)} in it; {' and '.join(missing)} missing"
+            )
+        if self.max_tokens < 1:
+            found.append(f"max_tokens: expected at least 1, got {self.max_tokens}")
+        if not 5 <= self.top_logprobs <= 20:
+            found.append(f"top_logprobs: expected 5 to 20, got {self.top_logprobs}")
+        if not 0 <= self.temperature <= 2:
+            found.append(f"temperature: expected 0 to 2, got {self.temperature}")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One prompt with the answers of both models."""
+
+    instruction: str
+    candidate: str
+    reference: str
+
+    @property
+    def doc(self) -> str:
+        """Hash of the instruction."""
+        return fingerprint(self.instruction, length=32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One order of one pair, as it is asked."""
+
+    key: str
+    doc: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """All pairs with what the judge said, and what it took."""
+
+    pairs: list[PairResult]
+    """In the order of the pairs given."""
+    questions: int
+    """Requests that all pairs need: two a pair, none where the answers are equal."""
+    asked: int
+    """Of these, how many were asked now; the others were there already."""
+    judged: int
+    refused: int
+    failed: int
+    by_logprobs: int
+    """Judgements whose probability comes from log-probabilities; the others are 0, 1 or a tie."""
+    mean_mass: float | None
+    """Mean p(m) + p(M) of these: near 1 where the judge keeps to the two letters."""
+    prompt_tokens: int
+    """As the endpoint counts them, over all judgements used, those of earlier runs too."""
+    completion_tokens: int
+    notes: list[str]
+
+
+def question(instruction: str, first: str, second: str, settings: JudgeSettings) -> Question:
+    """One request and its key."""
+    decides = {
+        "instruction": instruction,
+        "first": first,
+        "second": second,
+        "judge_model": settings.model,
+        "template": settings.template,
+        "settings": {
+            "max_tokens": settings.max_tokens,
+            "temperature": settings.temperature,
+            "top_logprobs": settings.top_logprobs,
+        },
+        "rules": _RULES,
+    }
+    parts = {"instruction": instruction, "first": first, "second": second}
+    # in one pass, so that braces in an answer stay what they are
+    message = re.sub(r"\{(instruction|first|second)\}", lambda match: parts[match.group(1)], settings.template)
+    return Question(key=fingerprint(decides), doc=fingerprint(instruction, length=32), message=message)
+
+
+def questions_of(pairs: Sequence[Pair], settings: JudgeSettings) -> list[tuple[Question, Question] | None]:
+    """For each pair the question with the candidate first and the one with the reference first; None where the answers
+    are equal."""
+    return [
+        None
+        if pair.candidate == pair.reference
+        else (
+            question(pair.instruction, pair.candidate, pair.reference, settings),
+            question(pair.instruction, pair.reference, pair.candidate, settings),
+        )
+        for pair in pairs
+    ]
+
+
+def missing_questions(
+    questions: Sequence[tuple[Question, Question] | None], kept: Mapping[str, Mapping[str, Any]]
+) -> list[Question]:
+    """What has no verdict yet, each question once: failed ones are asked again."""
+    found: dict[str, Question] = {}
+    for both in questions:
+        for one in both or ():
+            if kept.get(one.key, {}).get("outcome") not in ("judged", "refused"):
+                found[one.key] = one
+    return list(found.values())
+
+
+def judge_pairs(
+    pairs: Sequence[Pair],
+    settings: JudgeSettings,
+    endpoint: Endpoint,
+    folder: str | Path,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Judged:
+    """Asks for what is missing and returns all.
+
+    Args:
+        pairs: what to compare.
+        settings: the judge and how it is asked.
+        endpoint: where it is.
+        folder: `judgements.jsonl` lies or is made there.
+        progress: called with (requests done, requests in all) as answers come.
+
+    Raises:
+        ConfigError: mistakes in the settings; the endpoint refuses the key or does not know the model or the address.
+        HoldfastError: nobody answers there, or the account has no credit left.
+        RunFolderError, StorageError: the folder cannot be written. What was judged before is kept in all cases.
+    """
+    problems = settings.problems() + endpoint.problems() + missing_package("judging")
+    if problems:
+        raise ConfigError(problems)
+    if not pairs:
+        raise DataError("Expected at least one pair of answers to judge, got none.")
+    questions = questions_of(pairs, settings)
+    notes: list[str] = []
+    with Ledger(Path(folder) / JUDGEMENTS) as ledger:
+        missing = missing_questions(questions, ledger.rows)
+        if missing:
+            notes += run(_ask_all(missing, settings, endpoint, ledger, progress or (lambda done, total: None)))
+        kept = dict(ledger.rows)
+    results, used = [], {}
+    for pair, both in zip(pairs, questions, strict=True):
+        one, other = (kept.get(q.key) for q in both) if both is not None else (None, None)
+        used.update({row["key"]: row for row in (one, other) if row is not None})
+        results.append(
+            pair_result(
+                doc=pair.doc,
+                candidate=pair.candidate,
+                reference=pair.reference,
+                candidate_first=one,
+                reference_first=other,
+            )
+        )
+    return _summary(results, used, questions, asked=len(missing), notes=notes)
+
+
+def kept_judgements(folder: str | Path) -> dict[str, dict[str, Any]]:
+    """The judgements of a folder by key; none where there are none."""
+    return read_ledger(Path(folder) / JUDGEMENTS)
+
+
+def _summary(
+    results: list[PairResult],
+    used: Mapping[str, Mapping[str, Any]],
+    questions: Sequence[tuple[Question, Question] | None],
+    *,
+    asked: int,
+    notes: list[str],
+) -> Judged:
+    rows = list(used.values())
+    outcomes = [row["outcome"] for row in rows]
+    masses = [row["mass"] for row in rows if row.get("mass") is not None]
+    judged, by_logprobs = outcomes.count("judged"), sum(row.get("source") == "logprobs" for row in rows)
+    if by_logprobs < judged:
+        notes.append(
+            f"{judged - by_logprobs} of {judged} verdicts came without log-probabilities and count as 0 or 1 (a tie "
+            f"as 0.5), "
+            "which is coarser: the win rate needs more prompts for the same interval."
+        )
+    cut = sum(row["outcome"] == "refused" and row.get("finish_reason") == "length" for row in rows)
+    if cut:
+        notes.append(
+            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, raise --max_tokens "
+            f"(cut ones count as refused)."
+        )
+    return Judged(
+        pairs=results,
+        questions=len({one.key for both in questions for one in both or ()}),
+        asked=asked,
+        judged=judged,
+        refused=outcomes.count("refused"),
+        failed=outcomes.count("failed"),
+        by_logprobs=by_logprobs,
+        mean_mass=sum(masses) / len(masses) if masses else None,
+        prompt_tokens=sum(row.get("prompt_tokens") or 0 for row in rows),
+        completion_tokens=sum(row.get("completion_tokens") or 0 for row in rows),
+        notes=notes,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- asking
+
+
+async def _ask_all(
+    questions: Sequence[Question],
+    settings: JudgeSettings,
+    endpoint: Endpoint,
+    ledger: Ledger,
+    progress: Callable[[int, int], None],
+) -> list[str]:
+    """Asks all, adds every answer to the ledger the moment it is there, and returns the client's notes."""
+    parameters = {
+        "max_tokens": settings.max_tokens,
+        "temperature": settings.temperature,
+        "logprobs": True,
+        "top_logprobs": settings.top_logprobs,
+    }
+    done = 0
+    progress(done, len(questions))
+    async with Client(endpoint, model=settings.model, parameters=parameters, options=OPTIONS) as client:
+
+        async def work(one: Question) -> None:
+            nonlocal done
+            answer = await client.ask(one.message, read_verdict)
+            ledger.add([{"key": one.key, "doc": one.doc, "judge_model": settings.model, **_row(answer, client)}])
+            done += 1
+            progress(done, len(questions))
+
+        await work_through(questions, work, workers=min(endpoint.workers, len(questions)))
+    return client.notes
+
+
+def _row(answer: Answer[Verdict], client: Client) -> dict[str, Any]:
+    """The judgement of one question, as it is stored; with outcome "failed" where it cannot be had."""
+    verdict = answer.value
+    if verdict is None:
+        return {"outcome": "failed", "error": answer.error, "attempts": answer.attempts}
+    return {
+        "outcome": verdict.outcome,
+        "p_first": verdict.p_first,
+        "letter": verdict.letter,
+        "source": verdict.source,
+        "mass": verdict.mass,
+        "reply": client.clean(verdict.reply, 500),
+        "finish_reason": verdict.finish_reason,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "attempts": answer.attempts,
+    }

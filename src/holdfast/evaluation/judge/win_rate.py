@@ -1,0 +1,327 @@
+"""The win rate of one model against another from a judge's probabilities, raw and with the length of the answers taken
+out.
+
+A pair's preference is the mean over the two orders of P(the candidate wins), so that a judge's liking for what it reads
+first cancels. The win rate is the mean preference over prompts; the reference against itself has 0.5 by definition. A
+pair counts only with a verdict in both orders: one order alone would bring the position back in. Pairs with equal
+answers are ties and need no judge.
+
+Judges like long answers. The length-controlled win rate fits, over the pairs i,
+
+    P(candidate wins pair i) = sigma(t0 + t1 tanh(d_i / s)),    d_i = characters of the candidate's answer - characters
+    of the reference's,
+
+with s the standard deviation of d, and reports sigma(t0): what the win rate would be were the answers of equal length.
+The form is that of "Length-Controlled AlpacaEval" (Dubois et al. 2024, arXiv 2404.04475) without its term for the
+prompt's difficulty, which needs a leaderboard of models; so the figure is NOT AlpacaEval's own and must not be compared
+with theirs. Fitted by maximum likelihood of the soft preferences,
+
+    sum_i [ y_i log p_i + (1 - y_i) log(1 - p_i) ] - t1^2 / (2 * 2.5^2),
+
+where the penalty, a normal prior of scale 2.5 on t1 (the scale of Gelman et al. 2008 for logistic coefficients), keeps
+t1 finite where length tells winners and losers apart without error. t0 is free, so that equal lengths give the raw win
+rate exactly.
+
+Intervals: bootstrap over prompts, at the expanded levels of `holdfast.statistics.estimates`; the length-controlled fit
+is made anew for every draw. They say how the figure would vary with other prompts, not with another judge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import DataError
+from holdfast.statistics.estimates import Ratio, estimate, expanded_interval
+
+PRIOR_SCALE = 2.5
+"""Standard deviation of the normal prior on t1."""
+LABEL = "holdfast's own fit of sigma(t0 + t1 tanh(d / s)) on these pairs; not AlpacaEval's length-controlled win rate"
+_LARGEST = 30.0
+"""|t0| at most: sigma(30) is 1 to 13 digits, which is what a model that wins every pair gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairResult:
+    """One prompt: what the judge said of both orders."""
+
+    doc: str
+    """Hash of the prompt, the key that comparisons join on."""
+    status: str
+    """"judged", "identical" (equal answers: a tie, not asked), "refused" or "failed" (in at least one order)."""
+    length_candidate: int
+    """Characters of the candidate's answer."""
+    length_reference: int
+    """Characters of the reference's answer."""
+    candidate_first: float | None = None
+    """P(candidate wins) where it was shown first; None where there is no verdict."""
+    candidate_second: float | None = None
+    """P(candidate wins) where it was shown second."""
+
+    @property
+    def preference(self) -> float | None:
+        """Mean P(candidate wins) over the orders; None for a pair that does not count."""
+        if self.status == "identical":
+            return 0.5
+        if self.status != "judged" or self.candidate_first is None or self.candidate_second is None:
+            return None
+        return (self.candidate_first + self.candidate_second) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthControlled:
+    """The win rate at equal lengths."""
+
+    value: float
+    """sigma(t0), in [0, 1]."""
+    interval: tuple[float, float] | None
+    standard_error: float
+    """Standard deviation of the bootstrap's figures."""
+    t0: float
+    t1: float
+    """Positive: the judge's preferences rise with the length of the candidate's answer."""
+    scale: float
+    """s, characters; 0 where all pairs are of equal length, and the win rate is the raw one."""
+    label: str = LABEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class WinRate:
+    """The candidate against the reference."""
+
+    value: float
+    """Mean preference, in [0, 1]."""
+    interval: tuple[float, float] | None
+    """At `confidence`; None for a single pair."""
+    standard_error: float
+    """Standard deviation of the preferences over sqrt(n); NaN for a single pair."""
+    n: int
+    """Pairs that count."""
+    confidence: float
+    length_controlled: LengthControlled
+    wins: int
+    """Pairs with a preference above 0.5."""
+    ties: int
+    """Pairs with a preference of exactly 0.5, equal answers among them."""
+    losses: int
+    identical: int
+    """Pairs whose answers are equal."""
+    refused: int
+    """Pairs left out because the judge gave no verdict in an order."""
+    failed: int
+    """Pairs left out because a request failed for good."""
+    first_preferred: float | None
+    """Mean P(the output shown first wins): 0.5 for a judge that does not mind the position. None where no pair was
+    judged."""
+    order_changes: float | None
+    """Share of the judged pairs whose two orders name different winners."""
+    mean_length_candidate: float
+    """Characters an answer, over the pairs that count."""
+    mean_length_reference: float
+    notes: list[str] = field(default_factory=list)
+
+
+def win_rate(pairs: Sequence[PairResult], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> WinRate:
+    """The figures of all pairs.
+
+    Args:
+        pairs: one a prompt, in any order.
+        confidence: level of the intervals, in (0, 1).
+        resamples: bootstrap draws.
+        seed: of the draws.
+
+    Raises:
+        DataError: no pair has a verdict in both orders.
+    """
+    counted = [(pair, p) for pair in pairs if (p := pair.preference) is not None]
+    statuses = [pair.status for pair in pairs]
+    refused, failed = statuses.count("refused"), statuses.count("failed")
+    if not counted:
+        raise DataError(
+            f"Expected at least one pair that the judge decided in both orders, got none of {len(pairs)} ({refused} "
+            f"refused, {failed} failed). "
+            "See judgements.jsonl for what the judge said."
+        )
+    rows = [{"preference": p} for _, p in counted]
+    y = np.array([p for _, p in counted])
+    value, interval = estimate(
+        Ratio(numerator="preference"), rows, confidence=confidence, resamples=resamples, seed=seed
+    )
+    judged = [(pair.candidate_first, pair.candidate_second) for pair, _ in counted if pair.status == "judged"]
+    shown_first = [
+        p for first, second in judged if first is not None and second is not None for p in (first, 1 - second)
+    ]
+    changes = [
+        (first - 0.5) * (second - 0.5) < 0 for first, second in judged if first is not None and second is not None
+    ]
+    lengths = np.array([[pair.length_candidate, pair.length_reference] for pair, _ in counted], dtype=np.float64)
+    n = len(counted)
+    return WinRate(
+        value=value,
+        interval=interval,
+        standard_error=float(y.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan,
+        n=n,
+        confidence=confidence,
+        length_controlled=length_controlled(
+            y, lengths[:, 0] - lengths[:, 1], confidence=confidence, resamples=resamples, seed=seed
+        ),
+        wins=int((y > 0.5).sum()),
+        ties=int((y == 0.5).sum()),
+        losses=int((y < 0.5).sum()),
+        identical=statuses.count("identical"),
+        refused=refused,
+        failed=failed,
+        first_preferred=float(np.mean(shown_first)) if shown_first else None,
+        order_changes=float(np.mean(changes)) if changes else None,
+        mean_length_candidate=float(lengths[:, 0].mean()),
+        mean_length_reference=float(lengths[:, 1].mean()),
+        notes=_notes(pairs, refused, shown_first),
+    )
+
+
+def length_controlled(
+    preferences: Sequence[float] | np.ndarray,
+    differences: Sequence[float] | np.ndarray,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> LengthControlled:
+    """The win rate at equal lengths (module docstring).
+
+    Args:
+        preferences: `[n]` P(candidate wins), n >= 1.
+        differences: `[n]` characters of the candidate's answer minus those of the reference's.
+        confidence: level of the interval.
+        resamples: bootstrap draws; each is fitted anew with s as it is in all pairs.
+        seed: of the draws.
+    """
+    y, d = np.asarray(preferences, dtype=np.float64), np.asarray(differences, dtype=np.float64)
+    n, scale = len(y), float(d.std())
+    x = np.tanh(d / scale) if scale > 0 else np.zeros(n)
+    t0, t1 = fit(x, y, np.ones((1, n)))[0]
+    draws = np.concatenate([fit(x, y, counts)[:, 0] for counts in _draws(n, resamples, seed)])
+    values = _sigmoid(draws)
+    low, high = expanded_interval(values, n=n, confidence=confidence)
+    if scale == 0:
+        value = float(y.mean())  # what the fit gives, without its last rounding
+    else:
+        value = float(_sigmoid(t0))
+    return LengthControlled(
+        value=value,
+        interval=None if math.isnan(low) else (low, high),
+        standard_error=float(values.std(ddof=1)) if n > 1 and len(values) > 1 else math.nan,
+        t0=float(t0),
+        t1=float(t1),
+        scale=scale,
+    )
+
+
+def fit(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Penalised maximum-likelihood (t0, t1) of weighted pairs, for many weightings at once, by Newton's method.
+
+    Args:
+        x: `[n]` tanh of the scaled difference of lengths.
+        y: `[n]` preferences, in [0, 1].
+        counts: `[B, n]` how often each pair occurs.
+
+    Returns:
+        `[B, 2]`.
+    """
+    mean = np.clip((counts @ y) / counts.sum(1), 1e-13, 1 - 1e-13)
+    t = np.stack([np.log(mean / (1 - mean)), np.zeros(len(mean))], axis=1)  # exact where x is 0
+    penalty = 1 / PRIOR_SCALE**2
+    for _ in range(100):
+        p = _sigmoid(t[:, :1] + t[:, 1:] * x)
+        residual, weight = counts * (y - p), counts * p * (1 - p)
+        g0, g1 = residual.sum(1), residual @ x - penalty * t[:, 1]
+        h00, h01, h11 = weight.sum(1) + 1e-12, weight @ x, weight @ (x * x) + penalty
+        determinant = h00 * h11 - h01 * h01
+        step = np.stack([h11 * g0 - h01 * g1, h00 * g1 - h01 * g0], axis=1) / determinant[:, None]
+        largest = np.abs(step).max(1, keepdims=True)
+        step /= np.maximum(largest, 1.0)  # far from the maximum the curvature is too flat to be believed
+        t = t + step
+        t[:, 0] = np.clip(t[:, 0], -_LARGEST, _LARGEST)
+        if largest.max() < 1e-11 or (np.abs(t[:, 0]) >= _LARGEST).all():
+            break
+    return t
+
+
+def pair_rows(pairs: Sequence[PairResult]) -> list[dict[str, Any]]:
+    """Per-sample rows of the pairs that count: `{"doc": hash, "preference": float, ...}`, as
+    `holdfast.records.evaluation.Evaluation` has them."""
+    return [
+        {
+            "doc": pair.doc,
+            "preference": preference,
+            "candidate_first": pair.candidate_first,
+            "candidate_second": pair.candidate_second,
+            "status": pair.status,
+            "length_candidate": pair.length_candidate,
+            "length_reference": pair.length_reference,
+        }
+        for pair in pairs
+        if (preference := pair.preference) is not None
+    ]
+
+
+def pair_result(
+    *,
+    doc: str,
+    candidate: str,
+    reference: str,
+    candidate_first: Mapping[str, Any] | None,
+    reference_first: Mapping[str, Any] | None,
+) -> PairResult:
+    """One prompt's result from its two judgements.
+
+    Args:
+        doc: hash of the prompt.
+        candidate: the candidate's answer.
+        reference: the reference's.
+        candidate_first: the judgement (`{"outcome": ..., "p_first": ...}`) of the order with the candidate first; None:
+            not asked.
+        reference_first: that of the other order.
+    """
+    sizes = {"length_candidate": len(candidate), "length_reference": len(reference)}
+    if candidate == reference:
+        return PairResult(doc=doc, status="identical", **sizes)
+    outcomes = [
+        judgement["outcome"] if judgement is not None else "failed" for judgement in (candidate_first, reference_first)
+    ]
+    status = "failed" if "failed" in outcomes else "refused" if "refused" in outcomes else "judged"
+    first = candidate_first.get("p_first") if candidate_first is not None else None
+    second = reference_first.get("p_first") if reference_first is not None else None
+    return PairResult(
+        doc=doc, status=status, candidate_first=first, candidate_second=None if second is None else 1 - second, **sizes
+    )
+
+
+def _draws(n: int, resamples: int, seed: int, *, cells: int = 2_000_000) -> Any:
+    """How often each pair occurs in each bootstrap sample, `[B', n]` at a time."""
+    rng = np.random.default_rng(seed)
+    block = max(1, cells // n)
+    for start in range(0, resamples, block):
+        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(np.float64)
+
+
+def _sigmoid(t: Any) -> Any:
+    return 0.5 * (1 + np.tanh(np.asarray(t) / 2))
+
+
+def _notes(pairs: Sequence[PairResult], refused: int, shown_first: Sequence[float]) -> list[str]:
+    notes = []
+    if refused > 0.2 * len(pairs):
+        notes.append(
+            f"The judge gave no verdict for {refused} of {len(pairs)} pairs; the figures are of the rest, which may "
+            f"differ."
+        )
+    if shown_first and abs(float(np.mean(shown_first)) - 0.5) > 0.25:
+        notes.append(
+            "The judge mostly goes by the position: weigh the win rate, which averages both orders, accordingly."
+        )
+    return notes

@@ -1,0 +1,232 @@
+"""Published files of benchmarks in other forms than the hub's data sets, turned into the columns that the harness's
+tasks read.
+
+| tasks | form | where from |
+|---|---|---|
+| boolq | `answer` true / false | the BoolQ release |
+| truthfulqa_mc1, truthfulqa_mc2 | CSV with Best Answer, Correct Answers, Incorrect Answers | the TruthfulQA release |
+| hellaswag, arc_* | `query` with lettered options in its text, `choices` of letters, `gold` | OLMES request files |
+| mmlu and its subjects | `subject_dir` in place of `subject` | hub exports |
+| mbpp | `prompt` in place of `text` | the sanitised MBPP release |
+| minerva_math, hendrycks_math and their subjects | `type` in place of a data set a subject | the MATH release |
+| quality | one article a line with its `questions` | the QuALITY release |
+
+A form is recognised by its columns and converted row by row; nothing that a row does not say is made up. Rows in the
+hub's own form are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import DataError
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One form of a benchmark's rows."""
+
+    name: str
+    tasks: str
+    """Regular expression that task names match whole."""
+    has: tuple[str, ...]
+    """Columns that are there."""
+    lacks: tuple[str, ...]
+    """Columns of the hub's form, of which none is there."""
+    convert: Callable[[Row], list[dict[str, Any]]]
+    """One row as the rows that the harness reads; raises ValueError with the reason where it cannot."""
+
+
+def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
+    """(rows in the form that the task reads, the name of the form they came in); (rows, None) where there is nothing to
+    convert.
+
+    Args:
+        rows: a `datasets.Dataset`.
+        task: the harness task's name.
+        place: of the file, for messages.
+
+    Raises:
+        DataError: the form is known, but rows are not in it.
+    """
+    columns = list(rows.column_names)
+    form = next((f for f in FORMS if re.fullmatch(f.tasks, task) and _fits(f, columns)), None)
+    if form is None:
+        return rows, None
+    import datasets
+
+    made: list[dict[str, Any]] = []
+    for number, row in enumerate(rows):
+        try:
+            made += form.convert(row)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"{place}, row {number}: expected a row of {form.name}, but {reason}.") from error
+    if not made:
+        raise DataError(
+            f"{place}: expected questions in the form of {form.name}, but none of its {len(rows)} rows has one with a "
+            f"published answer."
+        )
+    return datasets.Dataset.from_list(made), form.name
+
+
+def _fits(form: Form, columns: Sequence[str]) -> bool:
+    return all(name in columns for name in form.has) and not any(name in columns for name in form.lacks)
+
+
+def _boolq(row: Row) -> list[dict[str, Any]]:
+    answer = row["answer"]
+    if isinstance(answer, str):
+        answer = {"true": True, "false": False, "yes": True, "no": False}.get(answer.strip().lower())
+    if answer not in (True, False):
+        raise ValueError(f"the answer is {row['answer']!r}, neither true nor false")
+    return [{**row, "label": int(answer)}]
+
+
+def _truthfulqa(row: Row) -> list[dict[str, Any]]:
+    """The multiple-choice targets as the release's own evaluation forms them: MC1 the best answer against all wrong
+    ones, MC2 all against all."""
+    right, wrong = (list(_split_answers(row[name])) for name in ("Correct Answers", "Incorrect Answers"))
+    best = _sentence(row["Best Answer"])
+    if not right or not wrong:
+        raise ValueError("it has no correct or no incorrect answers")
+    return [
+        {
+            "question": row["Question"],
+            "mc1_targets": {"choices": [best, *wrong], "labels": [1] + [0] * len(wrong)},
+            "mc2_targets": {"choices": right + wrong, "labels": [1] * len(right) + [0] * len(wrong)},
+        }
+    ]
+
+
+def _split_answers(text: str) -> Iterator[str]:
+    for part in str(text or "").split(";"):
+        if part.strip():
+            yield _sentence(part)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith(".") else f"{text}."
+
+
+_OPTION = re.compile(r"\n ?([A-Z])\. ")
+
+
+def _lettered(row: Row) -> tuple[str, list[str], int]:
+    """(text before the options, the options, index of the right one) of an OLMES request."""
+    pieces = _OPTION.split(str(row["query"]))
+    letters, options = pieces[1::2], pieces[2::2]
+    if letters != list(row["choices"]) or not 0 <= int(row["gold"]) < len(options):
+        raise ValueError(
+            f"the options in its text ({', '.join(letters) or 'none'}) are not its choices "
+            f"({', '.join(map(str, row['choices']))})"
+        )
+    options[-1] = options[-1].removesuffix("\nAnswer:")
+    return pieces[0], options, int(row["gold"])
+
+
+def _olmes_arc(row: Row) -> list[dict[str, Any]]:
+    text, options, gold = _lettered(row)
+    choices = {"text": options, "label": list(row["choices"])}
+    return [
+        {
+            "id": row.get("id"),
+            "question": text.removeprefix("Question: "),
+            "choices": choices,
+            "answerKey": row["choices"][gold],
+        }
+    ]
+
+
+def _olmes_hellaswag(row: Row) -> list[dict[str, Any]]:
+    text, options, gold = _lettered(row)
+    activity, colon, context = text.removesuffix("\nChoose the best continuation:").partition(": ")
+    if not colon:
+        raise ValueError("its text does not begin with the activity and a colon")
+    return [{"activity_label": activity, "ctx_a": context, "ctx_b": "", "endings": options, "label": str(gold)}]
+
+
+def _math(row: Row) -> list[dict[str, Any]]:
+    """The seven data sets of the hub are the release's types: "Counting & Probability" is counting_and_probability."""
+    return [{**row, "subject": str(row["type"]).lower().replace("&", "and").replace(" ", "_")}]
+
+
+def _quality(row: Row) -> list[dict[str, Any]]:
+    """Questions of one article; the release counts options from 1. Questions without a published answer are left
+    out."""
+    found = []
+    for question in row["questions"]:
+        if question.get("gold_label") is not None:
+            found.append(
+                {
+                    "article": row["article"],
+                    "question": question["question"],
+                    "options": list(question["options"]),
+                    "answer": int(question["gold_label"]) - 1,
+                    "hard": bool(question.get("difficult", 0)),
+                }
+            )
+    return found
+
+
+FORMS = (
+    Form(
+        name="the MATH release",
+        tasks="(minerva|hendrycks)_math.*",
+        has=("problem", "solution", "type"),
+        lacks=("subject",),
+        convert=_math,
+    ),
+    Form(
+        name="the BoolQ release", tasks="boolq", has=("question", "passage", "answer"), lacks=("label",), convert=_boolq
+    ),
+    Form(
+        name="the TruthfulQA release",
+        tasks="truthfulqa_mc[12]",
+        has=("Question", "Best Answer", "Correct Answers", "Incorrect Answers"),
+        lacks=("mc1_targets", "mc2_targets"),
+        convert=_truthfulqa,
+    ),
+    Form(
+        name="OLMES requests",
+        tasks="arc_(easy|challenge)",
+        has=("query", "choices", "gold"),
+        lacks=("question",),
+        convert=_olmes_arc,
+    ),
+    Form(
+        name="OLMES requests",
+        tasks="hellaswag",
+        has=("query", "choices", "gold"),
+        lacks=("ctx_a",),
+        convert=_olmes_hellaswag,
+    ),
+    Form(
+        name="an export by folders",
+        tasks="mmlu.*",
+        has=("question", "choices", "answer", "subject_dir"),
+        lacks=("subject",),
+        convert=lambda row: [{**row, "subject": row["subject_dir"]}],
+    ),
+    Form(
+        name="sanitised MBPP",
+        tasks="mbpp.*",
+        has=("prompt", "code", "test_list"),
+        lacks=("text",),
+        convert=lambda row: [{**row, "text": row["prompt"]}],
+    ),
+    Form(
+        name="the QuALITY release",
+        tasks="quality.*",
+        has=("article", "questions"),
+        lacks=("question",),
+        convert=_quality,
+    ),
+)
+"""The forms that are recognised, in the order they are tried."""

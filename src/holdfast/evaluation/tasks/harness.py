@@ -1,0 +1,456 @@
+"""Benchmarks through lm-evaluation-harness: a model in memory, one entry of the plan, rows and figures out.
+
+The harness builds the prompts, asks the model and applies filters and metrics; its name for a figure stays
+("exact_match,strict-match"; the filter "none" is left out). What is added: figures with intervals from per-sample rows,
+a group as one figure over all its questions, one progress bar instead of several, and no traces: the model's train /
+eval flags, the tokenizer's padding token, the random states and the harness's log level are as before.
+
+A group's figure is the mean over all questions of its subtasks. (The harness averages MMLU in the same way, by size;
+some other groups average subtasks, which this does not do.)
+
+Metrics that are no mean over questions (corpus BLEU, Matthews correlation) are reported as the harness computes them,
+without interval, and cannot be compared sample by sample.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import random
+import socket
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import ConfigError, ModelError
+from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.partial import Partial
+from holdfast.records.evaluation import Metric
+from holdfast.statistics.estimates import TEXT_FIGURES, estimate, figure_for
+
+_ROLLING = {"word_perplexity": "words", "byte_perplexity": "bytes", "bits_per_byte": "bytes"}
+"""Metrics of rolling log-likelihood: the harness gives (log-likelihood, weight) a document."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScores:
+    """What one entry of the plan came to."""
+
+    rows: list[dict[str, Any]]
+    """One a question, in order: `{"doc": hash, "prompt": hash, "<metric>": float, ...}`, with "task" for a group."""
+    metrics: dict[str, Metric]
+    primary: str
+    settings: dict[str, Any]
+    """What the harness settled on: examples shown, task versions, subtasks."""
+    notes: list[str] = field(default_factory=list)
+
+
+def run_task(
+    model: Any,
+    tokenizer: Any,
+    entry: TaskEntry,
+    *,
+    batch_size: int = 8,
+    confidence: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    partial: Partial | None = None,
+) -> TaskScores:
+    """Runs one task or group.
+
+    Args:
+        model: a Hugging Face causal LM, PEFT-wrapped or not, on any device.
+        tokenizer: its tokenizer, with a BOS or EOS token.
+        entry: what to run.
+        batch_size: requests a forward pass; results depend on it in the last digits, so keep it over models that are
+            compared.
+        confidence: level of the intervals.
+        seed: of few-shot examples, sampled generation and resampling.
+        progress: called with (requests done, requests in all).
+        partial: where the model's answers are kept as they come, so that an interrupted task goes on.
+
+    Raises:
+        ConfigError: no such task, or no such metric. DataError: its data is missing or does not fit, an option is empty
+            or longer than the context.
+        ModelError: the tokenizer lacks what the task needs.
+    """
+    from lm_eval.evaluator import evaluate
+
+    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
+    from holdfast.evaluation.text.perplexity import resolve_window
+
+    with ExitStack() as stack:
+        tasks = stack.enter_context(tasks_in_use(model, tokenizer, entry, seed=seed))
+        stack.enter_context(evaluation_mode(model))
+        window, _ = resolve_window(model)
+        lm = SharedPrefixLM(
+            model, tokenizer, batch_size=batch_size, length=window, seed=seed, progress=progress, partial=partial
+        )
+        results = evaluate(
+            lm=lm,
+            task_dict={"tasks": tasks},
+            limit=entry.limit,
+            bootstrap_iters=0,
+            log_samples=True,
+            apply_chat_template=entry.apply_chat_template,
+            fewshot_as_multiturn=True,
+        )
+    assert results is not None, "only rank 0 of a distributed harness run has results, and none is set up here"
+    scores = _scores(results, tasks, entry, confidence=confidence, seed=seed)
+    if lm.shortened is not None:
+        scores.notes.append(
+            f"The model's context has {window} tokens, so answers ended after {lm.shortened}; the task allows more "
+            f"than fit."
+        )
+    return scores
+
+
+@contextmanager
+def tasks_in_use(model: Any, tokenizer: Any, entry: TaskEntry, *, seed: int) -> Iterator[dict[str, Any]]:
+    """The entry's tasks by name, ready to be asked, while the harness is quiet and leaves no traces.
+
+    Raises:
+        as `run_task`.
+    """
+    from holdfast.evaluation.tasks.tasks import load_tasks, wants_hub
+
+    _check_tokenizer(tokenizer, entry)
+    with ExitStack() as stack:
+        stack.enter_context(without_traces(model, tokenizer, seed=seed))
+        if not wants_hub(entry) or not hub_answers():
+            stack.enter_context(_offline())
+        tasks = load_tasks(entry)
+        for task in tasks.values():
+            if task.config.num_fewshot is None:
+                task.set_config(key="num_fewshot", value=0)
+            task.set_fewshot_seed(seed=seed)
+        yield tasks
+
+
+@contextmanager
+def without_traces(model: Any, tokenizer: Any, *, seed: int) -> Iterator[None]:
+    """The harness is quiet, random generators are seeded and put back, the tokenizer has a padding token meanwhile."""
+    with _quiet_harness(), _own_random_state(model, seed), _padding_token(tokenizer):
+        yield
+
+
+def build_requests(task: Any, entry: TaskEntry, lm: Any) -> None:
+    """Makes the task's requests (`task.instances`) as the harness's own evaluator does."""
+    limit = len(task.eval_docs) if entry.limit is None else min(entry.limit, len(task.eval_docs))
+    task.build_all_requests(
+        limit=limit,
+        rank=0,
+        world_size=1,
+        apply_chat_template=entry.apply_chat_template,
+        fewshot_as_multiturn=True,
+        chat_template=lm.apply_chat_template if entry.apply_chat_template else None,
+        tokenizer_name=lm.tokenizer_name if entry.apply_chat_template else "",
+    )
+
+
+def document_hash(doc: Any) -> str:
+    """The hash by which the harness knows a question."""
+    from lm_eval.utils import handle_non_serializable, hash_string
+
+    return hash_string(json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False))
+
+
+def settled(tasks: Mapping[str, Any]) -> dict[str, Any]:
+    """What the harness settled on: examples shown, task versions, subtasks."""
+    return {
+        "num_fewshot": _same_or_all({name: task.config.num_fewshot for name, task in tasks.items()}),
+        "task_version": _same_or_all({name: task.VERSION for name, task in tasks.items()}),
+        "subtasks": sorted(tasks) if len(tasks) > 1 else [],
+    }
+
+
+def check_task(tokenizer: Any, entry: TaskEntry) -> dict[str, Any]:
+    """Builds the entry's tasks and their data without running them; gives them by name.
+
+    Raises:
+        ConfigError, DataError, ModelError: as `run_task` would.
+    """
+    from holdfast.evaluation.tasks.tasks import load_tasks, wants_hub
+
+    _check_tokenizer(tokenizer, entry)
+    with ExitStack() as stack:
+        stack.enter_context(_quiet_harness())
+        if not wants_hub(entry) or not hub_answers():
+            stack.enter_context(_offline())
+        return load_tasks(entry)
+
+
+def _check_tokenizer(tokenizer: Any, entry: TaskEntry) -> None:
+    if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+        raise ModelError(
+            "Expected a tokenizer with a BOS or an EOS token, which tasks put before a text without context; this one "
+            "has neither. Set one."
+        )
+    if entry.apply_chat_template and not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            f"'{entry.name}' asks for the chat template, but the tokenizer has none. Set `apply_chat_template: false` "
+            f"or use another tokenizer."
+        )
+
+
+# ------------------------------------------------------------------------------------------------- rows and figures
+
+
+def _scores(
+    results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEntry, *, confidence: float, seed: int
+) -> TaskScores:
+    rows: list[dict[str, Any]] = []
+    better: dict[str, bool] = {}
+    whole: dict[str, float] = {}
+    for name, task in tasks.items():
+        means = {
+            metric
+            for metric, function in task.aggregation().items()
+            if getattr(function, "__name__", "") in ("mean", "nanmean")
+        }
+        by_doc: dict[Any, dict[str, Any]] = {}
+        for sample in results["samples"][name]:
+            if sample["doc_id"] not in by_doc:
+                row = {
+                    "doc": sample["doc_hash"],
+                    "prompt": sample["prompt_hash"],
+                    **({"task": name} if len(tasks) > 1 else {}),
+                }
+                by_doc[sample["doc_id"]] = {**row, **question_and_answer(task, sample)}
+            row = by_doc[sample["doc_id"]]
+            for metric in sample["metrics"]:
+                label = metric if sample["filter"] == "none" else f"{metric},{sample['filter']}"
+                better.setdefault(label, bool(task.higher_is_better().get(metric, True)))
+                value = sample[metric]
+                if metric in _ROLLING and isinstance(value, tuple):
+                    row.update({"nats": -float(value[0]), _ROLLING[metric]: int(value[1])})
+                elif metric in means and _is_scalar(value):
+                    row[label] = float(value)
+                elif _is_shares(
+                    value
+                ):  # several right / wrong parts a question, averaged over all parts (IFEval's instructions)
+                    row.update({label: float(sum(value)), parts_of(label): len(value)})
+                else:
+                    whole[label] = float(results["results"][name].get(f"{metric},{sample['filter']}", float("nan")))
+        rows.extend(by_doc.values())
+    metrics: dict[str, Metric] = {}
+    for label, higher in better.items():
+        figure = figure_for(label, rows, higher_is_better=higher, unit=_unit(label))
+        if figure is not None:
+            value, interval = estimate(figure, rows, confidence=confidence, seed=seed)
+            metrics[label] = Metric(
+                value=value,
+                n=len(rows),
+                unit=figure.unit,
+                higher_is_better=figure.higher_is_better,
+                interval=interval,
+                confidence=confidence,
+            )
+        elif len(tasks) == 1 and label in whole:
+            metrics[label] = Metric(
+                value=whole[label], n=len(rows), unit=_unit(label), higher_is_better=higher, confidence=confidence
+            )
+    if not metrics:
+        raise ConfigError(
+            f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List them one by one."
+        )
+    settings = settled(tasks)
+    notes = []
+    if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
+        notes.append("Few-shot examples come from the evaluated file itself, without the question asked.")
+    return TaskScores(rows=rows, metrics=metrics, primary=_primary(metrics, entry), settings=settings, notes=notes)
+
+
+def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked and what the model made of it, for people: see `holdfast.records.evaluation.Evaluation`."""
+    doc = sample["doc"]
+    text, target = task.doc_to_text(doc), sample["target"]
+    kind = getattr(task, "OUTPUT_TYPE", "")
+    if kind == "multiple_choice":
+        choices = [str(choice) for choice in task.doc_to_choice(doc)]
+        scored = [float(answer[0]) for answer in sample["filtered_resps"][: len(choices)]]
+        if getattr(task, "multiple_input", 0):  # the options are beginnings, and the text is what follows
+            text, target = str(target).strip(), text
+        gold = target if isinstance(target, (int, list)) else choices.index(target) if target in choices else None
+        answer = max(range(len(scored)), key=scored.__getitem__) if scored else None
+        return {"question": str(text), "choices": choices, "loglikelihoods": scored, "gold": gold, "answer": answer}
+    if kind == "generate_until":
+        outputs = sample["resps"][0]
+        return {
+            "question": str(text),
+            "gold": target if isinstance(target, str) else str(target),
+            "output": str(outputs[0]) if outputs else "",
+        }
+    return {}
+
+
+def parts_of(label: str) -> str:
+    """The column that counts the parts behind a metric with several right / wrong parts a question."""
+    return f"{label}#"
+
+
+def _is_shares(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, bool) for v in value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
+
+
+def _unit(label: str) -> str:
+    metric = label.split(",")[0]
+    if metric in TEXT_FIGURES:
+        return TEXT_FIGURES[metric].unit
+    return "accuracy" if metric.startswith("acc") else metric
+
+
+def _primary(metrics: Mapping[str, Metric], entry: TaskEntry) -> str:
+    if entry.metric is not None:
+        chosen = next((m for m in metrics if m == entry.metric or m.split(",")[0] == entry.metric), None)
+        if chosen is None:
+            raise ConfigError(f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(metrics)}.")
+        return chosen
+    for wanted in ("acc", "exact_match", "bits_per_byte"):
+        chosen = next((m for m in metrics if m.split(",")[0] == wanted), None)
+        if chosen is not None:
+            return chosen
+    return next(iter(metrics))
+
+
+def _same_or_all(values: Mapping[str, Any]) -> Any:
+    distinct = list(values.values())
+    return distinct[0] if all(v == distinct[0] for v in distinct) else dict(values)
+
+
+# -------------------------------------------------------------------------------------------------- leaving no traces
+
+
+class _NoBar:
+    """Stands in for tqdm inside the harness: nothing is printed."""
+
+    def __init__(self, iterable: Any = None, *_: Any, **__: Any) -> None:
+        self.iterable = iterable
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.iterable)
+
+    def __enter__(self) -> _NoBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def ignore(self, *_: Any, **__: Any) -> None:
+        return None
+
+    update = close = set_description = set_postfix = ignore
+
+
+@contextmanager
+def _quiet_harness() -> Iterator[None]:
+    """The harness's log at errors only, its bars and those of `datasets` off; all of it restored."""
+    import datasets
+    import lm_eval.api.model
+    import lm_eval.api.task
+    import lm_eval.models.huggingface
+
+    modules = [m for m in (lm_eval.api.model, lm_eval.api.task, lm_eval.models.huggingface) if hasattr(m, "tqdm")]
+    originals = [m.tqdm for m in modules]
+    log = logging.getLogger("lm_eval")
+    level = log.level
+    showed = datasets.are_progress_bars_disabled()
+    log.setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
+    for module in modules:
+        module.tqdm = _NoBar
+    try:
+        yield
+    finally:
+        for module, original in zip(modules, originals, strict=True):
+            module.tqdm = original
+        if not showed:
+            datasets.enable_progress_bars()
+        log.setLevel(level)
+
+
+@functools.cache
+def hub_answers(*, seconds: float = 5.0) -> bool:
+    """Whether the hub's host can be reached, tried once a process. Without a network its clients try for 23 seconds for
+    every data set before they say so; told that they are offline they look into their cache at once."""
+    import huggingface_hub.constants
+
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return False
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # names are resolved and hosts reached by the proxy, if at all
+    address = urllib.parse.urlsplit(huggingface_hub.constants.ENDPOINT)
+    try:
+        with socket.create_connection(
+            (address.hostname or "", address.port or (80 if address.scheme == "http" else 443)), timeout=seconds
+        ):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Hub libraries refuse the network inside: an entry with local data must not depend on it, and asking costs seconds
+    without one."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    holders: list[Any] = [datasets.config, huggingface_hub.constants]
+    before = [holder.HF_HUB_OFFLINE for holder in holders]
+    variable = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for holder in holders:
+        holder.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for holder, value in zip(holders, before, strict=True):
+            holder.HF_HUB_OFFLINE = value
+        if variable is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = variable
+
+
+@contextmanager
+def _own_random_state(model: Any, seed: int) -> Iterator[None]:
+    """Seeds every generator that a task may draw from, and puts their states back: training must not notice an
+    evaluation."""
+    import numpy as np
+    import torch
+
+    devices = [model.device] if model.device.type == "cuda" else []
+    python, legacy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)
+
+
+@contextmanager
+def _padding_token(tokenizer: Any) -> Iterator[None]:
+    """The harness sets a padding token for good, or adds one to the vocabulary; inside it is EOS or BOS, outside what
+    it was."""
+    if tokenizer.pad_token_id is not None:
+        yield
+        return
+    tokenizer.pad_token = tokenizer.eos_token if tokenizer.eos_token is not None else tokenizer.bos_token
+    try:
+        yield
+    finally:
+        tokenizer.pad_token = None

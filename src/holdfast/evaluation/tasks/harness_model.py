@@ -1,0 +1,170 @@
+"""The model as lm-evaluation-harness asks it: the harness's own `HFLM`, with log-likelihoods from `shared_prefix`.
+
+Texts are tokenised as `HFLM` does it (border between context and option, BOS, empty contexts), but each once and many
+at a time. Where a model cannot share prefixes, log-likelihoods are `HFLM`'s. Generation is always `HFLM`'s, in groups
+of requests of similar length.
+
+Every finished row and group is kept on disk (`partial`). Rows and groups are cut from the requests alone, so that an
+evaluation that was interrupted computes the same batches, and the same last digits, as one that was not.
+
+Importing this module imports the harness and torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
+
+from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.shared_prefix import Path, paths_of, scorer_for
+
+_GROUP = 4
+"""Batches a group of generation: what an interruption costs."""
+
+
+class SharedPrefixLM(HFLM):
+    """`HFLM` over a model in memory.
+
+    Args:
+        model: a Hugging Face causal LM.
+        tokenizer: its tokenizer.
+        batch_size: texts a forward pass, for generation and for models that cannot share prefixes.
+        length: the most tokens of a text.
+        seed: of sampled generation.
+        progress: called with (requests done, requests in all).
+        partial: where results are kept as they come.
+        share: False asks as `HFLM` does.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        batch_size: int,
+        length: int,
+        seed: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+        partial: Partial | None = None,
+        share: bool = True,
+    ) -> None:
+        super().__init__(
+            pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=length
+        )
+        self.progress = progress or (lambda done, total: None)
+        self.partial = partial or Partial(None)
+        self.seed = seed
+        self.share = share
+        self.shared = False
+        """Whether the last log-likelihoods were computed with shared prefixes."""
+        self.shortened: int | None = None
+        """Tokens that answers were allowed of those that the task asked for, where these do not fit into the
+        context."""
+
+    def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """As `HFLM.loglikelihood`, every distinct text tokenised once."""
+        return self._loglikelihood_tokens(
+            self.encode_pairs([request.args for request in requests]), disable_tqdm=disable_tqdm
+        )
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, str], list[int], list[int]]]:
+        """(pair, context ids, continuation ids) of (context, continuation) texts, as `TemplateLM.loglikelihood` would
+        have them."""
+        moved = []
+        for (
+            context,
+            continuation,
+        ) in pairs:  # spaces at the border belong to the continuation, whose token they are part of
+            spaces = len(context) - len(context.rstrip())
+            moved.append((context[:-spaces], context[-spaces:] + continuation) if spaces else (context, continuation))
+        texts = {
+            text
+            for (given, _), (context, continuation) in zip(pairs, moved, strict=True)
+            if given
+            for text in (context, context + continuation)
+        }
+        known = self._encode_all(texts)
+        encoded = []
+        for pair, (context, continuation) in zip(pairs, moved, strict=True):
+            if pair[0] == "":
+                ids = self.tok_encode(pair[1], add_special_tokens=False)
+                begins = bool(ids) and self.prefix_token_id == ids[0]
+                encoded.append((pair, ids[:1], ids[1:]) if begins else (pair, [self.prefix_token_id], ids))
+            else:
+                before = known[context]
+                encoded.append((pair, before, known[context + continuation][len(before) :]))
+        return encoded
+
+    def _encode_all(self, texts: Iterable[str]) -> dict[str, list[int]]:
+        """`tok_encode` of every text; in one call of the tokenizer, unless some begin with the BOS token already."""
+        ordered = list(texts)
+        bos = self.tokenizer.decode(self.prefix_token_id)
+        if not ordered:
+            return {}
+        if not getattr(self.tokenizer, "is_fast", False) or (bos and any(text.startswith(bos) for text in ordered)):
+            return {text: self.tok_encode(text) for text in ordered}
+        special = {} if self.add_bos_token is None else {"add_special_tokens": self.add_bos_token}
+        return dict(zip(ordered, self.tokenizer(ordered, verbose=False, **special)["input_ids"], strict=True))
+
+    def paths(self, encoded: Sequence[tuple[Any, list[int], list[int]]]) -> list[Path]:
+        """Encoded pairs for a `shared_prefix.Scorer`."""
+        return paths_of([(context, continuation) for _, context, continuation in encoded], length=self.max_length)
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        override_bs: int | None = None,
+    ) -> list[tuple[float, bool]]:
+        paths = self.paths(requests)
+        scorer = scorer_for(self.model, length=self.max_length, paths=paths) if self.share else None
+        self.shared = scorer is not None
+        if scorer is None:
+            return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
+        found: list[Any] = [self.partial.found.get(f"loglikelihood {index}") for index in range(len(paths))]
+        done = 0
+        for row in scorer.rows(paths):
+            if any(found[path.index] is None for path in row.paths):
+                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
+                    found[path.index] = answer
+                self.partial.add({f"loglikelihood {path.index}": found[path.index] for path in row.paths})
+            done += len(row.paths)
+            self.progress(done, len(paths))
+        return [(float(nats), bool(best)) for nats, best in found]
+
+    def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
+        """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the model's context, where
+        `HFLM` gives up, end after half of it, so that the other half is left for the question; `shortened` says so."""
+        requests = [self._that_fit(request) for request in requests]
+        found: list[Any] = [self.partial.found.get(f"generate {index}") for index in range(len(requests))]
+        # long contexts first, so that the first batch is the largest and the remaining time is never too low
+        order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
+        size = _GROUP * int(self.batch_size)
+        for start in range(0, len(order), size):
+            group = order[start : start + size]
+            if any(found[index] is None for index in group):
+                torch.manual_seed(
+                    self.seed * 1_000_003 + start
+                )  # a group's samples are its own, whatever was computed before it
+                texts = super().generate_until([requests[index] for index in group], disable_tqdm=True)
+                for index, text in zip(group, texts, strict=True):
+                    found[index] = text
+                self.partial.add({f"generate {index}": found[index] for index in group})
+            self.progress(min(start + size, len(order)), len(order))
+        return found
+
+    def _that_fit(self, request: Any) -> Any:
+        context, how = request.args
+        asked = normalize_gen_kwargs(how, self.max_gen_toks)["max_gen_toks"]
+        if asked < self.max_length:
+            return request
+        self.shortened = max(1, self.max_length // 2)
+        lengths = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+        return SimpleNamespace(
+            args=(context, {**{k: v for k, v in how.items() if k not in lengths}, "max_gen_toks": self.shortened})
+        )

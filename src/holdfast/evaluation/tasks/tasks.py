@@ -1,0 +1,539 @@
+"""From a `TaskEntry` to lm-evaluation-harness task objects: finding a task, and giving it local data.
+
+Built-in tasks, groups and tags are found by a quick look through the harness's YAML files (about a second, once a
+process); names that are generated or come by inclusion go to the harness's own index (several seconds, once a process).
+A local task YAML needs neither.
+
+A task is redirected to a local file by changing where its rows come from and nothing else: prompts, choices, targets,
+filters and metrics stay the task's own, so a figure on the same rows is the figure of the hub data set. Without the hub
+this is how a built-in task runs:
+
+- the file's rows are the questions; few-shot examples come from `fewshot_data`, or else from the same file, where the
+  harness leaves out the question asked;
+- the columns must be the ones that the task reads; missing ones are named;
+- a group (MMLU) is redirected by one file with a column that holds its subtasks' data set names (`subject`), as hub
+  exports have;
+- files in other published forms are converted (`data_forms`).
+
+Benchmarks that the harness lacks (QuALITY, CaseHOLD, ...) are task YAMLs of our own in `benchmarks/`, found like
+built-in ones.
+
+Tasks that run generated code are refused, here and by the harness; HumanEval and MBPP are in `programs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib.metadata
+import inspect
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError, StorageError, UserError
+from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.tasks.data_forms import convert
+from holdfast.evaluation.text.sentences import fix_language_detection, provide_sentence_model
+from holdfast.support.cache import cache_folder
+from holdfast.support.files import fingerprint, read_json, write_json
+
+_NAME_LINE = re.compile(rb"^[\"']?(task|group)[\"']?:[ \t]*[\"']?([^\s\"'\[\]#&*]+)", re.MULTILINE)
+_TAG_LINES = re.compile(
+    rb"^[\"']?tag[\"']?:[ \t]*(?:([^\s\[#]+)|\[([^\]]*)\]|((?:\r?\n[ \t]*-[ \t]*[^\n]+)+))", re.MULTILINE
+)
+_INCLUDE_LINE = re.compile(rb"^[\"']?include[\"']?:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_INDEX_RULES = 1
+"""Raised when the quick look finds other names than before."""
+_TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
+
+
+# ------------------------------------------------------------------------------------------------------------ finding
+
+
+@functools.cache
+def task_manager() -> Any:
+    """The harness's index of all built-in tasks, groups and tags: made once a process, as it takes several seconds."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Index:
+    """The harness's task files by name, by one pass of regular expressions (1 s in place of the 7 s of its own
+    index)."""
+
+    tasks: dict[str, str]
+    groups: dict[str, str]
+    tags: dict[str, list[str]]
+    """Tag -> names of tasks, sorted."""
+
+
+@functools.cache
+def _index() -> _Index:
+    """The index, kept in the cache folder for the next process. Names that are generated, or come by inclusion, are not
+    in it and need `task_manager`."""
+    import lm_eval.tasks
+
+    root = Path(lm_eval.tasks.__file__).parent
+    kept = _kept_file("index")
+    try:
+        found = read_json(kept)
+        if all(Path(found["tasks"][name]).is_file() for name in ("arc_easy", "gsm8k") if name in found["tasks"]):
+            return _Index(**found)
+    except (DataError, KeyError, TypeError):
+        pass
+    index = _look_through(root)
+    with contextlib.suppress(StorageError):  # a cache that cannot be written costs a second the next time
+        write_json(kept, index)
+    return index
+
+
+def _kept_file(name: str) -> Path:
+    """Where something about the installed harness is kept."""
+    import lm_eval.tasks
+
+    root = Path(lm_eval.tasks.__file__).parent
+    identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns, _INDEX_RULES]
+    return cache_folder() / "harness" / f"{name}-{fingerprint(identity, length=16)}.json"
+
+
+@functools.cache
+def _all_names() -> list[str]:
+    """Every name that the harness knows, kept for the next process: whether a name is a typing mistake should not take
+    its index's seconds again."""
+    kept = _kept_file("names")
+    try:
+        names = read_json(kept)
+        if isinstance(names, list) and "arc_easy" in names:
+            return [str(name) for name in names]
+    except DataError:
+        pass
+    names = sorted(task_manager().task_index)
+    with contextlib.suppress(StorageError):
+        write_json(kept, names)
+    return names
+
+
+def _look_through(root: Path) -> _Index:
+    tasks: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    tags_of: dict[str, list[str]] = {}
+    includes: dict[str, str] = {}
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for file in sorted(files):
+            path = os.path.join(folder, file)
+            is_task_file = file.endswith(".yaml")
+            if not is_task_file and not file.endswith(("_yaml", ".yml")):
+                continue
+            text = Path(path).read_bytes()
+            if found := _TAG_LINES.search(text):
+                one, several, lines = found.groups()
+                listed = one or several or lines or b""
+                tags_of[path] = [t.strip(" \t-\"'") for t in re.split(r"[,\n]", listed.decode()) if t.strip(" \t-\"'")]
+            if found := _INCLUDE_LINE.search(text):
+                includes[path] = os.path.normpath(os.path.join(folder, found[1].decode()))
+            if is_task_file:
+                named = dict(_NAME_LINE.findall(text))
+                if b"task" in named:  # a group beside it is an older word for a tag
+                    tasks.setdefault(named[b"task"].decode(), path)
+                elif b"group" in named:
+                    groups.setdefault(named[b"group"].decode(), path)
+    tags: dict[str, list[str]] = {}
+    for name, path in tasks.items():
+        place: str | None = path
+        while place is not None and place not in tags_of:
+            place = includes.get(place)
+        for tag in tags_of.get(place, []) if place is not None else []:
+            tags.setdefault(tag, []).append(name)
+    return _Index(
+        tasks={name: path for name, path in tasks.items() if name not in groups},
+        groups=groups,
+        tags={tag: sorted(names) for tag, names in tags.items() if tag not in tasks and tag not in groups},
+    )
+
+
+def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
+    """The harness configurations behind an entry: one for a task, one a subtask for a group or tag."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    if entry.is_file:
+        path = Path(entry.task)
+        try:
+            config = load_yaml(path, resolve_func=True)
+        except FileNotFoundError as error:
+            raise ConfigError(f"No such task YAML: {path} (it may be included by another). Check the path.") from error
+        except Exception as error:
+            raise ConfigError(
+                f"{path}: expected a task of the lm-evaluation-harness, but it cannot be read: {error}"
+            ) from error
+        if "group" in config and not isinstance(config.get("task"), str):
+            return list(_members(config, {}, name=entry.task))
+        if not isinstance(config.get("task"), str):
+            raise ConfigError(
+                f"{path}: expected a task of the lm-evaluation-harness with a `task:` name, got the keys "
+                f"{', '.join(config)}."
+            )
+        return [_with_local_paths(config, path.parent)]
+    if "ifeval" in entry.task:
+        provide_sentence_model()  # the task's module asks for it when it is imported
+        fix_language_detection()
+    file = own_benchmarks().get(entry.task)
+    return [_loaded(entry.task, file)] if file is not None else list(_registered(entry.task, {}))
+
+
+def own_benchmarks() -> dict[str, str]:
+    """Task name -> YAML file, of the benchmarks that come with holdfast."""
+    return {path.stem: str(path) for path in sorted((Path(__file__).parent / "benchmarks").glob("*.yaml"))}
+
+
+def _loaded(name: str, file: str) -> dict[str, Any]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    try:
+        return load_yaml(file, resolve_func=True)
+    except ImportError as error:
+        extra = "math" if "math" in name else "ifeval" if "ifeval" in name else None
+        how = f"`pip install 'lm_eval[{extra}]'`" if extra else f"Install {error.name or 'it'}"
+        raise ConfigError(
+            f"The task '{name}' needs a package that is not installed ({str(error).splitlines()[0]}). {how} provides "
+            f"it."
+        ) from error
+
+
+def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    quick = _index()
+    if name in quick.tags:
+        for child in quick.tags[name]:
+            yield from _registered(child, overrides)
+        return
+    file = quick.tasks.get(name) or quick.groups.get(name)
+    if file is not None:
+        config = _loaded(name, file)
+    else:
+        known = _all_names()
+        found = task_manager().task_index.get(name) if name in known else None
+        if found is None:
+            near = difflib.get_close_matches(name, [*known, *own_benchmarks()], n=4, cutoff=0.6)
+            hint = f" Nearest: {', '.join(near)}." if near else ""
+            raise ConfigError(
+                f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
+                "`lm_eval ls tasks` lists all; a task of your own is given as a path."
+            )
+        if found.tags and found.yaml_path is None:
+            for child in sorted(found.tags):
+                yield from _registered(child, overrides)
+            return
+        config = _loaded(name, str(found.yaml_path)) if found.yaml_path else dict(found.cfg or {})
+    if "group" in config and not isinstance(config.get("task"), str):
+        yield from _members(config, overrides, name=name)
+    else:
+        yield {**config, **overrides}
+
+
+def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str) -> Iterator[dict[str, Any]]:
+    """Subtasks of a group, with the group's defaults and then the caller's on top, as the harness merges them."""
+    from lm_eval.tasks._factory import GROUP_FIELD_NAMES
+
+    merged = {**{k: v for k, v in config.items() if k not in GROUP_FIELD_NAMES}, **overrides}
+    for member in config.get("task") or []:
+        if isinstance(member, str):
+            yield from _registered(member, merged)
+        elif "group" in member and isinstance(member.get("task"), list):
+            yield from _members(member, merged, name=member["group"])
+        else:
+            child = member.get("task") or member.get("group")
+            extra = {k: v for k, v in member.items() if k not in ("task", "group")}
+            if child in _index().tasks or child in _index().groups or child in task_manager().task_index:
+                yield from _registered(child, {**merged, **extra})
+            else:
+                yield {**merged, **member, "task": f"{name}::{child}"}
+
+
+def _with_local_paths(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A local YAML's data paths are meant from the YAML's own folder; the harness would take them from the working
+    directory."""
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, str):
+            beside = folder / value
+            return str(beside) if "://" not in value and not Path(value).is_absolute() and beside.exists() else value
+        if isinstance(value, list):
+            return [resolve(v) for v in value]
+        return {k: resolve(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+    kwargs = dict(config.get("dataset_kwargs") or {})
+    for key in ("data_files", "data_dir"):
+        if key in kwargs:
+            kwargs[key] = resolve(kwargs[key])
+    config = {**config, "dataset_kwargs": kwargs} if kwargs else dict(config)
+    path = config.get("dataset_path")
+    if isinstance(path, str) and path.startswith("."):
+        config["dataset_path"] = resolve(path)
+    return config
+
+
+def local_files(entry: TaskEntry) -> list[Path]:
+    """Local files that decide what an entry measures: its data, and for a task YAML the YAML, the Python beside it and
+    the data it names."""
+    files = [Path(p) for p in (entry.data, entry.fewshot_data) if p is not None]
+    if entry.task in own_benchmarks():
+        files.append(Path(own_benchmarks()[entry.task]))
+    if entry.is_file:
+        path = Path(entry.task)
+        files += [path, *sorted(path.parent.glob("*.py"))]
+        for config in _find_configs(entry):
+            named: list[Any] = [(config.get("dataset_kwargs") or {}).get("data_files"), config.get("dataset_path")]
+            while named:
+                value = named.pop()
+                if isinstance(value, Mapping):
+                    named.extend(value.values())
+                elif isinstance(value, list):
+                    named.extend(value)
+                elif isinstance(value, str) and Path(value).exists():
+                    files.append(Path(value))
+    return files
+
+
+def wants_hub(entry: TaskEntry) -> bool:
+    """True where running the entry may read the hub: a built-in task without `data`, or a YAML that names a hub data
+    set."""
+    if entry.data is not None or entry.kind == "code":
+        return False
+    local = ("json", "csv", "parquet", "text", "arrow", "pandas", None)
+    return not entry.is_file or any(
+        c.get("dataset_path") not in local and not Path(str(c.get("dataset_path"))).exists()
+        for c in _find_configs(entry)
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- building
+
+
+def load_tasks(entry: TaskEntry) -> dict[str, Any]:
+    """Task objects of an entry by name: one, or the subtasks of a group.
+
+    Raises:
+        ConfigError: no such task, or one that cannot be redirected or runs code.
+        DataError: the data cannot be loaded or lacks columns.
+    """
+    configs = _find_configs(entry)
+    rows = _rows(entry.data, str(configs[0]["task"]))
+    examples = _rows(entry.fewshot_data, str(configs[0]["task"]))
+    tasks: dict[str, Any] = {}
+    parts, shots = (_divided(entry, configs, given) for given in (rows, examples))
+    for config, part, shot in zip(configs, parts, shots, strict=True):
+        name = str(config["task"])
+        if config.get("unsafe_code"):
+            raise ConfigError(
+                f"The task '{name}' runs code that the model writes outside a sandbox. Take it out; humaneval and "
+                f"mbpp run in holdfast's sandbox."
+            )
+        if entry.num_fewshot is not None:
+            config["num_fewshot"] = entry.num_fewshot
+        if part is not None:
+            config = _redirect(config, part, shot, entry)
+        tasks[name] = _build(config, entry)
+    return tasks
+
+
+def _rows(path: str | None, task: str) -> Any:
+    from holdfast.data.sources import load_rows
+
+    return None if path is None else convert(load_rows(path), task, path)[0]
+
+
+def _divided(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
+    """Each task's part of one file's rows; None for each where there is no file."""
+    if rows is None:
+        return [None] * len(configs)
+    return [_own_rows(configs[0], rows)] if len(configs) == 1 else _divide(entry, configs, rows)
+
+
+_SUBSET_COLUMNS = ("subject", "subset", "config", "task", "category", "dataset_name")
+"""Columns by which one file holds several of a benchmark's data sets."""
+
+
+def _own_rows(config: Mapping[str, Any], rows: Any) -> Any:
+    """The rows of one task's data set, where the file holds others beside it (one subject out of MMLU's file)."""
+    name = config.get("dataset_name")
+    for column in _SUBSET_COLUMNS if isinstance(name, str) else ():
+        if column in rows.column_names:
+            where = [index for index, value in enumerate(rows[column]) if value == name]
+            if where:
+                return rows if len(where) == len(rows) else rows.select(where)
+    return rows
+
+
+def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
+    """One file's rows by subtask, along the column whose values are the subtasks' data set names."""
+    names = [str(config.get("dataset_name")) for config in configs]
+    if len(set(names)) == 1 and all(config.get("process_docs") is not None for config in configs):
+        return [rows] * len(configs)  # every subtask picks its own rows (MMLU-Pro)
+    for column in rows.column_names:
+        values = rows[column]
+        first = next((v for v in values if v is not None), None)
+        if not isinstance(first, str) or not set(names) <= set(values):
+            continue
+        where: dict[str, list[int]] = {}
+        for index, value in enumerate(values):
+            where.setdefault(value, []).append(index)
+        return [rows.select(where[name]) for name in names]
+    raise DataError(
+        f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, it needs a column "
+        f"with the subtasks' data set names "
+        f"({', '.join(names[:3])}, ...), and {entry.data} has none. Give one task of the group its own file, or add "
+        f"the column."
+    )
+
+
+def _redirect(config: Mapping[str, Any], rows: Any, examples: Any, entry: TaskEntry) -> dict[str, Any]:
+    """The configuration with `rows` as its data set and the rest of it untouched."""
+    _require_columns(config, list(rows.column_names), entry)
+    splits = {"test": rows} if examples is None else {"test": rows, "examples": examples}
+    shots = config.get("num_fewshot") or 0
+    fewshot = dict(config.get("fewshot_config") or {})
+    if "samples" not in fewshot or examples is not None:
+        if shots and examples is None and len(rows) <= shots:
+            raise DataError(
+                f"{entry.data} has {len(rows)} rows, too few for {shots} examples before each question. Lower "
+                f"`num_fewshot` or add `fewshot_data`."
+            )
+        fewshot.pop("split", None)
+        fewshot.pop("samples", None)
+        fewshot.pop("fewshot_indices", None)  # they name rows of the original data set
+        split = "examples" if examples is not None else "test"
+    else:
+        split = None
+    return {
+        **config,
+        "custom_dataset": lambda **_: splits,
+        "dataset_kwargs": None,
+        "training_split": None,
+        "validation_split": None,
+        "test_split": "test",
+        "fewshot_split": split,
+        "fewshot_config": fewshot or None,
+    }
+
+
+def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
+    from lm_eval.api.task import ConfigurableTask
+
+    config = {k: v for k, v in config.items() if k not in ("tag", "group", "task_list")}
+    metadata = config.get("metadata")
+    config["metadata"] = (
+        dict(metadata) if isinstance(metadata, Mapping) else {} if metadata is None else {"metadata": metadata}
+    )
+    name = config["task"]
+    cls = config.get("class", ConfigurableTask)
+    takes_config = "config" in inspect.signature(cls.__init__).parameters
+    if entry.data is not None and not (takes_config and issubclass(cls, ConfigurableTask)):
+        raise ConfigError(
+            f"The task '{name}' is written in Python and loads its own data, so `data` cannot replace it. Take `data` "
+            f"out."
+        )
+    try:
+        task = cls(config=config) if takes_config else cls()
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        if entry.data is not None:
+            raise DataError(
+                f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. "
+                f"The file needs the columns and values of the task's own data set ({_own_data(config)})."
+            ) from error
+        if isinstance(error, IndexError):  # the harness asks whether the first option begins with a space
+            raise DataError(
+                f"The task '{name}' has an empty option in its first question, or none. Check the choices."
+            ) from error
+        if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
+            raise DataError(
+                f"The data of the task '{name}' ({_own_data(config)}) could not be loaded: {type(error).__name__}: "
+                f"{reason}. Without a network, "
+                f"give a local copy with `data: FILE` (`--data {entry.name}=FILE`)."
+            ) from error
+        raise
+    if hasattr(task, "config") and getattr(task.config, "task", None) is None:
+        task.config.task = name
+    if entry.data is not None or entry.is_file:
+        _check_targets(task, entry)
+    return task
+
+
+def _own_data(config: Mapping[str, Any]) -> str:
+    return " ".join(str(config[k]) for k in ("dataset_path", "dataset_name") if config.get(k)) or "its own"
+
+
+# ----------------------------------------------------------------------------------------------------------- checking
+
+
+def _require_columns(config: Mapping[str, Any], columns: list[str], entry: TaskEntry) -> None:
+    """Names the columns that the templates read and the file lacks. Python functions cannot be looked into; they fail
+    when the task is built."""
+    if config.get("process_docs") is not None:  # it may make the columns
+        return
+    needed: dict[str, None] = {}
+    for field in _TEMPLATES:
+        needed.update(dict.fromkeys(_columns_of(config.get(field))))
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        raise DataError(
+            f"The task '{config['task']}' reads the columns {', '.join(needed)}, but {entry.data} lacks "
+            f"{', '.join(missing)} "
+            f"(it has {', '.join(columns)}). Rename or add them; the expected form is that of {_own_data(config)}."
+        )
+
+
+def _columns_of(template: Any) -> list[str]:
+    """Columns that a harness template reads: a bare column name, or the free variables of a Jinja text."""
+    import jinja2
+    import jinja2.meta
+
+    if not isinstance(template, str):
+        return []
+    if template.isidentifier():
+        return [template]
+    try:
+        return sorted(jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(template)))
+    except jinja2.TemplateSyntaxError:
+        return []
+
+
+def _check_targets(task: Any, entry: TaskEntry) -> None:
+    """Every question of a multiple-choice task must have a right answer among its choices; the harness would score such
+    a question 0 in silence."""
+    if (
+        getattr(task, "OUTPUT_TYPE", None) != "multiple_choice"
+        or getattr(task, "multiple_input", 0)
+        or task.config.process_results is not None
+    ):
+        return
+    bad, example, total = 0, "", 0
+    for doc in task.eval_docs:
+        total += 1
+        target, choices = task.doc_to_target(doc), task.doc_to_choice(doc)
+        if any(not str(choice).strip() for choice in choices):  # the harness would score the space in front of it
+            raise DataError(
+                f"The task '{task.config.task}' has an empty option in question {total} of {entry.data or entry.task} "
+                f"({choices!r})."
+            )
+        for one in target if isinstance(target, list) else [target]:
+            good = (isinstance(one, int) and 0 <= one < len(choices)) or (isinstance(one, str) and one in choices)
+            if not good:
+                bad += 1
+                example = example or f"{one!r} for the choices {choices!r}"[:200]
+                break
+    if bad:
+        raise DataError(
+            f"The task '{task.config.task}' finds no right answer among the choices in {bad} of {total} questions of "
+            f"{entry.data or entry.task} "
+            f"(for example {example}). Check the column with the answers."
+        )

@@ -1,0 +1,1 @@
+"""Log-likelihoods and replies on text: perplexity, options, classes, answer positions, instructions."""

@@ -1,0 +1,234 @@
+"""From a document to token ids and the positions that are scored.
+
+A document is one of
+- a string: all of it is scored;
+- a pair (prompt, completion), both strings or both lists of chat messages: the completion is scored given the prompt;
+- a list of chat messages: what the assistant says is scored, each turn given all before it.
+
+Conventions, the same for every model:
+- Strings start with the tokenizer's BOS token where it has one, added exactly once whether or not the tokenizer adds it
+  itself. Chat text is taken as the chat template renders it, which writes its own BOS. The first token of a text is
+  scored only if a BOS stands before it: without one there is no distribution to score it by, and its bytes do not count
+  either.
+- The border between given and scored text is the longest common prefix of the token ids of the given text and of the
+  whole: a token that straddles the border is scored. (Tokenising both sides separately would score a text that the
+  tokenizer never produces.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import DataError, ModelError
+from holdfast.support.files import fingerprint
+
+Messages = Sequence[Mapping[str, Any]]
+Document = str | tuple[str, str] | tuple[Messages, Messages] | Messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedDocument:
+    """Token ids of one document and what of it is scored."""
+
+    doc: str
+    """Hash of the document's content, the key that comparisons join on."""
+    ids: list[int]
+    """Length L, BOS included."""
+    spans: list[tuple[int, int]]
+    """Scored target positions as half-open ranges, ascending, within [1, L)."""
+    bytes: int
+    """UTF-8 bytes of the scored text."""
+    rewritten: int = 0
+    """Assistant turns that the chat template writes differently once more turns follow (reasoning taken out); scored up
+    to the difference."""
+
+    @property
+    def tokens(self) -> int:
+        """Scored tokens."""
+        return sum(end - start for start, end in self.spans)
+
+
+def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = None) -> list[Document]:
+    """Documents of a data set in one of the layouts of `holdfast.data.formats.standardise`: text, messages, or prompt
+    and completion.
+
+    Args:
+        dataset: rows with the columns {"text"}, {"messages"} or {"prompt", "completion"}.
+        limit: only the first so many.
+
+    Raises:
+        DataError: other columns, or no rows.
+    """
+    documents: list[Document] = []
+    for row in dataset:
+        if limit is not None and len(documents) >= limit:
+            break
+        if "prompt" in row and "completion" in row:
+            documents.append((row["prompt"], row["completion"]))
+        elif "messages" in row:
+            documents.append(list(row["messages"]))
+        elif "text" in row:
+            documents.append(row["text"])
+        else:
+            raise DataError(
+                f"Expected the columns text, messages, or prompt and completion, got {', '.join(row)}. Name them with "
+                f"a template."
+            )
+    if not documents:
+        raise DataError("Expected at least one document to score, got none. Check the data file and its split.")
+    return documents
+
+
+def encode_document(document: Document, tokenizer: Any) -> EncodedDocument:
+    """Token ids and scored positions of one document (module docstring).
+
+    Raises:
+        DataError: not a document.
+        ModelError: chat messages and a tokenizer without a chat template.
+    """
+    ids, parts = _string_parts(document, tokenizer) if _is_text(document) else _chat_parts(document, tokenizer)
+    spans: list[tuple[int, int]] = []
+    scored_bytes = 0
+    for part in parts:
+        start, size = part.start, part.bytes
+        if start == 0 and part.end > 0:  # nothing stands before the first token
+            start, size = 1, size - _first_token_bytes(ids, part.text, tokenizer)
+        if start < part.end:
+            spans.append((start, part.end))
+            scored_bytes += max(0, size)
+    return EncodedDocument(
+        doc=fingerprint(document, length=32),
+        ids=ids,
+        spans=spans,
+        bytes=scored_bytes,
+        rewritten=sum(part.rewritten for part in parts),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One scored stretch: token positions `[start, end)`, the whole text up to its end, and its own UTF-8 bytes."""
+
+    start: int
+    end: int
+    text: str
+    bytes: int
+    rewritten: bool = False
+
+
+def _string_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]]:
+    prompt, completion = ("", document) if isinstance(document, str) else document
+    ids = _string_ids(prompt + completion, tokenizer)
+    start = _common_prefix(_string_ids(prompt, tokenizer), ids)
+    return ids, [_Part(start=start, end=len(ids), text=prompt + completion, bytes=len(completion.encode()))]
+
+
+def _chat_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]]:
+    if isinstance(document, tuple) and len(document) == 2 and all(_are_messages(part) for part in document):
+        messages, ends = [*document[0], *document[1]], [(len(document[0]), len(document[0]) + len(document[1]))]
+    elif _are_messages(document) and document:
+        messages = list(document)
+        ends = [(i, i + 1) for i, message in enumerate(messages) if message["role"] == "assistant"]
+    else:
+        raise DataError(
+            "Expected a document to be a text, a (prompt, completion) pair or a list of chat messages with role and "
+            "content, "
+            f"got {str(document)[:80]!r}."
+        )
+    whole = _render(messages, tokenizer)
+    ids = _tokens(whole, tokenizer)
+    parts = []
+    for given, through in ends:
+        before = _render(messages[:given], tokenizer, reply=True) if given else ""
+        text = _render(messages[:through], tokenizer)
+        start = _common_prefix(_tokens(before, tokenizer), ids)
+        end = len(ids) if through == len(messages) else _common_prefix(_tokens(text, tokenizer), ids)
+        size = (
+            len(text.encode()) - len(before.encode())
+            if text.startswith(before)
+            else sum(_content_bytes(m) for m in messages[given:through])
+        )
+        rewritten = not whole.startswith(text)
+        if rewritten:
+            size = len(tokenizer.decode(ids[start:end]).encode())
+        parts.append(_Part(start=start, end=end, text=text, bytes=size, rewritten=rewritten))
+    return ids, parts
+
+
+def _is_text(document: Any) -> bool:
+    return isinstance(document, str) or (
+        isinstance(document, tuple) and len(document) == 2 and all(isinstance(part, str) for part in document)
+    )
+
+
+def _content_bytes(message: Mapping[str, Any]) -> int:
+    content = message.get("content")
+    return len((content if isinstance(content, str) else str(content or "")).encode())
+
+
+def border_ids(prompt: str, completion: str, tokenizer: Any, *, chat: bool = False) -> tuple[list[int], list[int]]:
+    """(given, scored) token ids of a text in two parts, by the conventions above. A text without BOS gives its first
+    token away; `chat`: the prompt was written by a chat template, BOS and all."""
+    encode = _tokens if chat else _string_ids
+    ids = encode(prompt + completion, tokenizer)
+    start = max(1, _common_prefix(encode(prompt, tokenizer), ids))
+    return ids[:start], ids[start:]
+
+
+def chat_prompt(messages: Messages, tokenizer: Any) -> str:
+    """Messages as the chat template writes them, up to where the reply begins.
+
+    Raises:
+        ModelError: the tokenizer has no chat template.
+    """
+    return _render(messages, tokenizer, reply=True)
+
+
+def prompt_ids(prompt: str, tokenizer: Any, *, chat: bool = False) -> list[int]:
+    """Token ids of a text to be gone on with, by the conventions above; `chat` as in `border_ids`."""
+    return _tokens(prompt, tokenizer) if chat else _string_ids(prompt, tokenizer)
+
+
+def starts_with_bos(tokenizer: Any) -> bool:
+    """True where strings are scored from their first token on, after a BOS."""
+    return getattr(tokenizer, "bos_token_id", None) is not None
+
+
+def _string_ids(text: str, tokenizer: Any) -> list[int]:
+    ids = _tokens(text, tokenizer)
+    bos = getattr(tokenizer, "bos_token_id", None)
+    return ids if bos is None or (ids and ids[0] == bos) else [bos, *ids]
+
+
+def _tokens(text: str, tokenizer: Any) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
+
+
+def _render(messages: Any, tokenizer: Any, *, reply: bool = False) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            "The data holds chat messages, but the tokenizer has no chat template to write them with. Use the "
+            "tokenizer of an "
+            "instruction-tuned model, or name plain text with `prompt` and `completion` templates."
+        )
+    return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=reply)
+
+
+def _are_messages(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, (str, tuple))
+        and all(isinstance(m, Mapping) and "role" in m for m in value)
+    )
+
+
+def _common_prefix(a: list[int], b: list[int]) -> int:
+    length = min(len(a), len(b))
+    return next((i for i in range(length) if a[i] != b[i]), length)
+
+
+def _first_token_bytes(ids: list[int], text: str, tokenizer: Any) -> int:
+    piece = tokenizer.decode(ids[:1])
+    return len(piece.encode()) if piece and text.startswith(piece) else 0

@@ -1,0 +1,292 @@
+"""Instruction following from a file: the model replies greedily, and a program decides whether each instruction was
+followed.
+
+Rows have IFEval's layout: `prompt` (or `messages`), `instruction_id_list`, and `kwargs`, one mapping an instruction.
+The checkers, strict and loose, are those of `holdfast.evaluation.text.checkers`. Figures are IFEval's four (Zhou et al.
+2023, section 2.2), named as lm-evaluation-harness does:
+
+    prompt_level_*_acc = share of prompts all of whose instructions are followed
+    inst_level_*_acc   = followed instructions / instructions, over all prompts
+
+Replies are generated greedily (`holdfast.evaluation.text.generation`); a batch is kept on disk as soon as it is
+written, so an interruption costs one. What a reply says besides is not judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import DataError, ModelError
+from holdfast.evaluation.entries import InstructionsEntry
+from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
+from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
+from holdfast.evaluation.text.generation import end_tokens, greedy
+from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
+from holdfast.support.files import fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One prompt with what its reply has to do."""
+
+    asked: str
+    """The last user's words."""
+    prompt: str
+    """What the model goes on with."""
+    ids: tuple[str, ...]
+    kwargs: tuple[dict[str, Any], ...]
+    chat: bool
+    """Whether `prompt` was written by a chat template."""
+
+
+def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Asked]:
+    """The prompts of an entry.
+
+    Raises:
+        DataError: no rows, columns are missing, an instruction that nobody knows, arguments that do not fit, or
+            IFEval's ids without its packages; all mistakes of the file in one message, each kind with the first row
+            that has it.
+        ModelError: messages or the chat template are asked for, and the tokenizer has none.
+    """
+    rows = question_rows(
+        entry.data,
+        split=entry.split,
+        config=entry.config,
+        limit=entry.max_documents,
+        needed=("instruction_id_list", "kwargs"),
+    )
+    columns = list(rows.column_names)
+    if not {"prompt", "messages"} & set(columns):
+        raise DataError(
+            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has {', '.join(columns)}."
+        )
+    mistakes = RowMistakes(entry.data)
+    asked = []
+    for number, row in enumerate(rows):
+        messages = _messages(row, number, mistakes)
+        ids, kwargs = _instructions(row, number, mistakes)
+        if messages is None or ids is None:
+            continue
+        chat = entry.apply_chat_template or not isinstance(row.get("prompt"), str)
+        asked.append(
+            Asked(
+                asked=str(messages[-1]["content"]),
+                prompt=chat_prompt(messages, tokenizer) if chat else str(row["prompt"]),
+                ids=tuple(ids),
+                kwargs=tuple(kwargs),
+                chat=chat,
+            )
+        )
+    mistakes.check()
+    return asked
+
+
+def _messages(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
+    prompt, messages = row.get("prompt"), row.get("messages")
+    if isinstance(prompt, str) and prompt.strip():
+        return [{"role": "user", "content": prompt}]
+    if (
+        isinstance(messages, list)
+        and messages
+        and all(isinstance(m, Mapping) and m.get("role") and m.get("content") for m in messages)
+    ):
+        if messages[-1]["role"] != "assistant":
+            return [{"role": m["role"], "content": m["content"]} for m in messages]
+        mistakes.add(
+            "messages that end with a user's, which the model replies to", row=number, got="an assistant's last"
+        )
+        return None
+    expected = "a prompt that is a text and not empty, or messages with role and content"
+    mistakes.add(expected, row=number, got=shown(prompt if messages is None else messages))
+    return None
+
+
+def _instructions(
+    row: Mapping[str, Any], number: int, mistakes: RowMistakes
+) -> tuple[list[str] | None, list[dict[str, Any]]]:
+    ids, kwargs = row["instruction_id_list"], row["kwargs"]
+    if not isinstance(ids, list) or not ids or not all(isinstance(i, str) for i in ids):
+        mistakes.add("an instruction_id_list with at least one id", row=number, got=shown(ids))
+        return None, []
+    kwargs = _parsed(kwargs)
+    if (
+        not isinstance(kwargs, list)
+        or len(kwargs) != len(ids)
+        or not all(k is None or isinstance(k, Mapping) for k in kwargs)
+    ):
+        mistakes.add(
+            "kwargs that are a list with one mapping for each instruction",
+            row=number,
+            got=f"{shown(kwargs)} for {len(ids)} instructions",
+        )
+        return None, []
+    plain = [{name: value for name, value in (k or {}).items() if value is not None} for k in kwargs]
+    for id_, told in zip(ids, plain, strict=True):
+        mistake = mistake_in(id_, told)
+        if mistake is not None:
+            mistakes.add("instructions that can be checked", row=number, got=mistake)
+            return None, []
+    return list(ids), plain
+
+
+def _parsed(kwargs: Any) -> Any:
+    """IFEval's files have kwargs as a list; some copies have that list, or each mapping, as JSON text."""
+    try:
+        if isinstance(kwargs, str):
+            kwargs = json.loads(kwargs)
+        if isinstance(kwargs, list):
+            kwargs = [json.loads(k) if isinstance(k, str) else k for k in kwargs]
+    except json.JSONDecodeError:
+        return kwargs
+    return kwargs
+
+
+def answer_instructions(
+    model: Any,
+    tokenizer: Any,
+    asked: Sequence[Asked],
+    *,
+    max_new_tokens: int,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    partial: Partial | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Generates and checks the replies.
+
+    Args:
+        model: a Hugging Face causal LM.
+        tokenizer: its tokenizer.
+        asked: from `read_instructions`.
+        max_new_tokens: the longest reply.
+        batch_size: prompts a forward pass; figures depend on it in the last digits.
+        progress: called with (prompts done, prompts in all).
+        partial: where replies are kept as they come.
+
+    Returns:
+        Rows of the kind "instructions" (see `holdfast.records.evaluation.Evaluation`), one a prompt, in order; and what
+        was settled on.
+
+    Raises:
+        ModelError: the context has no room for a reply of `max_new_tokens` tokens, or the tokenizer has no end of
+            sequence.
+    """
+    from holdfast.evaluation.text.perplexity import resolve_window
+
+    window, _ = resolve_window(model)
+    if max_new_tokens >= window:
+        raise ModelError(
+            f"max_new_tokens: expected fewer than the model's context of {window} tokens, got {max_new_tokens}; the "
+            f"prompt needs room too. Lower it."
+        )
+    encoded = [prompt_ids(a.prompt, tokenizer, chat=a.chat) for a in asked]
+    cut = sum(len(ids) > window - max_new_tokens for ids in encoded)
+    encoded = [ids[-(window - max_new_tokens) :] for ids in encoded]
+    replies = generate(
+        model,
+        tokenizer,
+        encoded,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        progress=progress,
+        partial=partial,
+    )
+    rows = []
+    for one, reply in zip(asked, replies, strict=True):
+        row: dict[str, Any] = {
+            "doc": fingerprint([one.asked, list(one.ids), list(one.kwargs)], length=32),
+            "prompt": fingerprint(one.prompt, length=32),
+            "question": one.asked,
+            "gold": ", ".join(_shown(id_, told) for id_, told in zip(one.ids, one.kwargs, strict=True)),
+            "output": reply,
+        }
+        for how in ("strict", "loose"):
+            followed = follow(reply, one.asked, one.ids, one.kwargs, loose=how == "loose")
+            row[f"prompt_level_{how}_acc"] = float(all(followed))
+            row[f"inst_level_{how}_acc"] = float(sum(followed))
+            row[f"inst_level_{how}_acc#"] = len(followed)
+            row[f"followed_{how}"] = followed
+        rows.append({**row, "instructions": list(one.ids)})
+    notes = [f"{cut} prompts are longer than the context leaves room for and lost their beginning."] if cut else []
+    return rows, {"longest": max_new_tokens, "notes": notes}
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    encoded: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    progress: Callable[[int, int], None] | None = None,
+    partial: Partial | None = None,
+) -> list[str]:
+    """Greedy continuations as text, special tokens left out; each ends before the model's end of sequence, or after
+    `max_new_tokens`.
+
+    Args:
+        model: a Hugging Face causal LM.
+        tokenizer: its tokenizer.
+        encoded: token ids of the prompts, none empty.
+        max_new_tokens: tokens at most.
+        batch_size: prompts a forward pass, those of similar length together.
+        progress: called with (prompts done, prompts in all).
+        partial: where continuations are kept as they come.
+
+    Raises:
+        ModelError: the tokenizer has no end of sequence.
+        HoldfastError: the accelerator's memory does not suffice.
+    """
+    if not end_tokens(model, tokenizer):
+        raise ModelError(
+            "Expected a tokenizer with an end of sequence (eos_token), where replies end; this one has none. Set one."
+        )
+    partial = partial or Partial(None)
+    found: dict[int, str] = {
+        i: partial.found[f"reply {i}"] for i in range(len(encoded)) if f"reply {i}" in partial.found
+    }
+    # batches are kept whole and in order, so that the rest falls into the same batches
+    missing = [i for i in range(len(encoded)) if i not in found]
+    for batch in greedy(
+        model, tokenizer, [encoded[i] for i in missing], max_new_tokens=max_new_tokens, batch_size=batch_size
+    ):
+        said = {missing[one.index]: tokenizer.decode(one.ids, skip_special_tokens=True) for one in batch}
+        partial.add({f"reply {i}": reply for i, reply in said.items()})
+        found |= said
+        if progress is not None:
+            progress(len(found), len(encoded))
+    return [found[i] for i in range(len(encoded))]
+
+
+def checker_versions(entry: InstructionsEntry) -> dict[str, str]:
+    """What decides an entry's figures beside the model and the data: our rules, and IFEval's packages where its ids are
+    in the file."""
+    found = {"checkers": str(RULES)}
+    try:
+        rows = question_rows(
+            entry.data,
+            split=entry.split,
+            config=entry.config,
+            limit=entry.max_documents,
+            needed=("instruction_id_list",),
+        )
+        foreign = any(not str(id_).startswith(OWN) for ids in rows["instruction_id_list"] for id_ in ids or ())
+    except DataError:
+        return found  # said when the entry is measured
+    if foreign:
+        import importlib.metadata
+
+        from holdfast.evaluation.text.checkers import ifeval_missing
+        from holdfast.evaluation.text.sentences import sentence_model
+
+        if ifeval_missing() is None:
+            found |= {"lm_eval": importlib.metadata.version("lm_eval"), "sentences": sentence_model()}
+    return found
+
+
+def _shown(id_: str, told: Mapping[str, Any]) -> str:
+    said = ", ".join(f"{name} {' '.join(value) if isinstance(value, list) else value}" for name, value in told.items())
+    return f"{id_} ({said})" if said else id_

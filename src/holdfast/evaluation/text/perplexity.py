@@ -1,0 +1,307 @@
+"""Exact log-likelihood of documents, in nats a document, at the speed of training.
+
+For scored tokens t of a document, `nats = - sum_t log p(x_t | x_<t)`. The backbone runs once over the tokens; the head
+and the cross-entropy run over slices of rows, so no `[tokens, vocabulary]` array exists. Logits and the sum are float32
+whatever the model's dtype.
+
+- Short documents share a row, one after another, with position ids that restart and no attention mask: transformers
+  reads the restarts as borders and keeps the documents apart. An architecture or attention implementation that does not
+  is found out on the first shared row (other text in front must change nothing) and gets its documents one by one.
+- Documents longer than the window W are read in windows of W tokens that advance by the stride S; only tokens not yet
+  scored count, each with at least W - S tokens of context. Cost grows as W / S, and the figure depends on both, so both
+  are reported.
+
+Which tokens are scored, BOS included, is said in `holdfast.evaluation.text.documents`. Nothing is truncated. Does not
+average: figures come out of the rows in `holdfast.statistics.estimates`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import DataError, ModelError
+from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.documents import Document, EncodedDocument, encode_document
+
+if TYPE_CHECKING:
+    import torch
+
+    from holdfast.ops.heads import Head
+
+logger = logging.getLogger(__name__)
+
+_SLICE_CELLS = 2**25
+"""Logits alive at once: 128 MiB in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A stretch of one document that goes through the model at once."""
+
+    document: int
+    ids: list[int]
+    targets: list[int]
+    """Positions within `ids`, each >= 1, whose tokens are scored from the position before."""
+
+
+def resolve_window(model: Any, window: int | None = None, stride: int | None = None) -> tuple[int, int]:
+    """(W, S) in tokens: the model's maximum and half of it unless given.
+
+    Raises:
+        ModelError: `window` is beyond what the model was built for.
+        DataError: the stride leaves no context.
+    """
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    names = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
+    longest = next((int(v) for name in names if isinstance(v := getattr(config, name, None), int) and v > 0), None)
+    if window is not None and longest is not None and window > longest:
+        raise ModelError(
+            f"Expected a window of at most {longest} tokens, which the model was built for, got {window}. Lower "
+            f"`window`."
+        )
+    window = window or longest or 2048
+    stride = stride or max(1, window // 2)
+    if stride >= window:
+        raise DataError(
+            f"Expected a stride below the window ({window} tokens), got {stride}: a token needs at least one before "
+            f"it. Lower `stride`."
+        )
+    return window, stride
+
+
+def cut(encoded: Sequence[EncodedDocument], *, window: int, stride: int) -> list[Piece]:
+    """Documents as pieces of at most `window` tokens; every scored token is a target of exactly one piece."""
+    pieces = []
+    for index, document in enumerate(encoded):
+        scored = [t for start, end in document.spans for t in range(start, end)]
+        begin, end, next_target = 0, min(window, len(document.ids)), 0
+        while next_target < len(scored):
+            stop = next_target
+            while stop < len(scored) and scored[stop] < end:
+                stop += 1
+            if stop > next_target:
+                targets = [t - begin for t in scored[next_target:stop]]
+                pieces.append(Piece(document=index, ids=document.ids[begin : targets[-1] + begin + 1], targets=targets))
+                next_target = stop
+            end = min(end + stride, len(document.ids))
+            begin = max(0, end - window)
+    return pieces
+
+
+def pack(pieces: Sequence[Piece], *, batch_tokens: int) -> list[list[Piece]]:
+    """Pieces in order, as many a row as fit into `batch_tokens`; a longer piece has a row of its own."""
+    rows: list[list[Piece]] = []
+    filled = 0
+    for piece in pieces:
+        if rows and filled + len(piece.ids) <= batch_tokens:
+            rows[-1].append(piece)
+            filled += len(piece.ids)
+        else:
+            rows.append([piece])
+            filled = len(piece.ids)
+    return rows
+
+
+def score_documents(
+    model: Any,
+    tokenizer: Any,
+    documents: Iterable[Document],
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    batch_tokens: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    notes: list[str] | None = None,
+    memorisation: bool = False,
+    partial: Partial | None = None,
+) -> list[dict[str, Any]]:
+    """Scores every document.
+
+    Args:
+        model: a Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype. Left in the train /
+            eval state it came in.
+        tokenizer: its tokenizer.
+        documents: see `holdfast.evaluation.text.documents`.
+        window: W in tokens; None: the model's maximum.
+        stride: S in tokens; None: half of the window.
+        batch_tokens: tokens a forward pass; None: 8192 on an accelerator, 512 on a CPU, whose attention computes the
+            masked blocks of a shared row too. Changes speed and memory, not the result.
+        progress: called with (tokens done, tokens in all) after each forward pass.
+        notes: remarks for the reader of the result are appended.
+        memorisation: adds `"exact"`, the scored tokens that were the most likely one (Tirumala et al. 2022, section 2),
+            and `"entropy"`, the entropies of the distributions that they were scored by, summed, in nats.
+        partial: where sums of finished rows are kept, so that an interrupted measurement goes on.
+
+    Returns:
+        One row a document, in order: `{"doc": hash, "nats": float, "tokens": int, "bytes": int}`, where tokens and
+            bytes are the scored
+        ones.
+
+    Raises:
+        DataError: nothing to score. ModelError: the tokenizer does not belong to the model, or the model is no causal
+            LM.
+    """
+    import numpy as np
+
+    from holdfast.ops.heads import describe_head
+
+    encoded = [encode_document(document, tokenizer) for document in documents]
+    if not any(document.spans for document in encoded):
+        raise DataError(
+            f"Expected text to score, but none of the {len(encoded)} documents has a token that can be scored. Check "
+            f"the data and its templates."
+        )
+    _check_vocabulary(model, encoded)
+    rewritten = sum(document.rewritten for document in encoded)
+    if rewritten:
+        _note(
+            f"The chat template writes {rewritten} earlier replies differently once the conversation goes on; they "
+            f"are scored in part.",
+            notes,
+        )
+    window, stride = resolve_window(model, window, stride)
+    pieces = cut(encoded, window=window, stride=stride)
+    device = model.get_input_embeddings().weight.device
+    batch_tokens = batch_tokens or (512 if device.type == "cpu" else 8192)
+    columns = 3 if memorisation else 1
+    sums = np.zeros((len(encoded), columns))
+    partial = partial or Partial(None)
+    with evaluation_mode(model):
+        head = float_head(describe_head(model))
+        rows = pack(pieces, batch_tokens=batch_tokens)
+        shared = next((row for row in rows if len(row) > 1), None)
+        if shared is not None and not documents_stay_apart(model, head, shared[0], shared[1]):
+            _note(
+                f"{type(model).__name__} does not keep documents apart that share a row, so they were scored one by "
+                f"one.",
+                notes,
+            )
+            rows = [[piece] for piece in pieces]
+        total, done = sum(len(piece.ids) for piece in pieces), 0
+        for number, row in enumerate(rows):
+            found = partial.found.get(f"row {number}")
+            if found is None:
+                of_piece = np.repeat(np.arange(len(row)), [len(piece.targets) for piece in row])
+                values = np.zeros((len(row), columns))
+                np.add.at(
+                    values, of_piece, _score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
+                )
+                found = values.tolist()
+                partial.add({f"row {number}": found})
+            np.add.at(sums, [piece.document for piece in row], np.array(found))
+            done += sum(len(piece.ids) for piece in row)
+            if progress is not None:
+                progress(done, total)
+    scored = []
+    for document, (nats, *more) in zip(encoded, sums.tolist(), strict=True):
+        figures = {"doc": document.doc, "nats": nats, "tokens": document.tokens, "bytes": document.bytes}
+        scored.append({**figures, "exact": round(more[0]), "entropy": more[1]} if memorisation else figures)
+    return scored
+
+
+def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32) -> bool:
+    """True where the model scores `second` behind `first` in one row as it does alone, and whatever `first` says.
+
+    Two tests, as each is blind where the other sees: other text in front gives the same kernels the same shapes, so
+    that any difference is a leak, in every dtype; the piece alone finds positions that did not restart, within what the
+    dtype explains.
+
+    Args:
+        tokens: how many tokens of each piece are tried.
+    """
+    import torch
+
+    if not takes_positions(model):
+        return False
+    front = dataclasses.replace(first, ids=first.ids[:tokens], targets=[])
+    vocabulary = head.vocabulary
+    other = dataclasses.replace(front, ids=[(i * 7 + 13) % vocabulary for i in front.ids])
+    ids = second.ids[:tokens]
+    piece = dataclasses.replace(second, ids=ids, targets=list(range(1, len(ids))))
+    if not piece.targets:
+        return True
+    behind = _score_row(model, head, [front, piece])
+    behind_other = _score_row(model, head, [other, piece])
+    alone = _score_row(model, head, [piece])
+    exact = next(model.parameters()).dtype in (torch.float32, torch.float64)
+    leak = float((behind - behind_other).abs().max())
+    shift = float((behind - alone).abs().mean())
+    return leak <= (1e-4 if exact else 1e-2) and shift <= (1e-3 if exact else 0.1)
+
+
+def _note(text: str, notes: list[str] | None) -> None:
+    logger.warning(text)
+    if notes is not None:
+        notes.append(text)
+
+
+def takes_positions(model: Any) -> bool:
+    """Whether the model's backbone takes position ids."""
+    from holdfast.ops.heads import backbone_of
+
+    parameters = inspect.signature(backbone_of(model).forward).parameters
+    return "position_ids" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: bool = False) -> torch.Tensor:
+    """Nats `[targets of the row, 1]`, float32, in the order of pieces and their targets; with `memorisation` `[.., 3]`:
+    nats, whether the target was the most likely token, entropy."""
+    import torch
+
+    from holdfast.ops.heads import project, run_backbone
+
+    device = model.get_input_embeddings().weight.device
+    input_ids = torch.tensor([[i for piece in row for i in piece.ids]], device=device)
+    inputs: dict[str, Any] = {"input_ids": input_ids}
+    if len(row) > 1:
+        inputs["position_ids"] = torch.cat([torch.arange(len(piece.ids)) for piece in row])[None].to(device)
+    hidden_TH = run_backbone(model, **inputs)[0]
+    offsets: list[int] = []
+    offset = 0
+    for piece in row:
+        offsets.extend(offset + target for target in piece.targets)
+        offset += len(piece.ids)
+    target_positions_N = torch.tensor(offsets, device=device, dtype=torch.long)
+    targets_N = input_ids[0, target_positions_N].to(head.weight_VH.device)
+    hidden_NH = hidden_TH[(target_positions_N - 1).to(hidden_TH.device)].to(head.weight_VH.device)
+    rows_at_once = min(1024, max(64, _SLICE_CELLS // head.vocabulary))
+    losses = []
+    for start in range(0, len(offsets), rows_at_once):
+        part = slice(start, start + rows_at_once)
+        logits_NV = project(hidden_NH[part], head)
+        losses_N = torch.nn.functional.cross_entropy(logits_NV, targets_N[part], reduction="none")
+        if memorisation:
+            logp_NV = logits_NV.log_softmax(-1)
+            entropy_N = -(logp_NV.exp() * logp_NV).nan_to_num(0.0).sum(-1)  # 0 log 0 = 0
+            exact_N = (logits_NV.argmax(-1) == targets_N[part]).to(losses_N.dtype)
+            losses.append(torch.stack([losses_N, exact_N, entropy_N], dim=-1))
+        else:
+            losses.append(losses_N[:, None])
+    return torch.cat(losses) if losses else hidden_NH.new_zeros((0, 3 if memorisation else 1), dtype=torch.float32)
+
+
+def float_head(head: Head) -> Head:
+    """The head with float32 tensors, converted once and not again for every slice. Costs 4 V H bytes for a
+    half-precision model."""
+    import torch
+
+    keep = (torch.float32, torch.float64)
+    weight = head.weight_VH if head.weight_VH.dtype in keep else head.weight_VH.float()
+    bias = None if head.bias_V is None else head.bias_V.to(weight.dtype)
+    return dataclasses.replace(head, weight_VH=weight, bias_V=bias)
+
+
+def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
+    known = int(model.get_input_embeddings().weight.shape[0])
+    largest = max((i for document in encoded for i in document.ids), default=0)
+    if largest >= known:
+        raise ModelError(
+            f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. "
+            "Use the tokenizer that belongs to the model."
+        )

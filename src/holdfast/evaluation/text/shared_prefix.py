@@ -1,0 +1,440 @@
+"""Log-likelihoods of continuations, with every shared prefix computed once.
+
+A question with four options is asked as four texts that begin alike; questions of one subject begin with the same
+examples. Texts that begin alike are merged into a tree of tokens (a trie), trees stand one after another in a row, and
+the row goes through the model once:
+
+    tokens in depth-first order; token i sees token j  <=>  j <= i < end(j)      end(j): where the part of the tree
+    below j ends position of a token: its depth
+
+so that a token sees its own beginning and nothing else, which is what it would see alone. The head is multiplied at the
+scored positions only. The results are those of one text a row (float32: 1e-5 nats); what changes is how often a token
+is computed. With P tokens of prefix and four options of C tokens the row holds P + 4 C tokens in place of 4 (P + C).
+
+Rows grow while that is cheaper than to begin a new one: a token more costs its own products and the attention of the
+whole row, cost(T) = T + T^2 / (6 H) in units of one token's products, with H the hidden width (attention 4 T^2 H
+against 24 H^2 T a layer).
+
+It needs a model that takes position ids and a mask of its own (`[1, 1, T, T]`: "sdpa" or "eager" attention). Whether it
+does is tried on a few tokens of the first branching row; state-space and other architectures that read a row as one
+text are found out and left to the caller.
+
+Shapes: T tokens of a row, H hidden width, V vocabulary, N scored positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+
+    from holdfast.evaluation.partial import Partial
+    from holdfast.ops.heads import Head
+
+logger = logging.getLogger(__name__)
+
+Request = tuple[Sequence[int], Sequence[int]]
+"""(context, continuation) as token ids, neither empty."""
+
+_SLICE_CELLS = 2**24
+"""Logits alive at once: 64 MiB in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """What one request puts into a row."""
+
+    index: int
+    """Of the request."""
+    ids: tuple[int, ...]
+    """Input tokens: context and continuation without its last token, cut from the left to the model's length."""
+    targets: tuple[int, ...]
+    """The continuation; its first token is predicted at position `len(ids) - len(targets)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Several paths merged into trees, in depth-first order."""
+
+    ids: np.ndarray
+    """`[T]` int64."""
+    depths: np.ndarray
+    """`[T]` int64, the position of each token in its own text."""
+    ends: np.ndarray
+    """`[T]` int64, where the part of the tree below the token ends."""
+    paths: list[Path]
+    where: list[np.ndarray]
+    """For every path the places `[len(targets)]` in the row whose states predict its targets."""
+
+    @property
+    def branches(self) -> bool:
+        """Whether the row is more than one text, so that it needs a mask."""
+        return bool((self.ends != len(self.ids)).any())
+
+
+def paths_of(requests: Sequence[Request], *, length: int) -> list[Path]:
+    """Requests as input tokens and targets.
+
+    Args:
+        requests: see `Request`.
+        length: the most input tokens that the model takes; longer contexts lose their beginning, as in
+            lm-evaluation-harness.
+
+    Raises:
+        DataError: an empty context or continuation, or a continuation longer than the model's length.
+    """
+    paths = []
+    for index, (context, continuation) in enumerate(requests):
+        if not context or not continuation:
+            raise DataError(
+                f"Expected a context and an option of at least one token each, got {len(context)} and "
+                f"{len(continuation)} tokens "
+                f"(request {index}). An empty option cannot be scored; check the choices of the task."
+            )
+        if len(continuation) > length:
+            raise DataError(
+                f"An option has {len(continuation)} tokens, more than the model's context of {length} (request "
+                f"{index}), so that it cannot be scored "
+                "whole. Take the question out, or use a model with a longer context."
+            )
+        ids = tuple(itertools.chain(context, continuation))[-(length + 1) :][:-1]
+        paths.append(Path(index=index, ids=ids, targets=tuple(continuation)))
+    return paths
+
+
+def rows_of(
+    paths: Sequence[Path], *, hidden: int, least: int, most: int, alone_above: int | None = None
+) -> Iterator[Row]:
+    """Paths as rows, sorted by their tokens so that those that begin alike are neighbours.
+
+    Args:
+        paths: from `paths_of`.
+        hidden: H, which decides what attention costs beside the rest.
+        least: rows grow to so many tokens in any case, where one pass costs more than its tokens.
+        most: rows never grow beyond, unless one text does.
+        alone_above: texts of more tokens are rows of their own (sliding windows, which a mask of our own would not
+            respect).
+    """
+
+    def cost(tokens: int) -> float:
+        return tokens + tokens * tokens / (6 * hidden)
+
+    held: list[Path] = []
+    size = 0
+    last: tuple[int, ...] = ()
+    for path in sorted(paths, key=lambda p: p.ids):
+        alone = alone_above is not None and len(path.ids) > alone_above
+        fresh = len(path.ids) - _common(last, path.ids)
+        larger = size + fresh
+        joins = (
+            held
+            and not alone
+            and larger <= most
+            and (larger <= least or cost(larger) - cost(size) <= cost(len(path.ids)))
+        )
+        if not joins:
+            if held:
+                yield _row(held)
+            held, size, larger = [], 0, len(path.ids)
+        held.append(path)
+        size, last = larger, path.ids
+        if alone:
+            yield _row(held)
+            held, size, last = [], 0, ()
+    if held:
+        yield _row(held)
+
+
+def _row(paths: list[Path]) -> Row:
+    ids: list[int] = []
+    depths: list[int] = []
+    ends: list[int] = []
+    where = []
+    places: list[int] = []
+    last: tuple[int, ...] = ()
+    for path in paths:
+        shared = _common(last, path.ids)
+        for place in places[shared:]:
+            ends[place] = len(ids)
+        places = [*places[:shared], *range(len(ids), len(ids) + len(path.ids) - shared)]
+        ids += path.ids[shared:]
+        depths += range(shared, len(path.ids))
+        ends += [-1] * (len(path.ids) - shared)
+        where.append(np.array(places[len(places) - len(path.targets) :], dtype=np.int64))
+        last = path.ids
+    return Row(
+        ids=np.array(ids),
+        depths=np.array(depths),
+        ends=np.array([len(ids) if e < 0 else e for e in ends]),
+        paths=paths,
+        where=where,
+    )
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common beginning, by halving: comparing slices is done in C."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# -------------------------------------------------------------------------------------------------------------- model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorer:
+    """A model that shares prefixes. Make it with `scorer_for`."""
+
+    model: Any
+    head: Head
+    """With float32 weights."""
+    length: int
+    least: int
+    most: int
+    window: int | None
+
+    def states(self, row: Row) -> torch.Tensor:
+        """Last hidden states `[T, H]` of a row."""
+        import torch
+
+        from holdfast.ops.heads import run_backbone
+
+        device = self.model.get_input_embeddings().weight.device
+        inputs: dict[str, Any] = {"input_ids": torch.as_tensor(row.ids, device=device)[None]}
+        if row.branches:
+            place = torch.arange(len(row.ids), device=device)
+            ends = torch.as_tensor(row.ends, device=device)
+            seen = (place[None, :] <= place[:, None]) & (place[:, None] < ends[None, :])
+            dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+            # additive, which "sdpa" and "eager" both take
+            mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
+            inputs.update(
+                attention_mask=mask[None, None], position_ids=torch.as_tensor(row.depths, device=device)[None]
+            )
+        return run_backbone(self.model, **inputs)[0]
+
+    def score(
+        self, paths: Sequence[Path], *, progress: Callable[[int], None] = lambda done: None
+    ) -> list[tuple[float, bool]]:
+        """(log-likelihood in nats, whether every token was the most likely one) of every path, by the paths' `index`;
+        logits in float32.
+
+        Args:
+            paths: with the indices 0 to len(paths) - 1, in any order.
+            progress: called with the number of paths done since the last call.
+        """
+        found: list[tuple[float, bool]] = [(0.0, False)] * len(paths)
+        for row in self.rows(paths):
+            for path, answer in zip(row.paths, self.score_row(row), strict=True):
+                found[path.index] = answer
+            progress(len(row.paths))
+        return found
+
+    def rows(self, paths: Sequence[Path]) -> Iterator[Row]:
+        """The rows that the paths go through the model in."""
+        hidden = int(self.head.weight_VH.shape[1])
+        return rows_of(paths, hidden=hidden, least=self.least, most=self.most, alone_above=self.window)
+
+    def score_row(self, row: Row) -> list[tuple[float, bool]]:
+        """What `score` gives, of the paths of one row in its order."""
+        import torch
+
+        from holdfast.ops.heads import project
+
+        device = self.head.weight_VH.device
+        hidden_TH = self.states(row).to(device)
+        places, inverse = np.unique(np.concatenate(row.where), return_inverse=True)
+        targets = np.array([t for path in row.paths for t in path.targets])
+        order = np.argsort(
+            inverse, kind="stable"
+        )  # pairs (place, target) by place, so that each slice of places has its own
+        borders = np.searchsorted(inverse[order], np.arange(len(places) + 1))
+        chosen = np.empty(len(targets))
+        best = np.empty(len(targets), dtype=bool)
+        at_once = min(1024, max(64, _SLICE_CELLS // self.head.vocabulary))
+        for start in range(0, len(places), at_once):
+            stop = min(start + at_once, len(places))
+            pairs = order[borders[start] : borders[stop]]
+            logits_NV = project(hidden_TH[torch.as_tensor(places[start:stop], device=device)], self.head)
+            rows = torch.as_tensor(inverse[pairs] - start, device=device)
+            gold = torch.as_tensor(targets[pairs], device=device)
+            chosen[pairs] = (logits_NV[rows, gold] - logits_NV.logsumexp(-1)[rows]).double().cpu().numpy()
+            best[pairs] = (logits_NV.argmax(-1)[rows] == gold).cpu().numpy()
+        ends = np.cumsum([len(path.targets) for path in row.paths])
+        return [
+            (float(a.sum()), bool(b.all()))
+            for a, b in zip(np.split(chosen, ends[:-1]), np.split(best, ends[:-1]), strict=True)
+        ]
+
+
+def scorer_for(model: Any, *, length: int, paths: Sequence[Path] = ()) -> Scorer | None:
+    """A scorer for a model, or None where the model cannot share prefixes (see the module's docstring).
+
+    Args:
+        model: a Hugging Face causal LM, PEFT-wrapped or not, in evaluation mode.
+        length: the most tokens of a text.
+        paths: of which two that branch are tried; without any that do, nothing needs to be tried.
+    """
+    from holdfast.evaluation.text.perplexity import float_head, takes_positions
+    from holdfast.ops.document_attention import IMPLEMENTATION
+    from holdfast.ops.heads import describe_head
+
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    known = ("sdpa", "eager", IMPLEMENTATION)
+    if (
+        getattr(config, "_attn_implementation", None) not in known
+        or not takes_positions(model)
+        or _has_virtual_tokens(model)
+    ):
+        return None
+    on_cpu = model.get_input_embeddings().weight.device.type == "cpu"
+    window = getattr(config, "sliding_window", None)
+    windows = [w for w in (window, getattr(config, "attention_chunk_size", None)) if isinstance(w, int) and w > 0]
+    scorer = Scorer(
+        model=model,
+        head=float_head(describe_head(model)),
+        length=length,
+        least=512 if on_cpu else 4096,
+        most=4096 if on_cpu else 16384,
+        window=min(windows, default=None),
+    )
+    pair = _branching_pair(paths, tokens=48 if scorer.window is None else max(1, min(48, scorer.window // 2)))
+    return scorer if pair is None or branches_stay_apart(scorer, *pair) else None
+
+
+def branches_stay_apart(scorer: Scorer, first: Path, second: Path) -> bool:
+    """True where the states of `second` in one tree with `first` are its own, and whatever `first` says.
+
+    Two tests, as each is blind where the other sees: other tokens in the other branch give the same kernels the same
+    shapes, so that any difference is a leak, in every dtype; the text alone finds positions and masks that were not
+    taken, within what the dtype explains.
+
+    Args:
+        first: a text that shares a beginning with `second`.
+        second: comes after it in the row.
+    """
+    import torch
+
+    vocabulary = scorer.head.vocabulary
+    shared = _common(first.ids, second.ids)
+    changed = dataclasses.replace(
+        first, ids=(*first.ids[:shared], *((i * 7 + 13) % vocabulary for i in first.ids[shared:]))
+    )
+    if _common(changed.ids, second.ids) != shared:
+        return False
+    wanted = dataclasses.replace(second, targets=second.ids[shared:])
+    if not wanted.targets:
+        return True
+    rows = [_row([first, wanted]), _row([changed, wanted]), _row([wanted])]
+    try:
+        with torch.no_grad():
+            behind, other, alone = (scorer.states(row)[torch.as_tensor(row.where[-1])] for row in rows)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        logger.debug("a row that branches is refused: %s: %s", type(error).__name__, error)
+        return False
+    exact = alone.dtype in (torch.float32, torch.float64)
+    scale = float(alone.float().abs().mean()) or 1.0
+    leak = float((behind - other).abs().max()) / scale
+    shift = float((behind - alone).float().abs().mean()) / scale
+    return leak <= (1e-5 if exact else 1e-2) and shift <= (1e-3 if exact else 0.1)
+
+
+def _branching_pair(paths: Sequence[Path], *, tokens: int) -> tuple[Path, Path] | None:
+    """The first two paths (in order of tokens) that begin alike and then part, cut to a few tokens around the place
+    where they do."""
+    ordered = sorted(paths, key=lambda p: p.ids)
+    for one, two in itertools.pairwise(ordered):
+        shared = _common(one.ids, two.ids)
+        if 0 < shared < min(len(one.ids), len(two.ids)):
+            start = max(0, shared - tokens)
+            first, second = (
+                dataclasses.replace(p, ids=p.ids[start : shared + tokens], targets=p.ids[shared : shared + 1])
+                for p in (one, two)
+            )
+            return first, second
+    return None
+
+
+def _has_virtual_tokens(model: Any) -> bool:
+    """PEFT's prompt learning puts learnt tokens in front of every text, where the backbone alone has none."""
+    configs = getattr(model, "peft_config", None) or {}
+    return any(getattr(c, "is_prompt_learning", False) for c in configs.values())
+
+
+def rows_alone(model: Any, paths: Sequence[Path]) -> tuple[Iterator[Row], Scorer]:
+    """One text a row, for models that cannot share prefixes, and what scores them."""
+    from holdfast.evaluation.text.perplexity import float_head
+    from holdfast.ops.heads import describe_head
+
+    length = max((len(path.ids) for path in paths), default=0)
+    scorer = Scorer(model=model, head=float_head(describe_head(model)), length=length, least=0, most=0, window=None)
+    return (_row([path]) for path in paths), scorer
+
+
+def score_options(
+    model: Any,
+    requests: Sequence[Request],
+    *,
+    name: str,
+    partial: Partial | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[tuple[float, int]]:
+    """(log-likelihood in nats, tokens) of every continuation, in order; what an interrupted call had scored is not
+    scored again.
+
+    Args:
+        model: a Hugging Face causal LM.
+        requests: see `Request`.
+        name: what a continuation is called where finished ones are kept.
+        partial: where they are.
+        progress: called with (continuations done, all of them).
+
+    Raises:
+        DataError: as `paths_of`.
+    """
+    from holdfast.evaluation.modes import evaluation_mode
+    from holdfast.evaluation.partial import Partial
+    from holdfast.evaluation.text.perplexity import resolve_window
+
+    length, _ = resolve_window(model)
+    paths = paths_of(requests, length=length)
+    partial = partial or Partial(None)
+    found: list[Any] = [partial.found.get(f"{name} {index}") for index in range(len(paths))]
+    with evaluation_mode(model):
+        scorer = scorer_for(model, length=length, paths=paths)
+        rows, scorer = (scorer.rows(paths), scorer) if scorer is not None else rows_alone(model, paths)
+        done = 0
+        for row in rows:
+            if any(found[path.index] is None for path in row.paths):
+                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
+                    found[path.index] = answer
+                partial.add({f"{name} {path.index}": found[path.index] for path in row.paths})
+            done += len(row.paths)
+            if progress is not None:
+                progress(done, len(paths))
+    return [(float(answer[0]), len(path.targets)) for answer, path in zip(found, paths, strict=True)]
+
+
+def normalised(scores: Sequence[float]) -> tuple[list[float], float]:
+    """Softmax of scores, and the logarithm of their sum of exponentials."""
+    top = max(scores)
+    total = top + math.log(sum(math.exp(score - top) for score in scores))
+    return [math.exp(score - total) for score in scores], total

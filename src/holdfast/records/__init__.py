@@ -1,0 +1,1 @@
+"""Plain records of runs, evaluations, comparisons and studies: JSON on disk, no torch."""

@@ -1,0 +1,97 @@
+"""Two models on the same samples: one metric's paired difference, what a gate's rule says of it, and scores over stages
+of training."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.records.evaluation import Metric, _pair
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One metric of the start model against the result, paired sample by sample.
+
+    `difference` is after - before in the metric's own unit; `gain` has the sign turned so that more is better.
+    """
+
+    suite: str
+    name: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    n: int
+    before: float
+    after: float
+    difference: float
+    interval: tuple[float, float]
+    """Paired bootstrap interval of `difference` at `confidence`."""
+    p_value: float
+    test: str
+    """"McNemar (exact)" for right/wrong metrics, "paired bootstrap" otherwise."""
+    primary: bool = True
+    confidence: float = 0.95
+    flips_lost: int | None = None
+    """Samples right before and wrong after; None where the metric is not right/wrong."""
+    flips_gained: int | None = None
+
+    @property
+    def gain(self) -> float:
+        """The difference, signed so that positive is better."""
+        return self.difference if self.higher_is_better else -self.difference
+
+    @property
+    def verdict(self) -> str:
+        """ "gained" or "lost" when the interval excludes 0, else "within noise"."""
+        low, high = self.interval
+        if low <= 0.0 <= high or math.isnan(low):
+            return "within noise"
+        return "gained" if self.gain > 0 else "lost"
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Comparison:
+        pair = _pair(value["interval"])
+        assert pair is not None
+        return Comparison(**{**value, "interval": pair})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateOutcome:
+    """What a rule such as "mmlu drop > 1pt" says of one comparison."""
+
+    rule: str
+    """As the user wrote it."""
+    suite: str
+    name: str
+    metric: str
+    outcome: str
+    """"failed": the whole interval lies beyond the threshold. "passed": the whole interval lies within it. "undecided":
+    the threshold lies inside."""
+    value: float
+    """The change that the rule speaks of, signed so that the rule's direction is positive, in the rule's unit."""
+    interval: tuple[float, float]
+    """Of `value`, at the comparison's confidence."""
+    threshold: float
+    unit: str
+    """"pt" (hundredths of a share), "%" of the value before, or the metric's own."""
+    reason: str
+    """One sentence for people."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageMatrix:
+    """Scores of every task after every stage of sequential training, and what they say of forgetting (GEM 2017;
+    Chaudhry et al. 2018)."""
+
+    tasks: list[str]
+    """In the order of training, one a stage after the start; a task of None (no stage of its own) is not among them."""
+    stages: list[str]
+    """Labels of the start and of the model after each stage; `len(tasks) + 1` of them."""
+    scores: list[list[float]]
+    """`scores[l][i]`: task i after stage l, l = 0 being the start; higher is better."""
+    measures: dict[str, Metric]
+    """"average_accuracy", "backward_transfer", "forgetting", "forward_transfer", each with its interval."""
+    unit: str = ""

@@ -1,0 +1,157 @@
+"""What was measured of one model: figures with intervals, per-sample rows beside them, and the folder that holds
+both."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.support.files import read_json, read_jsonl, write_json, write_jsonl
+
+SCHEMA = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One figure of one evaluation.
+
+    `interval` is the two-sided interval at `confidence` (bootstrap over samples), None where it cannot be had.
+    """
+
+    value: float
+    n: int
+    """Samples behind the figure: documents for text, questions for tasks."""
+    unit: str
+    """For example "nats/token", "bits/byte", "accuracy", "exact_match"."""
+    higher_is_better: bool
+    interval: tuple[float, float] | None = None
+    confidence: float = 0.95
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One model on one entry of a suite. Per-sample rows lie beside it in `<suite>.<name>.samples.jsonl`.
+
+    Every row has `doc`, the hash that comparisons join on. Probabilities are natural, log-likelihoods and entropies are
+    in nats.
+
+    - "perplexity": `{"doc", "nats": float, "tokens": int, "bytes": int}`; "memorisation" has `"exact"`, the tokens of
+      them that were the most likely one, and `"entropy"`, summed over them, too.
+    - "task": `{"doc", "prompt": hash, "<metric>": float, ..., "question": str}`, "task" for a group's subtask, and
+      "<metric>#" where a question has several parts, of which "<metric>" were right. Multiple choice:
+      `"choices": [str]`, `"loglikelihoods": [float]` a choice, `"gold": int or [int]`, `"answer": int`. Generation:
+      `"gold": str`, `"output": str`.
+    - "answers": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float], "gold",
+      "answer", "acc": 0 or 1}`, the probabilities over the options alone, so that their sum is 1.
+    - "classes": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int, "answer": int}`.
+    - "choices": `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice,
+      "probabilities": [float], "gold": int, "answer": int, "acc": 0 or 1, "nats": -log p(gold), "tokens": int}`, nats
+      and tokens of the right option as a text, probabilities over the options alone, "task" where questions are
+      grouped.
+    - "instructions": `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str,
+      "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc":
+      instructions followed, "inst_level_strict_acc#": their number, ...}`, and the same with "loose" for "strict".
+    - "code": `{"doc", "prompt", "question", "pass@1": float, ..., "n": int, "correct": int, "outputs": [str],
+      "reasons": [str]}`.
+    - "average": no rows; `settings["members"]` is a list of `{"suite", "name", "metric"}` whose mean it is.
+    """
+
+    suite: str
+    """"source" (what must be kept) or "target" (what is learnt), or a name of the user's."""
+    name: str
+    kind: str
+    """"perplexity", "memorisation", "task", "answers", "classes", "choices", "instructions", "code" or "average"."""
+    primary: str
+    """The metric that comparisons and plots lead with; a key of `metrics`."""
+    metrics: dict[str, Metric]
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    """`{"name": ..., "hash": ...}`."""
+    key: str
+    """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
+    seconds: float = 0.0
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Evaluation:
+        metrics = {k: Metric(**{**m, "interval": _pair(m.get("interval"))}) for k, m in value["metrics"].items()}
+        return Evaluation(**{**value, "metrics": metrics})
+
+
+@dataclasses.dataclass(kw_only=True)
+class EvaluationRecord:
+    """evaluate.json: what `holdfast evaluate` measured; every model's figures lie in the folder of its label
+    (`EvaluationFolder`)."""
+
+    models: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """`{"label", "name", "hash", "architecture", "parameters"}` in the order given; the first is the one that others
+    are compared with."""
+    suites: list[str] = dataclasses.field(default_factory=list)
+    """Shipped suites by name, and the user's by file name."""
+    plan: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What was measured, as resolved."""
+    status: str = "running"
+    """"running", "interrupted", "failed" or "finished"."""
+    created: str = ""
+    """ISO 8601, UTC."""
+    finished: str | None = None
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> EvaluationRecord:
+        known = {f.name for f in dataclasses.fields(EvaluationRecord)}
+        return EvaluationRecord(**{k: v for k, v in value.items() if k in known})
+
+
+def _pair(value: Any) -> tuple[float, float] | None:
+    return None if value is None else (float(value[0]), float(value[1]))
+
+
+class EvaluationFolder:
+    """What was measured of one model: `<suite>.<name>.json`, each with its `<suite>.<name>.samples.jsonl`. Holds no
+    state but the path."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def write(self, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes samples first and the evaluation last, so that an evaluation file implies its samples."""
+        write_jsonl(self._stem(evaluation.suite, evaluation.name, ".samples.jsonl"), samples)
+        return write_json(self._stem(evaluation.suite, evaluation.name, ".json"), evaluation)
+
+    def find(self, suite: str, name: str) -> Evaluation | None:
+        """The evaluation of one entry, None where it is not there (yet)."""
+        path = self._stem(suite, name, ".json")
+        return Evaluation.from_json(read_json(path)) if path.is_file() else None
+
+    def samples(self, suite: str, name: str) -> list[dict[str, Any]]:
+        """Per-sample rows, see `Evaluation`."""
+        return list(read_jsonl(self._stem(suite, name, ".samples.jsonl")))
+
+    def files(self) -> list[Path]:
+        """The evaluation files by name; empty for a folder that is not there."""
+        return sorted(p for p in self.path.glob("*.*.json") if not p.name.startswith("."))
+
+    def all(self) -> list[Evaluation]:
+        """Every evaluation, by file name.
+
+        Raises:
+            DataError: a file that cannot be read.
+        """
+        return [Evaluation.from_json(read_json(path)) for path in self.files()]
+
+    def _stem(self, suite: str, name: str, suffix: str) -> Path:
+        return self.path / f"{_safe(suite)}.{_safe(name)}{suffix}"
+
+
+def _safe(name: str) -> str:
+    """A file-name-safe form of a task or text name; distinct names stay distinct."""
+    clean = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+    return clean if clean == name else f"{clean}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

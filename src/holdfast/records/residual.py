@@ -1,0 +1,169 @@
+"""Plain records of an update, and of a study of the instruction residual (paper 004): which models were made, how, and
+what each measured.
+
+An update is a study with one budget; both are a folder:
+
+```
+update.json                       ResidualRecord
+corpus/                           the new text as it was read, what was held out of it, and how it came about
+runs/<name>/                      one ordinary run folder a continued model
+models/<name>/                    models that an addition made
+evaluations/<name>/               what was measured of each model (`EvaluationFolder`)
+report.html                       the page
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import SCHEMA, EvaluationFolder
+from holdfast.support.files import read_json, write_json
+
+RECORD_FILE = "update.json"
+BASE, INSTRUCT, DERIVED = "base", "instruct", "derived"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudiedModel:
+    """One model: given, continued on new text, or made by adding a residual."""
+
+    name: str
+    """Unique, a folder's name, such as "base-100M-residual"."""
+    label: str
+    """For people: "base + 100M tokens + residual"."""
+    start: str
+    """"base", "instruct" or "derived": what it was before anything was done to it here."""
+    family: str
+    """The pair whose base, instruct or child the start is, such as "llama-3"; "" where there is only one pair."""
+    tokens: int = 0
+    """New tokens it was trained on, as counted; 0: none."""
+    budget: int | None = None
+    """New tokens that were asked for; None: all of the corpus once."""
+    residual: str | None = None
+    """The family whose residual was added ("" where there is only one pair); None: none was."""
+    scale: float | None = None
+    """The factor on that residual."""
+    seed: int = 0
+    path: str = ""
+    """Its folder, relative to the study's, or what the user gave."""
+    hash: str = ""
+    """Of its weights."""
+    evaluations: str = ""
+    """The folder of its evaluations, relative to the study's."""
+    flops: float = 0.0
+    """Floating-point operations spent here on making it: 0 for a given model, those of the continuation for the
+    others."""
+    seconds: float = 0.0
+    """Wall-clock time of making it here, its continuation included."""
+    parameters: int = 0
+    state: str = "waiting"
+    """"waiting", "running", "complete" or "failed"."""
+    reason: str | None = None
+    """Why it failed."""
+
+    def measured(self, folder: Path) -> EvaluationFolder:
+        """What was measured of it; `folder` is the study's."""
+        return EvaluationFolder(folder / self.evaluations)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two models held against each other, paired sample by sample."""
+
+    before: str
+    """Name of a model."""
+    after: str
+    question: str
+    """What it answers, such as "Does the residual bring instruction following back?"."""
+    comparisons: list[Comparison]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScaleChoice:
+    """How the scale of the residual was chosen, where that was asked for."""
+
+    candidates: list[dict[str, Any]]
+    """`{"scale", "score", "interval", "against_one"}` a candidate: the mean gain over the base on the choosing entries,
+    and its difference to scale 1 with its interval."""
+    chosen: float
+    entries: list[str]
+    """What was looked at, as "suite/name"."""
+    reason: str
+
+
+@dataclasses.dataclass(kw_only=True)
+class ResidualRecord:
+    """update.json."""
+
+    name: str
+    kind: str = "update"
+    """"update" or "study"."""
+    status: str = "running"
+    """"running", "interrupted", "failed" or "finished"."""
+    created: str = ""
+    """ISO 8601, UTC."""
+    finished: str | None = None
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """As resolved."""
+    families: list[str] = dataclasses.field(default_factory=list)
+    """Names of the pairs; [""] where there is one."""
+    result: str = ""
+    """Name of the model that an update is about; "" in a study."""
+    models: list[StudiedModel] = dataclasses.field(default_factory=list)
+    """In the order of the report."""
+    pairs: list[Pair] = dataclasses.field(default_factory=list)
+    scale: ScaleChoice | None = None
+    corpus: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`{"documents", "tokens", "held_out", "first_date", "last_date", "skipped": {reason: count}, "windows", "wasted":
+    share of them, ...}`."""
+    ancestry: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """The evidence that instruct models are children of their bases; see `holdfast.checkpoints.ancestry`."""
+    cost: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The estimate made before anything ran."""
+    notes: list[str] = dataclasses.field(default_factory=list)
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def model(self, name: str) -> StudiedModel:
+        """A model by name.
+
+        Raises:
+            KeyError: none of that name.
+        """
+        for found in self.models:
+            if found.name == name:
+                return found
+        raise KeyError(name)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> ResidualRecord:
+        known = {f.name for f in dataclasses.fields(ResidualRecord)}
+        fields = {k: v for k, v in value.items() if k in known}
+        fields["models"] = [StudiedModel(**m) for m in value.get("models", [])]
+        fields["pairs"] = [
+            Pair(**{**p, "comparisons": [Comparison.from_json(c) for c in p["comparisons"]]})
+            for p in value.get("pairs", [])
+        ]
+        fields["scale"] = ScaleChoice(**value["scale"]) if value.get("scale") else None
+        return ResidualRecord(**fields)
+
+
+def read_update(folder: str | os.PathLike[str]) -> ResidualRecord:
+    """The update or study in a folder.
+
+    Raises:
+        DataError: no update.json, or one that cannot be read.
+    """
+    return ResidualRecord.from_json(read_json(Path(folder) / RECORD_FILE))
+
+
+def write_update(folder: Path, record: ResidualRecord) -> Path:
+    """Writes update.json, atomically."""
+    return write_json(folder / RECORD_FILE, record)

@@ -1,0 +1,137 @@
+"""A run as a folder of plain files; JSON on disk, no torch.
+
+```
+run.json                              RunRecord: what was asked, what it ran on, how it ended
+metrics.jsonl                         one line a logged step
+evaluations/start/<suite>.<name>.json           Evaluation of the bare starting model
+evaluations/start/<suite>.<name>.samples.jsonl  its per-sample rows
+evaluations/result/...                          the same of the tuned model
+evaluations/comparisons.json          list of Comparison, start against result
+checkpoint-<step>/                    resumable training state
+report.html  README.md                what people read
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import SCHEMA, EvaluationFolder
+from holdfast.support.files import read_json, read_jsonl, write_json
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerDistance:
+    """How far one layer moved from the start. L2 norms over all its parameters, in float32."""
+
+    layer: str
+    """"embed", "0", "1", ..., "head", "norm" or "other"."""
+    parameters: int
+    l2: float
+    relative: float
+    """`l2` over the L2 norm of the start's layer (infinite where that is 0 and the layer moved)."""
+    cosine: float = math.nan
+    """Cosine between the start's and the result's parameters of the layer."""
+    sign_agreement: float = math.nan
+    """Share of parameters whose sign (-1, 0 or 1) is the same in both."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class RunRecord:
+    """run.json: everything needed to say what a run was, to repeat it and to continue it."""
+
+    name: str
+    command: str = "train"
+    status: str = "running"
+    """"running", "interrupted", "failed" or "finished"."""
+    stage: str = "prepare"
+    """The last stage entered: prepare, evaluate start, train, save, evaluate result, report, done."""
+    error: str | None = None
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """As resolved: defaults, YAML and command line together, secrets left out."""
+    config_key: str = ""
+    """Fingerprint of what decides the trained weights; another key in the same folder is another run."""
+    retention: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """One `{"method": name, **parameters}` a method; empty for direct fine-tuning."""
+    model: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`."""
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`{"name", "hash", "examples", "tokens", "trained_tokens", "replay_examples", "packed", "format"}`."""
+    parents: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    seed: int = 0
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
+    created: str = ""
+    """ISO 8601, UTC."""
+    finished: str | None = None
+    training: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`{"steps", "tokens", "seconds", "tokens_per_second", "sessions", "final": {last logged metrics}, "stages": {name:
+    seconds}, "saved", "evaluated"}`:
+    `saved` says that the final weights are on disk, `evaluated` is the fingerprint of the evaluation plan that was
+    run."""
+    distance: list[LayerDistance] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could not be had."""
+    schema: int = SCHEMA
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> RunRecord:
+        known = {f.name for f in dataclasses.fields(RunRecord)}
+        fields = {k: v for k, v in value.items() if k in known}
+        fields["distance"] = [LayerDistance(**d) for d in value.get("distance", [])]
+        return RunRecord(**fields)
+
+
+class RunFolder:
+    """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no state but the
+    path."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    def exists(self) -> bool:
+        """True when a run was started here."""
+        return self.run_file.is_file()
+
+    def read(self) -> RunRecord:
+        return RunRecord.from_json(read_json(self.run_file))
+
+    def write(self, record: RunRecord) -> None:
+        write_json(self.run_file, record)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Logged steps in order; empty when nothing was logged yet."""
+        return list(read_jsonl(self.metrics_file)) if self.metrics_file.is_file() else []
+
+    def evaluated(self, which: str) -> EvaluationFolder:
+        """What was measured of one of the run's two models: "start" or "result"."""
+        return EvaluationFolder(self.evaluations / which)
+
+    def write_comparisons(self, comparisons: Iterable[Comparison]) -> Path:
+        return write_json(self.evaluations / "comparisons.json", list(comparisons))
+
+    def comparisons(self) -> list[Comparison]:
+        path = self.evaluations / "comparisons.json"
+        return [Comparison.from_json(c) for c in read_json(path)] if path.is_file() else []

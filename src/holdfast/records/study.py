@@ -1,0 +1,179 @@
+"""Plain records of a study: what was varied, every trial, what each seed measured. JSON on disk, no torch, no Optuna.
+
+A study is a folder:
+
+```
+study.json                  StudyRecord, written anew whenever a trial ends (the storage has the truth, this is its picture)
+study.db                    Optuna's storage, where no other was named
+runs/<key>/seed-<n>/        one ordinary run folder a trial and seed; <key> is a hash of the trial's settings
+evaluations/                measurements shared by all runs: the start is measured once
+logs/                       what the workers print
+report.html                 the page
+```
+
+Every measurement is a `Comparison` of the start with the run's result, paired sample by sample; figures and plots need
+nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import SCHEMA
+from holdfast.support.files import read_json, write_json
+
+STUDY_FILE = "study.json"
+FINISHED = "complete"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Objective:
+    """One side of the trade-off: a metric of one entry, or the mean over several entries of the same unit."""
+
+    side: str
+    """"target" (what is learnt) or "source" (what must be kept)."""
+    entries: list[tuple[str, str, str]]
+    """(suite, name, metric) each."""
+    label: str
+    """For people, such as "gsm8k" or "mean of mmlu, triviaqa"."""
+    unit: str
+    """As of `Comparison.unit`."""
+    higher_is_better: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeedRun:
+    """One finished fine-tuning of a trial."""
+
+    seed: int
+    folder: str
+    """The run's folder, relative to the study's."""
+    host: str
+    """The machine that has it."""
+    seconds: float
+    """Of the whole run in the worker: loading, training, measuring, writing."""
+    training_seconds: float
+    """Of the optimiser's steps alone."""
+    comparisons: list[Comparison]
+    """Start against result, for every entry and metric."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rung:
+    """What was measured in the middle of a trial, to decide whether it goes on."""
+
+    seed: int
+    share: float
+    """Of the steps, 0 to 1; 1 is the end of that seed."""
+    target: float
+    """Gain over the start, more is better."""
+    source: float
+    """The same; negative is forgetting."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """One combination of the varied settings."""
+
+    number: int
+    state: str
+    """"waiting", "running", "complete", "pruned", "failed" or "lost" (its worker died; `continued_by` has it now)."""
+    kind: str
+    """"direct", or the names of its methods joined by "+"."""
+    label: str
+    """For people: the method and what was varied, such as "label annealing, weight 1"."""
+    params: dict[str, Any]
+    """What was varied, by key."""
+    settings: dict[str, Any]
+    """The training configuration without seed and output folder; as `holdfast train --config` takes it. Empty until the
+    trial began."""
+    runs: list[SeedRun]
+    """By seed, those that are finished."""
+    rungs: list[Rung] = dataclasses.field(default_factory=list)
+    reason: str | None = None
+    """Why it was pruned or failed."""
+    continued_by: int | None = None
+    """The number of the trial that took over, for a lost one."""
+    worker: str = ""
+    """host:process of the worker that has or had it."""
+    started: str | None = None
+    finished: str | None = None
+    overhead: float = 0.0
+    """Seconds of the worker on this trial that were spent on the study's bookkeeping, not in a run."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyRecord:
+    """study.json."""
+
+    name: str
+    status: str
+    """"running", "interrupted", "failed" (trials remain that failed) or "finished"."""
+    created: str
+    """ISO 8601, UTC."""
+    finished: str | None = None
+    config: dict[str, Any]
+    """The study's YAML as resolved."""
+    seeds: list[int]
+    target: Objective
+    source: Objective
+    pairs: list[tuple[Objective, Objective]]
+    """Every (target entry, source entry) that a plot is drawn of."""
+    trials: list[TrialRecord]
+    selection: dict[str, Any]
+    """`{"rule": ..., "points": ...}` as configured."""
+    sampler: str = "grid"
+    storage: str = ""
+    """Address without user and password."""
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    schema: int = SCHEMA
+
+    @property
+    def direct(self) -> TrialRecord | None:
+        """Direct fine-tuning, the reference; None where it did not end yet."""
+        return next((t for t in self.trials if t.kind == "direct" and t.state == FINISHED), None)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> StudyRecord:
+        known = {f.name for f in dataclasses.fields(StudyRecord)}
+        fields = {k: v for k, v in value.items() if k in known}
+        fields["target"], fields["source"] = _objective(value["target"]), _objective(value["source"])
+        fields["pairs"] = [(_objective(t), _objective(s)) for t, s in value["pairs"]]
+        fields["trials"] = [trial_from_json(t) for t in value["trials"]]
+        return StudyRecord(**fields)
+
+
+def trial_from_json(value: Mapping[str, Any]) -> TrialRecord:
+    """A trial as `to_jsonable` wrote it."""
+    runs = [seed_run_from_json(r) for r in value["runs"]]
+    return TrialRecord(**{**value, "runs": runs, "rungs": [Rung(**r) for r in value["rungs"]]})
+
+
+def seed_run_from_json(value: Mapping[str, Any]) -> SeedRun:
+    """A seed's run as `to_jsonable` wrote it."""
+    return SeedRun(**{**value, "comparisons": [Comparison.from_json(c) for c in value["comparisons"]]})
+
+
+def _objective(value: Mapping[str, Any]) -> Objective:
+    return Objective(**{**value, "entries": [(str(s), str(n), str(m)) for s, n, m in value["entries"]]})
+
+
+def read_study(folder: str | os.PathLike[str]) -> StudyRecord:
+    """The study in a folder.
+
+    Raises:
+        DataError: no study.json, or one that cannot be read.
+    """
+    return StudyRecord.from_json(read_json(Path(folder) / STUDY_FILE))
+
+
+def write_study(folder: Path, record: StudyRecord) -> Path:
+    """Writes study.json, atomically."""
+    return write_json(folder / STUDY_FILE, record)

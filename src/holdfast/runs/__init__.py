@@ -1,0 +1,1 @@
+"""A request becomes a run: configuration, folder, measuring before and after, launching, cost."""

@@ -1,0 +1,339 @@
+"""What can be known to be wrong before anything is loaded: paths, ranges, combinations. Every check returns sentences,
+none raises; no torch.
+
+A name such as `Qwen/Qwen3-0.6B` may be a hub id or a folder. It is taken as a local path when it says so (`./`, `/`,
+`~`), when it has more than one separator or a data file's ending, and as a hub id otherwise; with `HF_HUB_OFFLINE=1` a
+missing folder is said to be missing here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import did_you_mean
+from holdfast.runs.settings_source import nearest_sibling
+
+if TYPE_CHECKING:
+    from holdfast.retention.method import RetentionMethod
+
+DATA_ENDINGS = (
+    ".jsonl",
+    ".json",
+    ".ndjson",
+    ".parquet",
+    ".csv",
+    ".tsv",
+    ".txt",
+    ".text",
+    ".md",
+    ".arrow",
+    ".gz",
+    ".zst",
+    ".xz",
+    ".bz2",
+    ".zip",
+)
+_LOCAL_FOLDERS = {"models", "model", "data", "datasets", "runs", "checkpoints", "output", "outputs", "out"}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+AT_LEAST: dict[str, tuple[float, bool]] = {
+    "per_device_train_batch_size": (1, True),
+    "per_device_eval_batch_size": (1, True),
+    "gradient_accumulation_steps": (1, True),
+    "max_length": (2, True),
+    "lora_r": (1, True),
+    "learning_rate": (0, True),
+    "weight_decay": (0, True),
+    "max_grad_norm": (0, True),
+    "warmup_steps": (0, True),
+    "num_train_epochs": (0, False),
+    "num_processes": (1, True),
+}
+"""Key: the bound, and whether the bound itself is allowed. transformers checks few of these, and late."""
+SHARES = ("adam_beta1", "adam_beta2", "lora_dropout", "label_smoothing_factor", "test_split_size")
+"""Keys that lie in [0, 1)."""
+
+
+def looks_local(name: str, *, endings: tuple[str, ...] = ()) -> bool:
+    """Whether a name that does not exist was meant as a local path instead of a hub id."""
+    if name.startswith((".", "/", "~")) or "\\" in name or name.lower().endswith(endings or ("\0",)):
+        return True
+    if name.count("/") == 1:
+        folder = name.partition("/")[0]
+        return folder in _LOCAL_FOLDERS or (_is_offline() and Path(folder).is_dir())
+    return "/" in name or not _HUB_ID.fullmatch(name)
+
+
+def _is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
+# ---------------------------------------------------------------------------------------------------------------- model
+
+
+def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[str]:
+    """A model given as a local folder must be one that transformers can load from safetensors; hub ids are not looked
+    up here."""
+    if not name:
+        return [
+            f"{key} is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
+        ]
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return [f"{key}: {problem}" for problem in _check_model_folder(path, key)]
+    if path.is_file():
+        advice = (
+            " GGUF is for inference; start from the original weights."
+            if path.suffix == ".gguf"
+            else f" Give its folder: {path.parent}."
+        )
+        return [f"{key}: expected a folder with config.json and *.safetensors, got the file {name}.{advice}"]
+    if looks_local(name):
+        return [f"{key}: no such folder: {name}.{nearest_sibling(path, accept=Path.is_dir)}"]
+    return []
+
+
+def _check_model_folder(path: Path, key: str) -> list[str]:
+    names = sorted(p.name for p in path.iterdir())
+    if "config.json" not in names:
+        if "adapter_config.json" in names:
+            return [f"{path} is a LoRA adapter, not a model: it has no config.json. {_base_of_adapter(path)}"]
+        inside = [n for n in names if (path / n / "config.json").is_file()]
+        if inside:
+            return [f"{path} has no config.json, but its folder '{inside[-1]}' has: use {path / inside[-1]}."]
+        found = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
+        return [f"expected a model folder with config.json in {path}, found {found}."]
+    try:
+        if not isinstance(json.loads((path / "config.json").read_text(encoding="utf-8")), dict):
+            raise ValueError("not a JSON object")
+    except (OSError, ValueError) as error:
+        return [f"{path / 'config.json'} cannot be read as JSON ({error}). Copy the model again."]
+    if any(n.endswith(".safetensors") for n in names):
+        return []
+    if any(n.endswith((".bin", ".pt", ".pth", ".ckpt")) for n in names):
+        target = f"{os.path.normpath(path)}-safetensors"
+        return [
+            f"{path} holds only pickled weights (*.bin), which can run code when loaded; holdfast reads safetensors. "
+            f"Convert once:\n"
+            f'      python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; '
+            f"[c.from_pretrained('{path}').save_pretrained('{target}') for c in (M, T)]\"\n"
+            f"    and then use {key}: {target}"
+        ]
+    return [f"{path} has config.json but no weights (*.safetensors). Was the download or the copy interrupted?"]
+
+
+def _base_of_adapter(path: Path) -> str:
+    try:
+        base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        base = None
+    return (
+        f"Its base model is {base}: start from that, or merge the adapter into it first."
+        if base
+        else "Merge it into its base model first."
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------- data
+
+
+def check_data(dataset_name: str | None, datasets: list[Any], *, beside: Path | None = None) -> list[str]:
+    """The training data: given at all, and where it is local, there."""
+    if not dataset_name and not datasets:
+        return [
+            "dataset_name is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub id, as in "
+            "'dataset_name: train.jsonl'."
+        ]
+    problems = []
+    if dataset_name:
+        problems += check_path("dataset_name", dataset_name, beside=beside)
+    for number, entry in enumerate(datasets, 1):
+        if Path(str(entry.path)).suffix or "/" in str(entry.path):
+            problems += check_path(f"datasets, entry {number}: path", str(entry.path), beside=beside)
+        for file in _files_of(entry.data_files):
+            if entry.data_dir is None:
+                problems += check_path(f"datasets, entry {number}: data_files", file, beside=beside)
+    return problems
+
+
+def _files_of(data_files: Any) -> list[str]:
+    if data_files is None:
+        return []
+    if isinstance(data_files, Mapping):
+        return [f for v in data_files.values() for f in _files_of(v)]
+    return [data_files] if isinstance(data_files, str) else [str(f) for f in data_files]
+
+
+def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
+    """A data path that looks local must exist. Globs and URLs are left to `datasets`.
+
+    Args:
+        beside: the configuration file, to notice a path that was meant relative to it.
+    """
+    if "://" in name or any(c in name for c in "*?["):
+        return []
+    path = Path(name).expanduser()
+    if path.is_file() and path.stat().st_size == 0:
+        return [f"{key}: {name} is empty (0 bytes)."]
+    if path.exists() or not looks_local(name, endings=DATA_ENDINGS):
+        return []
+    hint = nearest_sibling(path)
+    if beside is not None and (beside.parent / path).exists():
+        hint = (
+            f" There is {beside.parent / path}: paths start from the working directory, not from the "
+            f"configuration file."
+        )
+    return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{hint}"]
+
+
+def check_method(method: RetentionMethod) -> list[str]:
+    """What lies at the paths a retention method names (an empty file, a folder without weights); that they exist is the
+    method's own check too."""
+    problems = []
+    data = getattr(method, "data", None)
+    if isinstance(data, str) and data:
+        problems += check_path(f"{method.name}.data", data)
+    for parameter in ("anchor", "previous"):
+        folder = getattr(method, parameter, None)
+        if isinstance(folder, str) and folder != "start":
+            problems += check_model(folder, key=f"{method.name}.{parameter}")
+    return problems
+
+
+def check_task(method: RetentionMethod, tasks: Collection[str]) -> list[str]:
+    """A task that a method measures during the run is one of the evaluation's.
+
+    Args:
+        method: a run's.
+        tasks: names of the evaluation's tasks.
+    """
+    name = getattr(method, "task", "")
+    if not name or method.off or name in tasks:
+        return []
+    listed = f"which has {', '.join(tasks)}" if tasks else "which lists none"
+    return [
+        f"{method.name}.task: expected a task under evaluation:, {listed}, got {name!r}.{did_you_mean(name, tasks)}"
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- ranges and combinations
+
+
+def check_ranges(values: Mapping[str, Any]) -> list[str]:
+    """Numbers outside of where they make sense."""
+    problems = []
+    for key, (bound, inclusive) in AT_LEAST.items():
+        value = values.get(key)
+        if isinstance(value, (int, float)) and (value < bound or (value == bound and not inclusive)):
+            if key == "num_train_epochs" and (values.get("max_steps") or 0) > 0:
+                continue
+            problems.append(
+                f"{key}: expected a number {'of at least' if inclusive else 'above'} {bound:g}, got {value}."
+            )
+    for key in SHARES:
+        value = values.get(key)
+        if isinstance(value, (int, float)) and not 0 <= value < 1:
+            problems.append(f"{key}: expected a number from 0 to below 1, got {value}.")
+    kept = values.get("osf_effective_rank")
+    if isinstance(kept, (int, float)) and (kept <= 0 or (isinstance(kept, float) and kept >= 1)):
+        problems.append(
+            f"osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got {kept}."
+        )
+    return problems
+
+
+def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> list[str]:
+    """Keys that contradict each other or the machine."""
+    problems = []
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if values.get(key) and not values.get("use_peft"):
+            problems.append(
+                f"{key}: quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top of them) "
+                f"or leave {key} out."
+            )
+    problems += _check_adapter(values)
+    if values.get("load_in_4bit") and values.get("load_in_8bit"):
+        problems.append("load_in_4bit and load_in_8bit: choose one of the two.")
+    if values.get("bf16") and values.get("fp16"):
+        problems.append("bf16 and fp16: choose one of the two.")
+    if not has_accelerator:
+        if values.get("bf16") and not values.get("use_cpu"):
+            problems.append(
+                "bf16: needs an accelerator with bfloat16, and this machine has none. Leave bf16 out (training runs "
+                "in float32 here), "
+                "or add 'use_cpu: true' to compute in bfloat16 on the CPU."
+            )
+        if values.get("fp16"):
+            problems.append(
+                "fp16: needs an accelerator, and this machine has none. Leave fp16 out (training runs in float32 here)."
+            )
+    output, model = values.get("output_dir"), values.get("model_name_or_path")
+    if isinstance(output, str):
+        path = Path(output).expanduser()
+        if path.exists() and not path.is_dir():
+            problems.append(f"output_dir: expected a folder, but {output} is a file.")
+        elif isinstance(model, str) and path.is_dir() and path.resolve() == Path(model).expanduser().resolve():
+            problems.append(
+                f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose "
+                f"another folder."
+            )
+    return problems
+
+
+def _check_adapter(values: Mapping[str, Any]) -> list[str]:
+    """Keys of one PEFT method beside another."""
+    osf = values.get("peft_method") == "osf"
+    if not osf:
+        given = [key for key in ("osf_effective_rank", "osf_target_modules") if values.get(key) is not None]
+        return [
+            f"{key}: belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and 'peft_method: osf', or "
+            f"leave it out."
+            for key in given
+        ]
+    problems = (
+        []
+        if values.get("use_peft")
+        else ["peft_method: osf takes effect with 'use_peft: true' only; add it, or leave peft_method out."]
+    )
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if values.get(key):
+            problems.append(
+                f"{key}: osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: "
+                f"lora."
+            )
+    for key, value in values.items():
+        is_set = (
+            value
+            if key in ("use_rslora", "use_dora")
+            else key.startswith("lora_") and key != "lora_task_type" and value is not None
+        )
+        if is_set:
+            problems.append(
+                f"{key}: is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. "
+                f"Leave it out."
+            )
+    return problems
+
+
+def check_preset(name: str) -> list[str]:
+    """`accelerate_config` is a file or one of the presets that TRL ships."""
+    if Path(name).expanduser().is_file():
+        return []
+    from importlib import resources
+
+    presets = sorted(
+        p.name.removesuffix(".yaml")
+        for p in resources.files("trl.accelerate_configs").iterdir()
+        if p.name.endswith(".yaml")
+    )
+    if name in presets:
+        return []
+    return [
+        f"accelerate_config: expected a YAML file or one of {', '.join(presets)}, got "
+        f"{name!r}.{did_you_mean(name, presets)}"
+    ]

@@ -1,0 +1,231 @@
+"""The Fisher diagonal of a model on a data file, as a folder: what `holdfast fisher` does.
+
+Data is read, tokenised and cut as in a run, and gradients are taken as in a run (`training.host`), so that this is the
+Fisher information that EWC would compute on the same data itself. The model's folder is not touched.
+
+Memory: weights, one gradient and one float32 accumulator: 12 bytes a parameter in float32, 8 in bfloat16.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError, RunFolderError
+from holdfast.retention.fisher import (
+    ESTIMATORS,
+    FILE,
+    KIND,
+    RECORD,
+    SavedFisher,
+    all_ranks,
+    choose_rows,
+    diagonal_fisher,
+    fingerprints,
+    made_of,
+    save_fisher,
+)
+from holdfast.support.environment import quiet_datasets, quiet_libraries, shown_name, versions
+
+if TYPE_CHECKING:
+    from holdfast.runs.config import TrainConfig
+
+DTYPES = ("float32", "bfloat16", "auto")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def compute_fisher(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    *,
+    samples: int = 256,
+    estimator: str = "empirical",
+    seed: int = 0,
+    output_dir: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    max_length: int | None = None,
+    dtype: str = "float32",
+    device: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> SavedFisher:
+    """Computes the diagonal Fisher information of a model on data and writes it to a folder.
+
+    ```python
+    compute_fisher("base-model", "old_task.jsonl", samples=1024)      # base-model-fisher/
+    ```
+
+    Args:
+        model: folder (safetensors) or hub id of a causal language model.
+        data: file, folder or hub id, in any format that `holdfast train` reads; its own format decides what is trained.
+        samples: how many at most, drawn without replacement.
+        estimator: "empirical" (the data's labels) or "sampled" (drawn from the model).
+        seed: which samples, and the drawn labels.
+        output_dir: the folder to write; None: `<model>-fisher` beside the model.
+        overwrite: replace another Fisher diagonal that is there. One of the same request is not computed again.
+        max_length: tokens that samples are cut to; None: as in training (1024), at most the model's context.
+        dtype: of weights and gradients; the accumulator is float32.
+        device: "auto", "cpu" or "cuda".
+        say: told in a few lines what is done.
+
+    Returns:
+        The folder, opened.
+
+    Raises:
+        ConfigError: values out of range, no such model or data; all at once.
+        ModelError: the model cannot be read, or its gradients are not finite.
+        DataError: the data cannot be read, or holds nothing to train on.
+        RunFolderError: the output folder holds something else, or cannot be written.
+    """
+    name, data = os.fspath(model), os.fspath(data)
+    folder = Path(output_dir).expanduser() if output_dir is not None else default_folder(name)
+    problems = request_problems(
+        name, data, samples=samples, estimator=estimator, max_length=max_length, dtype=dtype, device=device
+    )
+    if problems:
+        raise ConfigError(problems)
+    refuse_folder(folder, overwrite=True)
+    with tempfile.TemporaryDirectory() as work, quiet_libraries(), quiet_datasets(0):
+        config = _config(name, data, work, max_length=max_length, dtype=dtype, device=device)
+        host, parameters = _host(config, say)
+        rows = choose_rows(host.rows(data), samples, seed=seed, label=data)
+        said = {"name": shown_name(name), "dtype": dtype}
+        record = made_of(
+            rows, fingerprints(parameters), estimator=estimator, seed=seed, data=shown_name(data), model=said
+        )
+        if (folder / RECORD).is_file() and _made_of(folder) == record["made_of"]:
+            say(f"{folder} holds it already. Nothing to do.")
+            return SavedFisher(folder)
+        refuse_folder(folder, overwrite=overwrite)
+        say(f"Fisher information of {name} on {len(rows)} samples of {data} ({estimator})")
+        diagonal = diagonal_fisher(
+            host, parameters, rows, sampled=estimator == "sampled", seed=seed, label=shown_name(data)
+        )
+        if host.first():
+            save_fisher(folder, diagonal.values, {**record, "tokens": diagonal.tokens, "versions": versions()})
+        all_ranks(host, parameters, True)  # the others wait for the files
+    return SavedFisher(folder)
+
+
+def default_folder(model: str) -> Path:
+    """`<model>-fisher` beside a model's folder; in the working directory for a hub id."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        path = path.resolve()
+        return path.with_name(f"{path.name}-fisher")
+    return Path(f"{path.name}-fisher")
+
+
+def request_problems(
+    model: str, data: str, *, samples: int, estimator: str, max_length: int | None, dtype: str, device: str
+) -> list[str]:
+    """Sentences about what can be known to be wrong before anything is loaded."""
+    from holdfast.runs.config import has_accelerator
+    from holdfast.runs.config_checks import check_model, check_path
+
+    problems = check_model(model, key="model") + (
+        check_path("data", data) if data else ["data: expected a file, folder or hub id, got nothing"]
+    )
+    if samples < 1:
+        problems.append(f"samples: expected 1 or more, got {samples}")
+    if max_length is not None and max_length < 2:
+        problems.append(f"max_length: expected 2 tokens or more, got {max_length}")
+    for key, value, known in (
+        ("estimator", estimator, ESTIMATORS),
+        ("dtype", dtype, DTYPES),
+        ("device", device, DEVICES),
+    ):
+        if value not in known:
+            problems.append(f"{key}: expected one of {', '.join(known)}, got {value!r}")
+    if device == "cuda" and not has_accelerator():
+        problems.append("device: expected a machine with a GPU for cuda, got one without. Use cpu.")
+    return problems
+
+
+def refuse_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuses a destination that holds something else.
+
+    Raises:
+        RunFolderError: it is a file, or a folder that is not empty and holds no Fisher diagonal, or one and `overwrite`
+            was not asked for.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RunFolderError(f"Expected a folder to write at {folder}, found a file. Choose another output_dir.")
+    held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if held and set(held) != {FILE, RECORD}:
+        raise RunFolderError(
+            f"{folder} is not empty and holds no Fisher diagonal ({', '.join(held[:4])}). Choose another output_dir."
+        )
+    if held and not overwrite:
+        raise RunFolderError(
+            f"{folder} holds another Fisher diagonal ({_described(folder)}). Choose another output_dir, or add "
+            f"--overwrite."
+        )
+
+
+def _described(folder: Path) -> str:
+    from holdfast.support.files import read_json
+
+    try:
+        record = read_json(folder / RECORD)
+        return (
+            f"{record['model'].get('name') or 'the start of a run'} on {record['samples']} samples of "
+            f"{record['data']['name']}, {record['estimator']}"
+        )
+    except Exception:  # whatever it is, it is another one
+        return KIND
+
+
+def _made_of(folder: Path) -> str | None:
+    from holdfast.errors import HoldfastError
+
+    try:
+        return SavedFisher(folder).record.get("made_of")
+    except HoldfastError:
+        return None
+
+
+def _config(model: str, data: str, work: str, *, max_length: int | None, dtype: str, device: str) -> TrainConfig:
+    from holdfast.runs.config import train_config
+
+    settings: dict[str, Any] = {"use_cpu": True} if device == "cpu" else {}
+    if max_length is not None:
+        settings["max_length"] = max_length
+    return train_config(
+        model_name_or_path=model,
+        dataset_name=data,
+        output_dir=work,
+        dtype=dtype,
+        bf16=False,
+        save_strategy="no",
+        report_to="none",
+        **settings,
+    )
+
+
+def _host(config: TrainConfig, say: Callable[[str], None]) -> tuple[Any, dict[str, Any]]:
+    """A run that never trains, as a host, and its parameters by name."""
+    from datasets import Dataset
+
+    from holdfast.data.formats import rows_by_name
+    from holdfast.runs.loading import load_model, load_tokenizer
+    from holdfast.training.host import TrainerHost
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    tokenizer = load_tokenizer(config)
+    model = load_model(config)
+    args = config.training
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if limit and (args.max_length is None or args.max_length > limit):
+        args.max_length = limit
+    nothing = [tokenizer.eos_token_id] * 2  # a trainer wants rows
+    trainer = SFTRetentionTrainer(
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_list([{"input_ids": nothing, "labels": nothing}]),
+        processing_class=tokenizer,
+        load_rows=rows_by_name(tokenizer),
+    )
+    return TrainerHost(trainer, say), {name: p for name, p in trainer.model.named_parameters() if p.requires_grad}

@@ -1,0 +1,160 @@
+"""When two configurations are one run: what of a configuration decides the trained weights, and how to say what
+differs.
+
+`resolve` writes a configuration down as plain JSON (itself a valid configuration, secrets left out). `deciding` keeps
+the part that the trained weights depend on, in one canonical form; its fingerprint is a run's key. So a run continues
+in its folder when logging, saving, evaluation or the number of loading workers change, and refuses to when the learning
+rate does. Contents of files are not looked at here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.runs.settings import Setting, known_settings
+from holdfast.support.files import to_jsonable
+
+_ALWAYS = (
+    "model_name_or_path",
+    "dataset_name",
+    "output_dir",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_length",
+    "packing",
+    "optim",
+    "weight_decay",
+    "max_grad_norm",
+    "seed",
+    "dtype",
+    "bf16",
+    "fp16",
+    "use_peft",
+)
+"""Keys that `resolved` states although they are at their defaults."""
+
+_NOT_DECIDING = re.compile(
+    r"output_dir|report_to|run_name|project|trackio_.*|log_.*|logging_.*|disable_tqdm|debug|skip_memory_metrics|include_.*|prediction_loss_only"
+    r"|save_.*|enable_jit_checkpoint|push_to_hub|hub_.*|resume_from_checkpoint|restore_callback_states_from_checkpoint|local_rank|do_(train|eval|predict)"
+    r"|eval_.*|per_device_eval_batch_size|batch_eval_metrics|bf16_full_eval|fp16_full_eval|metric_for_best_model|greater_is_better"
+    r"|dataset_test_split|dataset_num_proc|dataloader_(num_workers|pin_memory|persistent_workers|prefetch_factor|multiprocessing_context)"
+    r"|(activation|gradient)_checkpointing(_kwargs)?|activation_offloading|torch_empty_cache_steps|ddp_.*|use_cpu|evaluation|env"
+)
+"""Keys that leave the trained weights alone (recomputing activations changes memory and time, not the result)."""
+_CHOOSES_BEST = re.compile(
+    r"eval_(strategy|steps|delay|packing)|save_(strategy|steps)|metric_for_best_model|greater_is_better|dataset_test_split"
+)
+"""Of those, the keys that decide after all when `load_best_model_at_end` picks the result."""
+
+SECRET = {"hub_token", "aws_access_key_id", "aws_secret_access_key", "token", "use_auth_token", "api_key", "password"}
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+def resolve(parts: Mapping[str, Any], values: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """The main settings, then everything that differs from its default."""
+    resolved: dict[str, Any] = {}
+    for name in _ALWAYS:
+        value = _plain(getattr(parts[known[name].group], name))
+        if value is not None:
+            resolved[name] = value
+    for name, value in values.items():
+        if name in resolved or name in SECRET or known[name].group == "launch":
+            continue
+        if value != known[name].default:
+            resolved[name] = _plain(value)
+    return resolved
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items() if str(k) not in SECRET}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {k: _plain(v) for k, v in set_fields(value).items()}
+    return to_jsonable(value)
+
+
+def set_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not at their defaults (None where a field has none)."""
+    found = {}
+    for f in dataclasses.fields(value):
+        default = None if f.default is dataclasses.MISSING else f.default
+        if getattr(value, f.name) != default:
+            found[f.name] = getattr(value, f.name)
+    return found
+
+
+def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `resolved` that decides the trained weights, in one canonical form (3.0 is 3, `./model/` is
+    `model`)."""
+    from holdfast.retention.registry import parse_retention
+
+    known = known_settings()
+    best = bool(resolved.get("load_best_model_at_end"))
+    found = {}
+    for name, value in resolved.items():
+        aside = _NOT_DECIDING.fullmatch(name) and not (best and _CHOOSES_BEST.fullmatch(name))
+        if aside or (name in known and known[name].group == "launch" and name != "num_processes"):
+            continue
+        if name in ("model_name_or_path", "dataset_name") and isinstance(value, str) and os.path.exists(value):
+            value = os.path.normpath(value)
+        found[name] = _canonical(value)
+    methods, problems = parse_retention(resolved.get("retention"))
+    if not problems:
+        found["retention"] = [_canonical(m.identity()) for m in methods if not m.off]
+    return found
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(k): _canonical(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(v) for v in value]
+    return value
+
+
+def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Why two `resolved` configurations have different keys: one line a setting, `learning_rate: 1e-05 there, 2e-05
+    now`.
+
+    Empty when the two are one run.
+
+    Args:
+        old: of the run in the folder (`RunRecord.config`).
+        new: of the run asked for.
+    """
+    before, now = deciding(old), deciding(new)
+    return [
+        f"{name}: {_brief(name, before.get(name))} there, {_brief(name, now.get(name))} now"
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _brief(name: str, value: Any) -> str:
+    if name == "retention":
+        from holdfast.retention.registry import parse_retention
+
+        items = [{m["method"]: {k: v for k, v in m.items() if k != "method"}} for m in value or [] if "method" in m]
+        methods, found = parse_retention(items)
+        if not found:
+            return " + ".join(m.label() for m in methods) or "none"
+    if value is None:
+        return "not set"
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

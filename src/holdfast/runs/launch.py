@@ -1,0 +1,130 @@
+"""Several processes from one command: `holdfast train --num_processes 4` starts itself again through a launcher.
+
+With an accelerator that is `accelerate launch` (with TRL's presets: `--accelerate_config fsdp2`). Without one it is
+torchrun: accelerate's CPU path (seen in 1.15) starts ONE process and says nothing. Each child is told how many it must
+find, and `check_world` refuses to train with fewer. This module builds the command and replaces the current process; it
+distributes nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError
+
+LAUNCHED = "HOLDFAST_LAUNCHED"
+"""Environment variable of a child: the number of processes it belongs to, 0 where only the launcher knows."""
+_FOR_TORCHRUN = {
+    "num_machines": "--nnodes",
+    "machine_rank": "--node_rank",
+    "main_process_ip": "--master_addr",
+    "main_process_port": "--master_port",
+}
+
+
+def processes(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> int:
+    """Processes over all machines: as started (`WORLD_SIZE`), else as asked for, else as the accelerate configuration
+    says, else 1."""
+    if environ.get("WORLD_SIZE"):
+        return int(environ["WORLD_SIZE"])
+    if launch.get("num_processes"):
+        return int(launch["num_processes"])
+    if launch.get("accelerate_config") or launch.get("config_file"):
+        import yaml
+
+        try:
+            found = yaml.safe_load(_config_file(launch).read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError):
+            return 1
+        return int(found.get("num_processes") or 1) if isinstance(found, dict) else 1
+    return 1
+
+
+def is_needed(launch: Mapping[str, Any], *, has_accelerator: bool, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process must start others: asked for, and not started by a launcher already."""
+    if LAUNCHED in environ or "LOCAL_RANK" in environ:
+        return False
+    if not has_accelerator:
+        return int(launch.get("num_processes") or 1) > 1
+    return bool(launch) and dict(launch) != {"num_processes": 1}
+
+
+def ignored(launch: Mapping[str, Any], *, has_accelerator: bool) -> list[str]:
+    """Launch keys that have no effect on this machine."""
+    if has_accelerator:
+        return []
+    return [k for k in launch if k not in ("num_processes", *_FOR_TORCHRUN)]
+
+
+def command(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: bool) -> list[str]:
+    """The command that runs `holdfast train argv` in several processes.
+
+    Args:
+        launch: the launch keys as `TrainConfig.launch` has them.
+        argv: the words after `holdfast train`, unchanged: a child recognises itself and skips the launching.
+        has_accelerator: chooses accelerate or torchrun.
+    """
+    if not has_accelerator:
+        machines = int(launch.get("num_machines") or 1)
+        words = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc_per_node",
+            str(int(launch.get("num_processes") or 1) // machines),
+        ]
+        if machines == 1:
+            words.append("--standalone")
+        else:
+            words += [
+                w
+                for key, option in _FOR_TORCHRUN.items()
+                if launch.get(key) is not None
+                for w in (option, str(launch[key]))
+            ]
+        return [*words, "-m", "holdfast", "train", *argv]
+    words = [sys.executable, "-m", "accelerate.commands.launch"]
+    for key, value in launch.items():
+        if key == "accelerate_config":
+            words += ["--config_file", str(_config_file(launch))]
+        elif value is True:
+            words.append(f"--{key}")
+        elif value is not False and value is not None:
+            words += [f"--{key}", str(value)]
+    return [*words, "-m", "holdfast", "train", *argv]
+
+
+def _config_file(launch: Mapping[str, Any]) -> Path:
+    name = str(launch.get("accelerate_config") or launch.get("config_file"))
+    if Path(name).expanduser().is_file():
+        return Path(name).expanduser()
+    from importlib import resources
+
+    return Path(str(resources.files("trl.accelerate_configs").joinpath(f"{name}.yaml")))
+
+
+def start(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: bool) -> None:
+    """Replaces this process by the launcher; does not return."""
+    os.environ[LAUNCHED] = str(processes(launch))
+    words = command(launch, argv, has_accelerator=has_accelerator)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(words[0], words)
+
+
+def check_world(environ: Mapping[str, str] = os.environ) -> None:
+    """In a child: there are as many processes as were asked for.
+
+    Raises:
+        HoldfastError: the launcher started fewer (or did not distribute at all).
+    """
+    asked, found = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
+    if asked > 1 and found != asked:
+        raise HoldfastError(
+            f"Expected {asked} processes, the launcher started {found}. Use torchrun --nproc_per_node {asked} -m "
+            f"holdfast train ... yourself."
+        )

@@ -1,0 +1,175 @@
+"""Loading models, tokenizers and training data as a config names them, with errors a user can act on.
+
+Safetensors only, no remote code unless `trust_remote_code: true`, no download unless a hub id is named.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast import models
+from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
+from holdfast.models import first_line
+from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
+
+if TYPE_CHECKING:
+    from holdfast.runs.config import TrainConfig
+
+
+def load_model(config: TrainConfig) -> Any:
+    """The start model as `AutoModelForCausalLM` loads it, in the config's dtype, quantised when the config says so.
+
+    Raises:
+        ModelError: not found, not a causal LM, no safetensors.
+    """
+    from trl import get_quantization_config
+
+    name = config.model.model_name_or_path
+    kwargs: dict[str, Any] = {
+        "revision": config.model.model_revision,
+        "trust_remote_code": config.training.trust_remote_code,
+        "attn_implementation": config.model.attn_implementation,
+        "dtype": config.model.dtype,
+        "use_safetensors": True,
+        **(config.training.model_init_kwargs or {}),
+    }
+    quantization = get_quantization_config(config.model)
+    if quantization is not None:
+        kwargs["quantization_config"] = quantization
+        kwargs["device_map"] = {"": config.training.device}
+    if config.retention and loads_on_one_process_only():
+        # The other processes of a machine would get empty weights, handed around when the model is sharded: too late
+        # for teachers and anchors.
+        os.environ[EFFICIENT_LOADING] = "false"
+    models.check_model(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
+    return models.from_pretrained(name, **kwargs)
+
+
+def load_tokenizer(config: TrainConfig) -> Any:
+    """The model's tokenizer as training will have it: with an end-of-sequence token, a padding token and the chat
+    template asked for.
+
+    TRL sets these too, but only when the trainer is made; the data is checked and the start model evaluated before
+    that.
+
+    Raises:
+        ModelError: no tokenizer in the folder, one without an end-of-sequence token, a token that is not in the
+            vocabulary, no such template.
+    """
+    name = config.model.model_name_or_path
+    tokenizer = models.load_tokenizer(
+        name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code
+    )
+    for key in ("eos_token", "pad_token"):
+        token = getattr(config.training, key)
+        if token is not None and token not in tokenizer.get_vocab():
+            raise ModelError(
+                f"{key}: expected a token of the vocabulary of {name}, got "
+                f"{token!r}.{did_you_mean(token, tokenizer.all_special_tokens)} "
+                f"Its special tokens: {_special(tokenizer)}."
+            )
+    eos = config.training.eos_token or tokenizer.eos_token
+    if eos is None:
+        raise ModelError(
+            f"The tokenizer of {name} has no end-of-sequence token, which ends every training example. Set eos_token "
+            f"to a token of its vocabulary "
+            f"(its special tokens: {_special(tokenizer)})."
+        )
+    tokenizer.eos_token = eos
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = config.training.pad_token or eos  # labels mask padding, so sharing the token is harmless
+    if config.training.chat_template_path is not None:
+        tokenizer.chat_template = load_chat_template(config.training.chat_template_path)
+    return tokenizer
+
+
+def load_chat_template(path: str) -> str:
+    """The text of a chat template: a `.jinja` or `.j2` file, or the template of another model.
+
+    Raises:
+        ModelError: no such file, or a model without one.
+    """
+    from transformers import AutoTokenizer
+
+    if path.endswith((".jinja", ".j2")):
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ModelError(
+                f"chat_template_path: expected a template file or a model that has one, but {path} cannot be read: "
+                f"{reason}."
+            ) from error
+    try:
+        template = AutoTokenizer.from_pretrained(path).chat_template
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"chat_template_path: expected a .jinja file or a model with a chat template, got {path}: "
+            f"{first_line(error)}"
+        ) from error
+    if not isinstance(template, str):
+        raise ModelError(
+            f"chat_template_path: the tokenizer of {path} has no chat template; choose an instruct model or a .jinja "
+            f"file."
+        )
+    return template
+
+
+def _special(tokenizer: Any) -> str:
+    return ", ".join(repr(t) for t in tokenizer.all_special_tokens[:8]) or "none"
+
+
+def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
+    """The training rows in one of TRL's column layouts, and the name of the format they came in.
+
+    Raises:
+        DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
+    """
+    from holdfast.data.formats import standardise
+    from holdfast.data.sources import data_files, is_path, load_rows
+
+    files = None
+    if config.mixture.datasets:
+        from trl import get_dataset
+
+        rows = get_dataset(config.mixture)["train"]
+    else:
+        name, script = config.script.dataset_name, config.script
+        if name is None:
+            raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")
+        rows = load_rows(
+            name, split=script.dataset_train_split, config=script.dataset_config, streaming=script.dataset_streaming
+        )
+        if is_path(name) and script.dataset_train_split == "train" and not script.dataset_streaming:
+            files = data_files(name)  # so that a bad row is named by file and line
+    return standardise(rows, tokenizer, templates=_templates(config), files=files)
+
+
+def _templates(config: TrainConfig) -> Any:
+    """The config's templates; TRL's `dataset_text_field` is one too."""
+    from holdfast.data.formats import Templates
+
+    field = config.training.dataset_text_field
+    if config.templates is None and field and field != "text":
+        return Templates(text="{" + field + "}")
+    return config.templates
+
+
+def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
+    """The rows of TRL's own `eval_strategy`, or None when it is off."""
+    if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
+        return None
+    from holdfast.data.formats import standardise
+    from holdfast.data.sources import load_rows
+
+    script = config.script
+    try:
+        rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
+    except DataError as error:
+        raise DataError(
+            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
+            "Or turn it off and list held-out files under evaluation:."
+        ) from error
+    return standardise(rows, tokenizer, templates=_templates(config))[0]

@@ -1,0 +1,524 @@
+"""One run from start to report: evaluate the start, train, save, evaluate the result, compare, write what people read.
+
+Every stage leaves its outcome in the run folder before the next begins, so the same command after Ctrl-C, a crash or
+`kill -9` goes on where it stopped and computes nothing twice. The trained weights are those of an uninterrupted run:
+training continues from the last whole checkpoint with its optimiser, schedule, random state and position in the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.distance import layer_distances
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
+from holdfast.records.run import LayerDistance, RunFolder, RunRecord
+from holdfast.runs import run_folder
+from holdfast.support.environment import (
+    lock_folder,
+    now,
+    quiet_datasets,
+    quiet_libraries,
+    say,
+    shown_bytes,
+    shown_name,
+    terminated_is_interrupted,
+    wait_for_lock,
+)
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+    from holdfast.runs.config import TrainConfig
+
+
+def train(
+    config: TrainConfig,
+    *,
+    console: Any = None,
+    evaluation_cache: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> RunFolder:
+    """Runs `config` to its end, or continues a run of the same config in the same folder.
+
+    Args:
+        config: see `holdfast.runs.config.train_config`.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        evaluation_cache: a folder where evaluations are shared between runs (the same start is then measured once, also
+            by runs side by side).
+        callbacks: more of the trainer's callbacks, for those who watch a run from outside.
+
+    Returns:
+        The finished run's folder.
+
+    Raises:
+        UserError: something in the request has to change (see `holdfast.errors`).
+        TrainingDiverged: a loss or gradient was not finite.
+        Interrupted: Ctrl-C or SIGTERM; calling again continues.
+    """
+    from rich.console import Console
+
+    from holdfast.evaluation.runner import plan_fingerprint
+
+    console = console or Console()
+    folder = RunFolder(config.training.output_dir)
+    main = int(os.environ.get("RANK", "0")) == 0
+    run_folder.refuse_foreign(folder)
+    with lock_folder(folder.path) if main else contextlib.nullcontext(), quiet_libraries(), terminated_is_interrupted():
+        record = run_folder.open_run(folder, config)
+        if record.status == "finished":
+            if run_folder.nothing_left(folder, record, config, evaluated=plan_fingerprint(config.evaluation)):
+                when = f", finished {record.finished}" if record.finished else ""
+                say(
+                    console,
+                    f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.",
+                )
+                return folder
+            record.status = "running"
+        run = _Run(config, folder, record, console, evaluation_cache, main, callbacks)
+        try:
+            run.go()
+        except Interrupted:
+            run.end("interrupted")
+            raise
+        except KeyboardInterrupt:
+            run.end("interrupted")
+            raise Interrupted(
+                f"Interrupted during stage '{record.stage}'; what was finished is in {folder.path}. The same command "
+                f"continues."
+            ) from None
+        except Exception as error:
+            run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
+            if not isinstance(error, StorageError) and run_folder.is_disk_full(error):
+                raise StorageError(
+                    f"No space left on the disk of {folder.path} (stage '{record.stage}'). What was written before is "
+                    f"whole"
+                    f"{run_folder.last_checkpoint_text(folder)}; free some space, and the same command continues."
+                ) from error
+            raise
+    return folder
+
+
+class _Run:
+    """The stages of one run, in order. Holds what one stage hands to the next."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        record: RunRecord,
+        console: Any,
+        cache: Any,
+        main: bool,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self.callbacks = list(callbacks)
+        self.config, self.folder, self.record, self.console, self.cache, self.main = (
+            config,
+            folder,
+            record,
+            console,
+            cache,
+            main,
+        )
+        self.model: Any = None
+        self.tokenizer: Any = None
+        self.trainer: Any = None
+        self.start_folder: Path | None = None
+        self.rows: Any = None
+        self.layout = ""
+        self.eval_rows: Any = None
+        self.stopped = False
+        self.entered = time.monotonic()
+
+    def go(self) -> None:
+        from holdfast.evaluation.runner import plan_fingerprint
+
+        trained = bool(self.record.training.get("saved"))
+        plan, count = self.config.evaluation, len(self.config.evaluation.entries)
+        entries = f"{count} entr{'y' if count == 1 else 'ies'}"
+        self.stage("prepare")
+        self.prepare(trained=trained)
+        self.check_evaluation()
+        if plan.entries and plan.before:
+            self.stage("evaluate start", f"Evaluating the start model on {entries}")
+            with wait_for_lock(Path(self.cache) / "start") if self.cache is not None else contextlib.nullcontext():
+                self.evaluate(
+                    "start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]}
+                )
+        if trained:
+            self.load_result()
+        else:
+            self.stage("train")
+            self.fit()
+            self.stage("save")
+            self.save()
+            if self.stopped:
+                raise Interrupted(
+                    f"Interrupted after the last step; the trained model is in {self.folder.path}. The same command "
+                    f"continues."
+                )
+        self.stage("evaluate result", f"Evaluating the result on {entries}" if plan.entries else "")
+        if plan.entries:
+            self.evaluate("result", self.model, {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)})
+        self.stage("report")
+        self.report()
+        self.record.training["evaluated"] = plan_fingerprint(plan)
+        self.record.finished = now()
+        self.stage("done")
+        self.end("finished")
+        self.write_pages()
+        self.push()
+
+    # ------------------------------------------------------------------------------------------------------- stages
+
+    def prepare(self, *, trained: bool) -> None:
+        """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
+        here, before anything slow."""
+        from holdfast.models import check_causal_lm, model_folder
+        from holdfast.runs.loading import load_model, load_tokenizer
+
+        model, args = self.config.model, self.config.training
+        check_causal_lm(
+            model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code
+        )
+        with self.status(f"Loading {model.model_name_or_path}"):
+            self.tokenizer = load_tokenizer(self.config)
+            data_hash = run_folder.data_hash(self.config)
+            run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
+            if not trained:
+                self.read_data()
+            self.model = load_model(self.config)
+            self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
+            identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
+        run_folder.refuse_changed_model(self.folder, self.record, self.config, identity)
+        self.record.model = {
+            **self.record.model,
+            "name": shown_name(self.config.model.model_name_or_path),
+            "hash": identity,
+            "architecture": type(self.model).__name__,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "vocabulary": self.model.get_output_embeddings().weight.shape[0],
+        }
+        self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
+        if not trained:
+            data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
+            self.record.data = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+            if not model.use_peft:  # how much of the model LoRA saves is known later
+                self._check_space(self.model)
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if limit and (args.max_length is None or args.max_length > limit):
+            if args.max_length is not None:
+                self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
+            args.max_length = limit
+        if not getattr(self.model, "is_quantized", False):
+            self.model.to(args.device)
+        if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
+            misfits = [
+                p
+                for m in self.config.retention
+                if not m.off
+                for p in m.check_weights(dict(self.model.named_parameters()))
+            ]
+            if misfits:
+                raise ConfigError(misfits, source="retention")
+        self.write()
+
+    def read_data(self) -> None:
+        from holdfast.data.formats import rows_by_name
+        from holdfast.retention.replay import Replay
+        from holdfast.runs.loading import load_eval_data, load_training_data
+
+        self.rows, self.layout = load_training_data(self.config, self.tokenizer)
+        self.eval_rows = load_eval_data(self.config, self.tokenizer)
+        for method in self.config.retention:
+            if isinstance(method, Replay) and not method.off:
+                rows_by_name(self.tokenizer)(method.data)  # checked now, read again from the cache when it is mixed in
+
+    def check_evaluation(self) -> None:
+        """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""
+        from holdfast.evaluation.runner import check_plan
+
+        if self.main and self.config.evaluation.entries:
+            with self.status("Checking the evaluation suites"):
+                problems = check_plan(self.config.evaluation, self.tokenizer)
+            if problems:
+                raise ConfigError(problems, source="evaluation")
+
+    def evaluate(self, which: str, model: Any, identity: dict[str, Any]) -> None:
+        from holdfast.evaluation.runner import evaluate
+
+        if not self.main:
+            return
+        evaluate(
+            model,
+            self.tokenizer,
+            self.config.evaluation,
+            folder=self.folder.evaluated(which),
+            model_identity=identity,
+            cache=self.cache,
+            console=self.console,
+        )
+
+    def fit(self) -> None:
+        from holdfast.data.formats import rows_by_name
+        from holdfast.evaluation.runner import scorer
+        from holdfast.training.adapters import adapter_config
+        from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
+        from holdfast.training.checkpoint_folders import last_checkpoint
+        from holdfast.training.hosts import SFTRetentionTrainer
+
+        config, args = self.config, self.config.training
+        if self.main:
+            run_folder.clear_leftovers(self.folder.path)
+        with self.status("Tokenising the training data"):
+            active = [m.name for m in config.retention if not m.off]
+            progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
+            with quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
+                self.trainer = SFTRetentionTrainer(
+                    model=self.model,
+                    args=args,
+                    train_dataset=self.rows,
+                    eval_dataset=self.eval_rows,
+                    processing_class=self.tokenizer,
+                    peft_config=adapter_config(config.model, config.adapter),
+                    retain=config.retention,
+                    scorers={
+                        name: scorer(task, config.evaluation, self.tokenizer)
+                        for name, task in config.evaluation.tasks.items()
+                    },
+                    load_rows=rows_by_name(self.tokenizer),
+                    callbacks=[MetricsFile(self.folder.metrics_file), *self.callbacks],
+                )
+        world = int(os.environ.get("WORLD_SIZE") or 1)
+        if self.trainer.accelerator.num_processes != world:
+            raise HoldfastError(
+                f"Expected training over {world} processes, the trainer found "
+                f"{self.trainer.accelerator.num_processes}: every process would "
+                "train alone. On CPUs set use_cpu: true."
+            )
+        self._own_progress(progress)
+        for note in self.trainer.data_notes:
+            self.note(note)
+        self.record.model["trainable"] = sum(p.numel() for p in self.trainer.model.parameters() if p.requires_grad)
+        self.record.data = {**self.record.data, **self.trainer.data_info}
+        if hasattr(self.trainer.model, "peft_config"):
+            self._check_space(self.trainer.model)
+        checkpoint = last_checkpoint(self.folder.path)
+        sessions = self.record.training.get("sessions", 0) + 1
+        self.record.training = {**self.record.training, "sessions": sessions}
+        self.write()
+        self.trainer.prepare_teacher(
+            say=lambda text: say(self.console, text)
+        )  # here, where Ctrl-C stops at once and keeps what was computed
+        self.trainer.prepare_methods(say=lambda text: say(self.console, text))
+        if self.trainer.teacher_info:
+            self.record.training["teacher"] = self.trainer.teacher_info
+            self.write()
+        self.trainer.on_loss_backend = self.note_loss
+        began = time.monotonic()
+        with StopOnSignal(self.console) as stop:
+            self.trainer.add_callback(stop)
+            try:
+                self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            finally:
+                progress.close()
+        self.stopped = stop.stopped
+        logged = [row for row in self.folder.metrics() if "loss" in row]
+        seconds = max((float(r.get("seconds", 0.0)) for r in logged), default=time.monotonic() - began)
+        tokens = int(getattr(self.trainer, "tokens_seen", 0))
+        self.record.training = {
+            **self.record.training,
+            "steps": self.trainer.state.global_step,
+            "total_steps": self.trainer.state.max_steps,
+            "epochs": self.trainer.state.epoch,
+            "tokens": tokens,
+            "seconds": round(seconds, 2),
+            "tokens_per_second": round(tokens / seconds, 1) if seconds > 0 else 0.0,
+            "final": {k: v for k, v in (logged[-1] if logged else {}).items() if k != "seconds"},
+        }
+        if self.trainer.state.global_step < self.trainer.state.max_steps and stop.stopped:
+            raise Interrupted(
+                f"Interrupted at step {self.trainer.state.global_step} of {self.trainer.state.max_steps}; a "
+                f"checkpoint is in {self.folder.path}. "
+                "The same command continues."
+            )
+
+    def note_loss(self, backend: str) -> None:
+        """Told by the trainer in the first step: how the loss is computed, for the log and the record."""
+        self.record.training["loss"] = backend
+        self.write()
+        say(self.console, f"Loss: {backend}")
+
+    def save(self) -> None:
+        from holdfast.training.checkpoint_folders import remove_folder, sync_folder
+
+        staging = self.folder.path / ".final"
+        if self.main:  # one process alone: another that comes late would remove what this one is writing
+            remove_folder(staging)
+        self.trainer.accelerator.wait_for_everyone()
+        with self.status("Saving the model"):
+            try:
+                self.trainer.save_model(str(staging), _internal_call=True)
+            except BaseException:
+                if self.main:
+                    remove_folder(staging)  # half a model is worth nothing, and its space may be what is missing
+                raise
+            if self.main:
+                (staging / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
+                sync_folder(staging)
+                for item in sorted(staging.iterdir()):
+                    if item.is_dir():
+                        remove_folder(self.folder.path / item.name)
+                    os.replace(item, self.folder.path / item.name)
+                remove_folder(staging)
+            self.trainer.accelerator.wait_for_everyone()  # other ranks read the folder only when it is whole
+            self.model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
+            self.record.distance = self._distances()
+        self.record.training["saved"] = True
+        self.write()
+
+    def load_result(self) -> None:
+        """The finished weights, when an earlier session trained them and this one only measures."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        path = str(self.folder.path)
+        if self.config.training.chat_template_path is not None:  # tokens may have come with the template
+            self.tokenizer = AutoTokenizer.from_pretrained(path)
+        if (self.folder.path / "adapter_config.json").is_file():
+            from holdfast.training.adapters import load_adapter
+
+            self.model = load_adapter(self.model, path)
+        else:
+            model = self.config.model
+            self.model = None  # its memory is needed for the result
+            self.model = AutoModelForCausalLM.from_pretrained(
+                path, dtype=model.dtype, attn_implementation=model.attn_implementation
+            )
+        self.model.to(self.config.training.device)
+
+    def report(self) -> None:
+        from holdfast.evaluation.runner import compare_runs
+
+        if self.main and self.config.evaluation.entries and self.config.evaluation.before:
+            compare_runs(self.folder, self.config.evaluation)
+        self.write()
+
+    def write_pages(self) -> None:
+        from holdfast.reports.card import write_model_card
+        from holdfast.reports.run_report import write_run_report
+        from holdfast.reports.terminal import print_run_summary
+
+        if self.main:
+            write_run_report(self.folder)
+            write_model_card(self.folder)
+            print_run_summary(self.folder, self.console)
+
+    def push(self) -> None:
+        if self.config.training.push_to_hub and self.trainer is not None:
+            self.trainer.push_to_hub(dataset_name=self.config.script.dataset_name)
+
+    # ------------------------------------------------------------------------------------------------------ helpers
+
+    def stage(self, name: str, announcement: str = "") -> None:
+        self._count_seconds()
+        self.record.stage = name
+        self.write()
+        if announcement and self.main:
+            say(self.console, announcement)
+
+    def _count_seconds(self) -> None:
+        """Adds the time since the last call to the stage that is ending, over all sessions: `training.stages`, in
+        seconds."""
+        now = time.monotonic()
+        stages = self.record.training.setdefault("stages", {})
+        stages[self.record.stage] = round(stages.get(self.record.stage, 0.0) + now - self.entered, 3)
+        self.entered = now
+
+    def end(self, status: str, error: str | None = None) -> None:
+        self.record.status = status
+        self.record.error = error
+        if status == "finished":
+            self.write()
+            return
+        self._count_seconds()
+        # What stopped the run matters more than a record or a page that cannot be written, on a full disk for example.
+        with contextlib.suppress(Exception):
+            self.write()
+            if self.main and self.folder.metrics_file.is_file():
+                from holdfast.reports.run_report import write_run_report
+
+                write_run_report(self.folder)
+
+    def write(self) -> None:
+        if self.main:
+            self.folder.write(self.record)
+
+    def note(self, text: str) -> None:
+        if text not in self.record.notes:
+            self.record.notes.append(text)
+            if self.main:
+                say(self.console, f"Note: {text}")
+
+    def status(self, text: str) -> Any:
+        from rich.markup import escape
+
+        return self.console.status(escape(text)) if self.console.is_terminal and self.main else contextlib.nullcontext()
+
+    def _own_progress(self, progress: Any) -> None:
+        from transformers import PrinterCallback, ProgressCallback
+
+        self.trainer.remove_callback(ProgressCallback)
+        self.trainer.remove_callback(PrinterCallback)
+        self.trainer.add_callback(progress)
+
+    def _check_space(self, model: Any) -> None:
+        """Refuses what is certain to fail: no room for one checkpoint and the final weights."""
+        saved = (
+            [p for p in model.parameters() if p.requires_grad]
+            if hasattr(model, "peft_config")
+            else list(model.parameters())
+        )
+        weights = sum(p.numel() * p.element_size() for p in saved)
+        moments = (
+            0
+            if self.config.training.save_only_model
+            else 8 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+        )
+        keeps = str(getattr(self.config.training.save_strategy, "value", self.config.training.save_strategy)) != "no"
+        needed = weights + (weights + moments if keeps else 0)
+        free = shutil.disk_usage(self.folder.path).free
+        if free < needed:
+            raise RunFolderError(
+                f"No room in {self.folder.path}: the final weights and one checkpoint take {shown_bytes(needed)}, "
+                f"{shown_bytes(free)} are free. "
+                "Free some space, choose another output_dir, or set save_only_model: true or save_strategy: 'no'."
+            )
+
+    def _distances(self) -> list[LayerDistance]:
+        """How far each layer moved: stored start weights against the result, tensor by tensor; adapters by their merged
+        delta."""
+        if hasattr(self.model, "peft_config"):
+            pairs = []
+            for name, module in self.model.named_modules():
+                weight = getattr(getattr(module, "base_layer", None), "weight", None)
+                if weight is not None and hasattr(module, "get_delta_weight") and weight.is_floating_point():
+                    for adapter in module.active_adapters:
+                        pairs.append((f"{name}.weight", weight, weight + module.get_delta_weight(adapter).to(weight)))
+            return layer_distances(pairs) if pairs else []
+        if self.start_folder is None:
+            return []
+        reader, result = CheckpointReader(self.start_folder), self.model.state_dict()
+        names = [n for n in reader.names() if n in result and tuple(result[n].shape) == reader.shape(n)]
+        if len(names) < len(reader.names()):
+            self.note(
+                f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have "
+                f"other names or shapes."
+            )
+        return layer_distances((n, reader.tensor(n), result[n].cpu()) for n in names) if names else []

@@ -1,0 +1,187 @@
+"""The run folder's rules: what may be continued, what is refused, what a killed process left behind.
+
+A folder holds one run. The same settings continue it; other settings, other data or another start model are refused
+once training has begun, so that a record never tells of weights it did not make. One process works in a folder at a
+time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoints.reader import checkpoint_hash
+from holdfast.errors import RunFolderError
+from holdfast.records.run import RunFolder, RunRecord
+from holdfast.support.environment import hardware, now, shown_name, versions
+
+if TYPE_CHECKING:
+    from holdfast.runs.config import TrainConfig
+
+
+def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
+    """The record of the run that `config` continues, None where it would begin a new one.
+
+    Raises:
+        RunFolderError: the folder holds another run, with the settings that differ, or files that are no run.
+    """
+    refuse_foreign(folder)
+    if folder.exists():
+        record = folder.read()
+        if record.config_key != config.key and not _replaceable(folder, record):
+            differences = config.explain_difference(record.config)
+            shown = "\n".join(f"  - {d}" for d in differences) or "  - (the settings that decide the weights)"
+            raise RunFolderError(
+                f"{folder.path} holds another run ({record.name}, {record.status}), whose settings differ:\n{shown}\n"
+                "Give another output_dir, or delete the folder if the old run is not wanted."
+            )
+        if record.config_key == config.key:
+            return record
+    return None
+
+
+def open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
+    """The record to continue, or a new one, written.
+
+    Raises:
+        RunFolderError: see `run_to_continue`.
+    """
+    record = run_to_continue(folder, config)
+    if record is not None:
+        record.config = config.resolved
+        if record.status != "finished":
+            record.status, record.error = "running", None
+        return record
+    record = RunRecord(
+        name=folder.path.resolve().name,
+        config=config.resolved,
+        config_key=config.key,
+        retention=[m.describe() for m in config.retention],
+        seed=config.training.seed,
+        versions=versions(),
+        hardware=hardware(),
+        created=now(),
+        notes=list(config.notes),
+    )
+    folder.write(record)
+    return record
+
+
+def refuse_foreign(folder: RunFolder) -> None:
+    """A folder with files that are no run is not touched at all, not even by the lock."""
+    if (
+        not folder.exists()
+        and folder.path.is_dir()
+        and any(not entry.name.startswith(".") for entry in folder.path.iterdir())
+    ):
+        raise RunFolderError(
+            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty output_dir, so that "
+            f"nothing of yours is overwritten."
+        )
+
+
+def began_training(folder: RunFolder, record: RunRecord) -> bool:
+    """Whether the folder holds steps that were paid for; before that, only evaluations, which carry their own keys."""
+    from holdfast.training.checkpoint_folders import last_checkpoint
+
+    return (
+        bool(record.training.get("saved")) or folder.metrics_file.is_file() or last_checkpoint(folder.path) is not None
+    )
+
+
+def _replaceable(folder: RunFolder, record: RunRecord) -> bool:
+    """A run that failed before its first step, over a wrong setting or file, leaves nothing that another try in its
+    folder could spoil."""
+    return record.status == "failed" and not began_training(folder, record)
+
+
+def data_name(config: TrainConfig) -> str:
+    name = config.script.dataset_name
+    return shown_name(name) if name and not config.mixture.datasets else "mixture"
+
+
+def data_hash(config: TrainConfig) -> str | None:
+    """The content's hash where the training data is local, else None."""
+    from holdfast.data.sources import content_hash
+
+    name = config.script.dataset_name
+    return content_hash(name) if name and not config.mixture.datasets and os.path.exists(name) else None
+
+
+def refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str | None) -> None:
+    if found is not None and record.data.get("hash") not in (None, found) and began_training(folder, record):
+        raise RunFolderError(
+            f"{config.script.dataset_name} changed since the run in {folder.path} began. Expected the data that the "
+            f"run was trained on: "
+            "put the old data back, or choose a new output_dir."
+        )
+
+
+def refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str) -> None:
+    if record.model.get("hash") not in (None, found) and began_training(folder, record):
+        raise RunFolderError(
+            f"The model at {config.model.model_name_or_path} changed since the run in {folder.path} began. Expected "
+            f"the weights that the run "
+            "started from: put the old model back, or choose a new output_dir."
+        )
+
+
+def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, evaluated: str) -> bool:
+    """Whether everything the config asks for is there: the evaluations of this very plan on this very data, and pages
+    newer than the record.
+
+    Args:
+        evaluated: fingerprint of the plan that is asked for (`evaluation.runner.plan_fingerprint`).
+
+    Raises:
+        RunFolderError: the start model or the training data is another than the one the run was made from.
+    """
+    from holdfast.models import model_folder
+
+    refuse_changed_data(folder, record, config, data_hash(config))
+    start = model_folder(config.model.model_name_or_path, config.model.model_revision)
+    if start is not None:
+        refuse_changed_model(folder, record, config, checkpoint_hash(start))
+    if record.training.get("evaluated") != evaluated:
+        return False
+    pages = (folder.report_file, folder.path / "README.md")
+    return all(page.is_file() and page.stat().st_mtime_ns >= folder.run_file.stat().st_mtime_ns for page in pages)
+
+
+def last_checkpoint_text(folder: RunFolder) -> str:
+    """`, the last checkpoint is checkpoint-40`, or nothing where there is none; for the end of a sentence."""
+    from holdfast.training.checkpoint_folders import last_checkpoint
+
+    found = last_checkpoint(folder.path)
+    return f", the last checkpoint is {found.name}" if found else ""
+
+
+def clear_leftovers(path: Path) -> None:
+    """Deletes what a killed process was still writing or deleting: half a checkpoint, temporary files."""
+    for name in (".saving", ".final"):
+        shutil.rmtree(path / name, ignore_errors=True)
+    for doomed in path.glob(".deleting-*"):
+        shutil.rmtree(doomed, ignore_errors=True)
+    for file in path.rglob(".*.tmp"):
+        file.unlink(missing_ok=True)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error means that there was no room to write. Libraries wrap the system's error, so causes and texts
+    are looked at too."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        text = str(error)
+        # safetensors gives the system's words; torch.save only says that its writer failed
+        if (
+            "No space left" in text
+            or "Disk quota exceeded" in text
+            or "PytorchStreamWriter failed writing file" in text
+        ):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,1 @@
+"""Intervals, shares, Pareto sets and rules of selection, on plain records."""

@@ -1,0 +1,641 @@
+"""Where a study's trials are kept, and how workers share them: an Optuna storage (SQLite by default, PostgreSQL for
+several machines) and leases.
+
+Trials are put into the queue when the study begins, so their number is exact and a grid is not drawn twice. A worker
+that takes one holds its *lease*, a row of the table `holdfast_leases` in the same database:
+
+    trial_id   owner (host, process)   attempt   beat
+
+Taking is one conditional update, "set me as owner where owner, attempt and beat still are what I saw", so of several
+workers one succeeds, on any database. While it works, a worker raises `beat` every few seconds. A lease whose beat
+stands still for `grace` seconds, by the watcher's own clock (no clocks of different machines are compared), or whose
+process is seen to be gone, is taken over in the same way: the trial keeps its number and what was drawn for it, its run
+folder continues from its last checkpoint, and whoever lost the lease is told at the next beat and cannot report a
+result any more. So a trial is neither lost nor finished twice.
+
+Optuna is imported inside functions, and in this module only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from holdfast.errors import ConfigError, RunFolderError, StorageError, did_you_mean
+from holdfast.support.environment import lock_folder
+
+if TYPE_CHECKING:
+    import optuna
+
+BEAT_SECONDS = 5.0
+GRACE_SECONDS = 60.0
+CONFIG, VERSION, CREATED = "holdfast", "holdfast_version", "created"
+SLOT, DIRECT, SETTINGS, LABEL, KIND, RUNS, RUNGS, REASON, WORKER, OVERHEAD = (
+    *("slot", "direct", "settings", "label", "kind", "runs", "rungs", "reason", "worker", "overhead"),
+)
+"""Attributes of a trial. They are plain JSON, so that a dashboard shows them."""
+_NO_DRIVER = {
+    "psycopg": "holdfast[postgres]",
+    "psycopg2": "holdfast[postgres]",
+    "MySQLdb": "mysqlclient",
+    "pymysql": "pymysql",
+}
+
+
+def shown(url: str) -> str:
+    """A storage's address without user, password and options."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        return url.partition("?")[0]
+    return f"{parts.scheme.partition('+')[0]}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A trial that this worker has."""
+
+    trial_id: int
+    number: int
+    slot: int
+    owner: str
+    attempt: int
+    """1 for the first worker that had it."""
+    after_death: bool = False
+    """Whether the worker that had it before did not give it back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a trial is to do, before anybody does it."""
+
+    params: dict[str, Any] = field(default_factory=dict)
+    """Values that are fixed beforehand; others are drawn when the trial begins."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Of the trial, as plain JSON."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    owner: str | None
+    attempt: int
+    beat: int
+
+
+class Queued(Protocol):
+    """A study as the storage sees it."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the storage."""
+
+    @property
+    def output_dir(self) -> Path:
+        """Its folder."""
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What it was asked to do, as plain JSON."""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a finished trial reports; all are better higher."""
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What keeps the study whose `resolved` is `old` from being this one."""
+
+    def jobs(self) -> list[Job]:
+        """What is put in the queue, in order."""
+
+
+class Searching(Protocol):
+    """A study that draws what it tries."""
+
+    @property
+    def search(self) -> Any:
+        """`sampler`, `trials`, `seed`."""
+
+
+class Storage:
+    """An open storage with its leases.
+
+    Args:
+        url: as Optuna and SQLAlchemy have it; `postgresql://` uses the driver psycopg.
+        grace: seconds without a beat after which a trial may be taken over.
+        beat: seconds between two beats.
+        clock: seconds of this process.
+
+    Raises:
+        ConfigError: no such kind of database, or its driver is not installed.
+        StorageError: the database does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        grace: float = GRACE_SECONDS,
+        beat: float = BEAT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url, self.grace, self.beat, self.clock = url, grace, beat, clock
+        self.backend = _open(url)
+        self.leases = _table()
+        self._watched: dict[int, tuple[_Seen, float]] = {}
+        """What was seen of other workers' leases, and since when it has not changed."""
+        self._attempt(lambda: self.leases.metadata.create_all(self.backend.engine, checkfirst=True))
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.backend.remove_session()
+        self.backend.engine.dispose()
+
+    def names(self) -> list[str]:
+        """Names of the studies in the storage."""
+        import optuna
+
+        return optuna.get_all_study_names(self.backend)
+
+    def find(self, name: str) -> optuna.Study | None:
+        """A study by name, None where there is none."""
+        import optuna
+
+        try:
+            return optuna.load_study(study_name=name, storage=self.backend)
+        except KeyError:
+            return None
+
+    def load(self, name: str) -> optuna.Study:
+        """A study by name.
+
+        Raises:
+            ConfigError: no such study, with the nearest name.
+        """
+        study = self.find(name)
+        if study is None:
+            known = self.names()
+            raise ConfigError(
+                f"no study '{name}' in {shown(self.url)}.{did_you_mean(name, known)} "
+                f"{'It holds: ' + ', '.join(known) + '.' if known else 'It holds none.'}"
+            )
+        return study
+
+    # --------------------------------------------------------------------------------------------------- making a study
+
+    def open_study(self, config: Queued) -> optuna.Study:
+        """The study of a configuration: made with all its trials waiting, or continued: with more trials where more are
+        asked for, and those that failed waiting once more.
+
+        Raises:
+            ConfigError: the storage holds a study of this name with another configuration (what differs).
+        """
+        import optuna
+
+        from holdfast import __version__
+        from holdfast.support.environment import now
+
+        with self._exclusive(config):
+            study = self.find(config.name)
+            if study is None:
+                with optuna_is_quiet():
+                    study = optuna.create_study(
+                        storage=self.backend, study_name=config.name, directions=["maximize"] * len(config.measures)
+                    )
+                    study.set_metric_names(list(config.measures))
+                study.set_user_attr(CREATED, now())
+                study.set_user_attr(VERSION, __version__)
+            else:
+                old = study.user_attrs.get(CONFIG)
+                differences = config.differences(old) if old is not None else []
+                if differences:
+                    listed = "\n".join(f"  - {d}" for d in differences)
+                    raise ConfigError(
+                        f"The study '{config.name}' in {shown(self.url)} was begun with another "
+                        f"configuration:\n{listed}\n"
+                        "Put the old values back to continue it, or give this one another name and output_dir."
+                    )
+            study.set_user_attr(CONFIG, config.resolved)
+            self._enqueue(study, config)
+        return study
+
+    def _enqueue(self, study: optuna.Study, config: Queued) -> None:
+        from optuna.trial import TrialState, create_trial
+
+        by_slot: dict[int, Any] = {}
+        for trial in study.get_trials(deepcopy=False):
+            if SLOT in trial.user_attrs:
+                by_slot[trial.user_attrs[SLOT]] = trial
+        for slot, job in enumerate(config.jobs()):
+            there = by_slot.get(slot)
+            if there is not None and there.state != TrialState.FAIL:
+                continue
+            attributes: dict[str, Any] = {SLOT: slot, **job.attributes}
+            fixed = dict(job.params)
+            if there is not None:  # failed: the same combination once more
+                fixed = there.system_attrs.get("fixed_params") or there.params
+            study.add_trial(
+                create_trial(
+                    state=TrialState.WAITING,
+                    system_attrs={"fixed_params": fixed} if fixed else {},
+                    user_attrs=attributes,
+                )
+            )
+
+    @contextlib.contextmanager
+    def _exclusive(self, config: Queued) -> Iterator[None]:
+        """One process at a time makes or extends a study."""
+        from sqlalchemy import text
+
+        if self.backend.engine.dialect.name == "postgresql":
+            key = int.from_bytes(config.name.encode()[:7].ljust(7, b"\0"), "big")
+            with self.backend.engine.connect() as connection:
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": key})
+                try:
+                    yield
+                finally:
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": key})
+            return
+        deadline = time.monotonic() + 30
+        while True:
+            lock = contextlib.ExitStack()
+            try:
+                lock.enter_context(lock_folder(config.output_dir / ".making"))
+                break
+            except RunFolderError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        with lock:
+            yield
+
+    # ----------------------------------------------------------------------------------------------------------- leases
+
+    def take(self, study: optuna.Study, owner: str) -> Lease | None:
+        """A trial to work on: one whose worker is gone, else one that waits. None where there is neither (now)."""
+        from optuna.trial import TrialState
+
+        held = self.held(study)
+        states = (TrialState.WAITING, TrialState.RUNNING)
+        for trial in sorted(
+            study.get_trials(deepcopy=False, states=states), key=lambda t: (t.state != TrialState.RUNNING, t.number)
+        ):
+            seen = held.get(trial._trial_id)
+            # also where it still is said to wait: whoever has just taken it says otherwise a moment later
+            if SLOT not in trial.user_attrs or not self._gone(trial._trial_id, seen):
+                continue
+            lease = self._claim(study, trial, seen, owner)
+            if lease is not None:
+                return lease
+        return None
+
+    def held(self, study: optuna.Study) -> dict[int, _Seen]:
+        """Leases by trial id."""
+        from sqlalchemy import select
+
+        table = self.leases
+        query = select(table.c.trial_id, table.c.owner, table.c.attempt, table.c.beat).where(
+            table.c.study_id == study._study_id
+        )
+        with self.backend.engine.connect() as connection:
+            return {row.trial_id: _Seen(row.owner, row.attempt, row.beat) for row in connection.execute(query)}
+
+    def _gone(self, trial_id: int, seen: _Seen | None) -> bool:
+        """Whether nobody has a trial, or nobody who still is at work."""
+        if seen is None or seen.owner is None:
+            return True
+        if process_is_gone(seen.owner):
+            return True
+        before = self._watched.get(trial_id)
+        now = self.clock()
+        if before is None or before[0] != seen:
+            self._watched[trial_id] = (seen, now)
+            return False
+        return now - before[1] > self.grace
+
+    def _claim(self, study: optuna.Study, trial: Any, seen: _Seen | None, owner: str) -> Lease | None:
+        """The lease of a trial that is as it was seen, None where another worker was faster."""
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+        from sqlalchemy import insert, update
+        from sqlalchemy.exc import IntegrityError
+
+        table, attempt = self.leases, (seen.attempt if seen else 0) + 1
+        with self.backend.engine.begin() as connection:
+            if seen is None:
+                try:
+                    row = {
+                        "trial_id": trial._trial_id,
+                        "study_id": study._study_id,
+                        "owner": owner,
+                        "attempt": 1,
+                        "beat": 0,
+                    }
+                    connection.execute(insert(table).values(**row))
+                except IntegrityError:
+                    return None
+            else:
+                same = (
+                    (table.c.trial_id == trial._trial_id)
+                    & (table.c.attempt == seen.attempt)
+                    & (table.c.beat == seen.beat)
+                    & (table.c.owner.is_(None) if seen.owner is None else table.c.owner == seen.owner)
+                )
+                if (
+                    connection.execute(
+                        update(table).where(same).values(owner=owner, attempt=attempt, beat=seen.beat + 1)
+                    ).rowcount
+                    != 1
+                ):
+                    return None
+        self._watched.pop(trial._trial_id, None)
+        died = seen is not None and seen.owner is not None
+        lease = Lease(trial._trial_id, trial.number, int(trial.user_attrs[SLOT]), owner, attempt, died)
+        try:
+            self.backend.set_trial_state_values(
+                trial._trial_id, TrialState.RUNNING
+            )  # already so where it is taken over
+        except UpdateFinishedTrialError:
+            self.release(lease)
+            return None
+        return lease
+
+    def beats(self, lease: Lease) -> bool:
+        """Raises the beat; whether the lease is still held."""
+        from sqlalchemy import update
+
+        table = self.leases
+        mine = (
+            (table.c.trial_id == lease.trial_id) & (table.c.attempt == lease.attempt) & (table.c.owner == lease.owner)
+        )
+        with self.backend.engine.begin() as connection:
+            return connection.execute(update(table).where(mine).values(beat=table.c.beat + 1)).rowcount == 1
+
+    def release(self, lease: Lease, *, waiting: bool = False) -> None:
+        """Gives a trial back.
+
+        Args:
+            lease: of the trial.
+            waiting: it was not finished, and waits for the next worker.
+        """
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+        from sqlalchemy import update
+
+        if waiting:
+            with contextlib.suppress(UpdateFinishedTrialError):
+                self.backend.set_trial_state_values(lease.trial_id, TrialState.WAITING)
+        table = self.leases
+        mine = (
+            (table.c.trial_id == lease.trial_id) & (table.c.attempt == lease.attempt) & (table.c.owner == lease.owner)
+        )
+        with self.backend.engine.begin() as connection:
+            connection.execute(update(table).where(mine).values(owner=None))
+
+    @contextlib.contextmanager
+    def keeping(self, lease: Lease) -> Iterator[threading.Event]:
+        """Beats while the body runs. The event is set when the lease was lost.
+
+        A database that does not answer for a while is no reason to stop: the next beat shows whether somebody else took
+        over meanwhile.
+        """
+        lost, stop = threading.Event(), threading.Event()
+
+        def beat() -> None:
+            while not stop.wait(self.beat):
+                with contextlib.suppress(Exception):
+                    if not self.beats(lease):
+                        lost.set()
+                        return
+
+        thread = threading.Thread(target=beat, name="holdfast-lease", daemon=True)
+        thread.start()
+        try:
+            yield lost
+        finally:
+            stop.set()
+            thread.join(timeout=10)
+
+    # ----------------------------------------------------------------------------------------------------- trials
+
+    def trial(self, study: optuna.Study, lease: Lease, config: Searching, *, workers: int = 1) -> optuna.Trial:
+        """The trial of a lease, to ask for values: what was drawn before stays.
+
+        Draws depend on the study's seed and the trial's number, so a random search is the same whoever runs it.
+        """
+        import optuna
+
+        study.sampler = sampler(config, lease.number, several=workers > 1)
+        return optuna.Trial(study, lease.trial_id)
+
+    def finish(
+        self, study: optuna.Study, lease: Lease, *, values: Sequence[float] | None = None, pruned: bool = False
+    ) -> bool:
+        """Ends a trial: complete with values, pruned, or failed. False where the lease was lost, and nothing is
+        changed."""
+        from optuna.trial import TrialState
+
+        if not self.beats(lease):
+            return False
+        state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
+        if self.backend.get_trial(lease.trial_id).state.is_finished():
+            return False
+        study.tell(lease.number, values=values, state=state)
+        self.release(lease)
+        return True
+
+    def set(self, lease: Lease, attributes: Mapping[str, Any]) -> None:
+        """Writes attributes of a trial."""
+        for name, value in attributes.items():
+            self.backend.set_trial_user_attr(lease.trial_id, name, value)
+
+    def patient(self, work: Callable[[], Any], *, seconds: float = 600.0) -> Any:
+        """Does what needs the database, again and again while it does not answer: a result of hours is not given up
+        over a restart of the server.
+
+        Raises:
+            StorageError: it did not answer for so long.
+        """
+        deadline, wait = time.monotonic() + seconds, 1.0
+        while True:
+            try:
+                return self._attempt(work)
+            except StorageError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(wait)
+                wait = min(2 * wait, 30.0)
+
+    def _attempt(self, work: Callable[[], Any]) -> Any:
+        from optuna.exceptions import StorageInternalError
+        from sqlalchemy.exc import OperationalError
+
+        try:
+            return work()
+        except (OperationalError, StorageInternalError) as error:
+            raise _no_answer(self.url, error) from error
+
+
+def sampler(config: Searching, number: int, *, several: bool = False) -> optuna.samplers.BaseSampler:
+    """The sampler of one trial.
+
+    Args:
+        config: names it.
+        number: of the trial.
+        several: whether others run at the same time; TPE then keeps away from what they try.
+    """
+    from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler
+
+    seed = (config.search.seed * 1_000_003 + number * 7919) % 2**32
+    with optuna_is_quiet():
+        if config.search.sampler == "tpe":
+            return TPESampler(
+                seed=seed, n_startup_trials=min(10, max(4, (config.search.trials or 0) // 4)), constant_liar=several
+            )
+        if config.search.sampler == "nsga2":
+            return NSGAIISampler(seed=seed, population_size=max(4, min(50, (config.search.trials or 0) // 4)))
+        return RandomSampler(seed=seed)
+
+
+@contextlib.contextmanager
+def optuna_is_quiet() -> Iterator[None]:
+    """No lines of a library's log between those of the study, and no warnings that options are experimental."""
+    import warnings
+
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+# --------------------------------------------------------------------------------------------------------------- owners
+
+
+def this_process() -> str:
+    """Who this worker is: host, process namespace, process and when it started, so that another process of the same
+    number is not taken for it."""
+    return f"{_place()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def worker_name(owner: str) -> str:
+    """host:process, for people."""
+    host, _, rest = owner.partition("|")
+    return f"{host}:{rest.split(':')[1]}" if ":" in rest else owner
+
+
+def process_is_gone(owner: str) -> bool:
+    """Whether an owner was a process of this machine that has ended. Nothing is known of other machines: False."""
+    place, _, rest = owner.rpartition(":")
+    place, _, process = place.rpartition(":")
+    if place != _place() or not process.isdigit():
+        return False
+    return _started(int(process)) != rest
+
+
+def _place() -> str:
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
+    return f"{socket.gethostname()}|{namespace}"
+
+
+def _started(process: int) -> str:
+    """When a process started, in the kernel's clock ticks; empty for none, and for one that has ended and is not buried
+    yet."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:
+            pass
+        return "" if Path("/proc/self/stat").exists() else "alive"
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+# -------------------------------------------------------------------------------------------------------------- opening
+
+
+def _open(url: str) -> Any:
+    from optuna.storages import RDBStorage
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError(
+            f"storage: expected an address such as sqlite:///study.db or postgresql://user@host/database, got "
+            f"'{shown(url)}'"
+        ) from None
+    options: dict[str, Any] = {}
+    if parsed.drivername == "postgresql" or parsed.drivername == "postgres":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername.startswith("postgresql"):
+        options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}
+    elif parsed.drivername.startswith("sqlite"):
+        options = {"connect_args": {"timeout": 60}}
+        if parsed.database:
+            try:
+                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RunFolderError(
+                    f"Could not write {parsed.database}: {error.strerror}. Choose an output_dir that can be written."
+                ) from None
+    try:
+        with optuna_is_quiet():
+            return RDBStorage(parsed.render_as_string(hide_password=False), engine_kwargs=options)
+    except (ImportError, ModuleNotFoundError) as error:
+        driver = parsed.drivername.partition("+")[2] or parsed.drivername
+        package = _NO_DRIVER.get(driver, _NO_DRIVER.get(getattr(error, "name", "") or "", driver))
+        raise ConfigError(
+            f"storage: {parsed.drivername} needs a driver that is not installed. pip install '{package}'"
+        ) from None
+    except NoSuchModuleError:
+        raise ConfigError(
+            f"storage: no such kind of database: '{parsed.drivername}'. Use sqlite:///FILE or "
+            f"postgresql://user@host/database."
+        ) from None
+    except OperationalError as error:
+        raise _no_answer(url, error) from None
+
+
+def _no_answer(url: str, error: Exception) -> StorageError:
+    cause = error.__cause__ if error.__cause__ is not None else getattr(error, "orig", None) or error
+    orig = getattr(cause, "orig", None) or cause
+    text = " ".join(str(orig).split()).replace(url, shown(url))
+    password = urlsplit(url).password
+    if password:
+        text = text.replace(password, "...")
+    return StorageError(
+        f"The storage {shown(url)} does not answer: {text[:300]}. Start it or correct the address; nothing was lost."
+    )
+
+
+def _table() -> Any:
+    from sqlalchemy import Column, Integer, MetaData, String, Table
+
+    return Table(
+        "holdfast_leases",
+        MetaData(),
+        Column("trial_id", Integer, primary_key=True, autoincrement=False),
+        Column("study_id", Integer, nullable=False, index=True),
+        Column("owner", String(255), nullable=True),
+        Column("attempt", Integer, nullable=False),
+        Column("beat", Integer, nullable=False),
+    )

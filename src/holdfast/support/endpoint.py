@@ -1,0 +1,425 @@
+"""Asking a language model behind any OpenAI-compatible endpoint, patiently, many requests at once.
+
+What is busy, broken or late is asked again with growing pauses (a server's `Retry-After` holds for all workers); what
+fails for good is handed back as such; a key, a model or an address that is wrong, and an account without credit, stop
+everything at once. A parameter that an endpoint refuses (log-probabilities, their number, `max_tokens`, a temperature)
+is left out or replaced from then on. The key is never written, logged or shown.
+
+Nothing is kept here: whoever asks records the answers, one by one, in a `holdfast.support.ledger.Ledger`. Needs the
+package `openai`, once it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from holdfast.errors import ConfigError, HoldfastError
+
+T = TypeVar("T")
+
+DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+_REFUSAL = re.compile(
+    r"support|unrecogni|unexpected|unknown|not permitted|not allowed|extra|invalid|must be|at most|less "
+    r"than|maximum|greater"
+)
+"""How endpoints speak of a parameter that they do not take; without it the name of one may be a word of the prompt."""
+_NO_KEY = "none"
+"""Sent where there is no key: the client wants one, a server of one's own takes any."""
+_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
+"""Failures of the HTTP client before the request was on its way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where the model is, and how patiently it is asked. Decides no answer."""
+
+    base_url: str
+    """Such as http://localhost:8000/v1."""
+    api_key: str | None = field(default=None, repr=False)
+    """Never written, logged or put into a message. None: a server that wants none."""
+    key_variable: str = DEFAULT_KEY_VARIABLE
+    """The environment variable that the key comes from; named in messages."""
+    workers: int = 4
+    """Requests at once."""
+    timeout: float = 120.0
+    """Seconds for one attempt, all in all."""
+    attempts: int = 6
+    """For one request; then it has failed."""
+    first_wait: float = 1.0
+    """Seconds before the second attempt, doubled with every further one, with jitter."""
+    longest_wait: float = 120.0
+    """Seconds; also of what a server asks for by Retry-After."""
+
+    def problems(self) -> list[str]:
+        """One sentence a mistake; empty when all is well."""
+        parts = urlsplit(self.base_url)
+        found = []
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            found.append(f"base_url: expected an address such as http://localhost:8000/v1, got '{self.shown}'")
+        for name, least in (("workers", 1), ("attempts", 1)):
+            if getattr(self, name) < least:
+                found.append(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        if not self.timeout > 0:
+            found.append(f"timeout: expected more than 0 seconds, got {self.timeout}")
+        return found
+
+    @property
+    def shown(self) -> str:
+        """The address without what may be secret in it: user, password and query."""
+        parts = urlsplit(self.base_url)
+        return (
+            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+            if parts.netloc
+            else self.base_url.partition("?")[0]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionNames:
+    """What a command calls the things that messages tell people to check."""
+
+    model: str = "--model"
+    base_url: str = "--base_url"
+    key: str = "--api_key_variable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Generic[T]):
+    """What came of one request."""
+
+    value: T | None
+    """What `read` made of the reply; None: the request failed for good."""
+    attempts: int
+    error: str | None = None
+    """Why it failed."""
+    lost: bool = False
+    """Of a failure: the last attempt may have been answered, and charged for, although no answer arrived."""
+    prompt_tokens: int | None = None
+    """As the endpoint counts them; None where it does not say."""
+    completion_tokens: int | None = None
+
+
+class _Again(Exception):
+    """This attempt failed in a way that another may not.
+
+    Args:
+        reason: for the record.
+        wait: seconds that the server asked for; None: as the policy has it.
+        unreachable: whether nobody answered at all.
+        lost: whether the model may have been at work for it.
+    """
+
+    def __init__(
+        self, reason: str, *, wait: float | None = None, unreachable: bool = False, lost: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.wait, self.unreachable, self.lost = wait, unreachable, lost
+
+
+class _Failed(Exception):
+    """This request fails whenever it is sent."""
+
+
+class Client:
+    """Asks one model; an asynchronous context manager.
+
+    Args:
+        endpoint: where it is.
+        model: its name there.
+        parameters: sent with every request, such as `max_tokens`; what the endpoint refuses is left out or replaced.
+        options: how messages name the options.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, *, model: str, parameters: Mapping[str, Any], options: OptionNames | None = None
+    ) -> None:
+        self.endpoint, self.model = endpoint, model
+        self.options = options or OptionNames()
+        self.parameters: dict[str, Any] = dict(parameters)
+        """What is sent, less what the endpoint has refused."""
+        self.notes: list[str] = []
+        """What was left out or replaced."""
+        self._answered = False
+        # whether the endpoint has ever answered; until then a request that fails for good stops the run
+        self._not_before = 0.0
+        # no request before this time (monotonic clock): what one is told by Retry-After holds for all
+        self._client: Any = None
+
+    async def __aenter__(self) -> Client:
+        import openai
+
+        # retries are ours: the client gives up on a broken body, and on long pauses that a server asks for
+        self._client = openai.AsyncOpenAI(
+            api_key=self.endpoint.api_key or _NO_KEY,
+            base_url=self.endpoint.base_url,
+            timeout=self.endpoint.timeout,
+            max_retries=0,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def ask(
+        self, message: str, read: Callable[[Any], T], *, on_lost: Callable[[], None] | None = None
+    ) -> Answer[T]:
+        """Sends one message of the user until there is an answer or no more attempts.
+
+        Args:
+            message: the whole prompt.
+            read: makes a value of the endpoint's body (parsed JSON); raises ValueError where it is no chat completion,
+                which is worth asking again.
+            on_lost: is called before an attempt that follows one whose answer may have been made, and charged for, but
+                did not arrive. What it raises ends the request.
+
+        Raises:
+            ConfigError: the endpoint refuses the key or does not know the model or the address.
+            HoldfastError: nobody answers there and never has, or the account has no credit left.
+        """
+        attempt, unreachable, lost, reason = 0, False, False, ""
+        while attempt < self.endpoint.attempts:
+            attempt += 1
+            while (pause := self._not_before - time.monotonic()) > 0:
+                await asyncio.sleep(pause)
+            if lost and on_lost is not None:
+                on_lost()
+            wait = None
+            try:
+                body = await self._send(message)
+            except _Again as error:
+                unreachable, reason, wait, lost = error.unreachable, str(error), error.wait, error.lost
+            except _Failed as error:
+                return Answer(value=None, attempts=attempt, error=str(error))
+            else:
+                try:
+                    value = read(body)
+                except ValueError as error:
+                    unreachable, reason, lost = False, str(error), True
+                else:
+                    self._answered = True
+                    prompt, completion = _usage(body)
+                    return Answer(value=value, attempts=attempt, prompt_tokens=prompt, completion_tokens=completion)
+            if attempt < self.endpoint.attempts:
+                await self._wait(attempt, wait)
+        if unreachable and not self._answered:
+            raise HoldfastError(
+                f"Nobody answers at {self.endpoint.shown} ({reason}, {attempt} attempts). Check "
+                f"{self.options.base_url}, and that the server is up "
+                "and reachable from here; the same command then continues."
+            )
+        return Answer(value=None, attempts=attempt, error=reason, lost=lost)
+
+    def clean(self, text: str, length: int = 300) -> str:
+        """Text from outside, cut and without the key, should the endpoint have echoed it."""
+        text = self.without_key(text)
+        return text if len(text) <= length else f"{text[:length]}..."
+
+    def without_key(self, text: str) -> str:
+        """Text from outside without the key."""
+        key = self.endpoint.api_key
+        return text.replace(key, "***") if key else text
+
+    async def _wait(self, attempt: int, told: float | None) -> None:
+        """Sleeps before the next attempt: what the server asked for, else a pause that doubles, with jitter so that
+        workers do not come together."""
+        longest = self.endpoint.longest_wait
+        if told is not None:
+            self._not_before = max(self._not_before, time.monotonic() + min(told, longest))
+            return
+        await asyncio.sleep(min(longest, self.endpoint.first_wait * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
+
+    async def _send(self, message: str) -> Any:
+        """One attempt: the endpoint's body, parsed.
+
+        Raises:
+            _Again, _Failed: see there. ConfigError, HoldfastError: nothing that is sent can succeed.
+        """
+        import openai
+
+        while True:
+            sent = dict(self.parameters)
+            try:
+                async with asyncio.timeout(
+                    self.endpoint.timeout
+                ):  # the client's own is for each read, and a slow server resets it
+                    answer = await self._client.chat.completions.with_raw_response.create(
+                        model=self.model, messages=[{"role": "user", "content": message}], **sent
+                    )
+                    text = answer.http_response.text
+            except (openai.APITimeoutError, TimeoutError):
+                raise _Again(f"no answer within {self.endpoint.timeout:g} s", unreachable=True, lost=True) from None
+            except openai.APIStatusError as error:
+                self._answered = True
+                if not self._adapt(error, sent):
+                    self._refuse(error)
+            except openai.APIConnectionError as error:
+                cause = error.__cause__
+                raise _Again(
+                    self.clean(f"connection failed: {type(cause).__name__ if cause else 'unknown'}: {cause}"),
+                    unreachable=True,
+                    lost=type(cause).__name__ not in _NOT_SENT,
+                ) from None
+            except openai.OpenAIError as error:
+                raise _Again(self.clean(f"{type(error).__name__}: {error}"), lost=True) from None
+            else:
+                try:
+                    return json.loads(text)
+                except ValueError:
+                    raise _Again(self.clean(f"the answer is no JSON: {text[:80]!r}"), lost=True) from None
+
+    def _refuse(self, error: Any) -> None:
+        """Turns an HTTP status into what follows from it; always raises."""
+        status, said = error.status_code, self.clean(_message(error))
+        where = f"{self.endpoint.shown} answered {status}"
+        variable, options = self.endpoint.key_variable, self.options
+        if status in (401, 403):
+            if self.endpoint.api_key is None:
+                advice = (
+                    f"No key was sent: put one into an environment variable and name it with {options.key} "
+                    f"(such as {variable})."
+                )
+            else:
+                advice = f"Check the key in the environment variable {variable}, and that it may use '{self.model}'."
+            raise ConfigError(f"{where}: {said}. {advice}") from None
+        if status == 404:
+            ending = "" if urlsplit(self.endpoint.base_url).path.rstrip("/").endswith("/v1") else " (most end with /v1)"
+            raise ConfigError(
+                f"{where}: {said}. Check {options.model} ('{self.model}') and {options.base_url}{ending}."
+            ) from None
+        if status == 402 or (
+            status == 429 and "insufficient_quota" in f"{error.code} {error.type} {said}"
+        ):  # waiting helps no account
+            raise HoldfastError(
+                f"{where}: {said}. The account has no credit left; add some, and the same command continues."
+            ) from None
+        if status in (408, 409, 425, 429) or status >= 500:
+            raise _Again(f"HTTP {status}: {said}", wait=_retry_after(error.response.headers)) from None
+        raise _Failed(f"HTTP {status}: {said}") from None
+
+    def _adapt(self, error: Any, sent: Mapping[str, Any]) -> bool:
+        """Leaves out what the endpoint does not take, if that is what it says; True: send again."""
+        if error.status_code not in (400, 422):
+            return False
+        said = f"{error.param} {_message(error)[:500]}".lower()
+        if not (error.param or _REFUSAL.search(said)):
+            return False
+        if sent != self.parameters:
+            return True  # a worker beside this one has adapted meanwhile
+        if "logprob" in said and "logprobs" in sent:
+            if sent.get("top_logprobs", 0) > 5 and "top_logprobs" in said:
+                self.parameters = {**sent, "top_logprobs": 5}
+            else:
+                self.parameters = {
+                    name: value for name, value in sent.items() if name not in ("logprobs", "top_logprobs")
+                }
+        elif "max_completion_tokens" in said and "max_tokens" in sent:
+            self.parameters = {
+                ("max_completion_tokens" if name == "max_tokens" else name): value for name, value in sent.items()
+            }
+        elif "temperature" in said and "temperature" in sent:
+            self.parameters = {name: value for name, value in sent.items() if name != "temperature"}
+        else:
+            return False
+        self.notes.append(
+            f"The endpoint refused a parameter and was asked with "
+            f"{', '.join(f'{k}={v}' for k, v in self.parameters.items())}."
+        )
+        return True
+
+
+async def work_through(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, workers: int) -> None:
+    """Does `work` for every item, `workers` at once, taking the next item when a worker is free. The first exception
+    stops all and is raised."""
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for one in waiting:
+            await work(one)
+
+    tasks = [asyncio.create_task(worker()) for _ in range(workers)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end, in a thread of its own where a loop is running already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def missing_package(doing: str) -> list[str]:
+    """A sentence where the package `openai` is not installed; empty where it is."""
+    if importlib.util.find_spec("openai") is not None:
+        return []
+    return [f"{doing} needs the package openai, which is not installed. Install it with: pip install 'holdfast[judge]'"]
+
+
+def cost(tokens: Iterable[tuple[int, float | None]]) -> float | None:
+    """The price of (tokens, price a million) pairs; None where no price is known."""
+    priced = [(count, price) for count, price in tokens if price is not None]
+    return sum(count * price / 1e6 for count, price in priced) if priced else None
+
+
+def _message(error: Any) -> str:
+    """What an endpoint says about a refused request, in one line."""
+    body = error.body
+    for name in ("error", "message", "detail"):
+        if isinstance(body, Mapping) and body.get(name):
+            body = body[name]
+    text = (
+        body
+        if isinstance(body, str)
+        else json.dumps(body)
+        if body
+        else error.response.text or error.response.reason_phrase
+    )
+    return " ".join(str(text).split()).rstrip(".")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait, from `retry-after-ms` or `Retry-After` (seconds or a date); None: it does not
+    say."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(value).timestamp() - time.time()
+            except (ValueError, TypeError):
+                continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    return None
+
+
+def _usage(body: Any) -> tuple[int | None, int | None]:
+    """(tokens of the prompt, of the reply) as the endpoint counts them."""
+    usage = body.get("usage") if isinstance(body, Mapping) else None
+    counts = usage if isinstance(usage, Mapping) else {}
+    prompt, completion = (
+        value if isinstance(value := counts.get(name), int) else None for name in ("prompt_tokens", "completion_tokens")
+    )
+    return prompt, completion

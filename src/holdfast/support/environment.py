@@ -1,0 +1,204 @@
+"""Around a run: what it runs on, and keeping libraries and signals in order while it does."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import RunFolderError
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silences the bars of transformers (one a file loaded or written) and warnings about arguments deprecated inside
+    the libraries.
+
+    Both come back at the end. Download bars of the hub client stay, and so do warnings about the request itself.
+    """
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
+    bars, downloads = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    if downloads:
+        enable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+        if downloads:
+            enable_progress_bars()
+
+
+@contextlib.contextmanager
+def terminated_is_interrupted() -> Iterator[None]:
+    """SIGTERM, by which schedulers stop jobs, ends a run as Ctrl-C does. Training itself handles both more gently
+    (`StopOnSignal`)."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, held)
+
+
+def say(console: Any, text: str) -> None:
+    """One line as it is: brackets are no markup, and a log file's lines are not wrapped."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def quiet_datasets(rows: int) -> Iterator[None]:
+    """Bars for tokenising only where it takes more than a moment."""
+    import datasets
+
+    if rows > 20_000 or datasets.are_progress_bars_disabled():
+        yield
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a figure."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in (
+        "holdfast",
+        "torch",
+        "transformers",
+        "trl",
+        "peft",
+        "accelerate",
+        "datasets",
+        "lm_eval",
+        "tokenizers",
+        "safetensors",
+        "numpy",
+    ):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory and accelerators, without names of people or machines."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: dict[str, Any] = {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": cores,
+    }
+    with contextlib.suppress(OSError, ValueError):
+        found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    found["threads"] = torch.get_num_threads()
+    found["accelerators"] = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    return found
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def shown_name(name: str) -> str:
+    """A hub id as it is; a local path by its last part, so that reports carry no machine's paths."""
+    return Path(name).resolve().name if os.path.exists(name) else name
+
+
+def shown_bytes(count: float) -> str:
+    """Bytes as people read them: `1.33 GB`, `100 kB`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+EVALUATION_CACHE = "HOLDFAST_EVALUATION_CACHE"
+"""Environment variable that tells `holdfast train` of a folder where evaluations are shared between runs."""
+
+EFFICIENT_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+"""The variable by which accelerate tells transformers to load a model's weights on one process of each machine only."""
+
+
+def loads_on_one_process_only() -> bool:
+    """Whether a model loaded now would have its weights on one process of each machine, and empty ones on the others
+    (FSDP)."""
+    return all(
+        os.environ.get(name, "").lower() in ("1", "true", "yes", "on", "y", "t")
+        for name in ("ACCELERATE_USE_FSDP", EFFICIENT_LOADING)
+    )
+
+
+@contextlib.contextmanager
+def lock_folder(path: Path) -> Iterator[None]:
+    """One process a folder. The kernel lets go of the lock when the process ends, however it ends.
+
+    Raises:
+        RunFolderError: another process is at work in the folder.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = open(path / ".lock", "a+")  # noqa: SIM115
+    except OSError as error:
+        raise RunFolderError(
+            f"Could not write in the output folder {path}: {error.strerror}. Choose an output_dir that can be written."
+        ) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError(
+                f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir."
+            ) from None
+        yield
+    finally:
+        handle.close()
+
+
+@contextlib.contextmanager
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """One process at a time in the body; the others wait. For work that the second finds done.
+
+    Args:
+        path: names the lock: a file `<path>.lock` beside it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "a+") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

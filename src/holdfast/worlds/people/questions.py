@@ -1,0 +1,84 @@
+"""What the embedded world is asked: each fact as multiple choice and as completion, in a wording that never stood in
+the text about its person.
+
+Three forms, all as rows of JSON Lines:
+
+- `choices`: the beginning of a sentence and four values of the attribute, for the entry kind `choices`;
+- `completions`: the same beginning and the right value, for `perplexity` with `prompt` and `completion`;
+- `chat_choices`: a user's question in the chat format, the beginning of the reply, and four values.
+
+People of half B are asked about in the wording that was told of half A; new people in the same, which no article has.
+Questions in the chat format are about people whom no conversation of the instruction tuning asks about.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.worlds.people.chat import rendered
+from holdfast.worlds.people.facts import VALUES, Person, World
+from holdfast.worlds.people.wordings import WORDINGS, beginning
+
+OPTIONS = 4
+"""A question; guessing is right once in four times."""
+
+
+def choices(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
+    """Every fact of some people as multiple choice: rows of prompt, options, answer, attribute, name."""
+    rows = []
+    for person in people:
+        for attribute, value in person.facts.items():
+            prompt = beginning(WORDINGS[attribute].asked, person.name)
+            rows.append({"prompt": prompt, **_options(attribute, value, f"{seed} {person.name}"), "name": person.name})
+    return rows
+
+
+def completions(people: Sequence[Person]) -> list[dict[str, Any]]:
+    """Every fact of some people as completion: rows of prompt, completion, attribute, name."""
+    return [
+        {
+            "prompt": beginning(WORDINGS[attribute].asked, person.name),
+            "completion": f" {value}",
+            "attribute": attribute,
+            "name": person.name,
+        }
+        for person in people
+        for attribute, value in person.facts.items()
+    ]
+
+
+def chat_choices(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
+    """Every fact of some people as a user's question, one of its wordings each: rows as `choices` gives them, the
+    prompt in the chat format."""
+    rng = random.Random(f"chat questions {seed}")
+    rows = []
+    for person in people:
+        for attribute, value in person.facts.items():
+            wordings = WORDINGS[attribute]
+            prompt = rendered(
+                rng.choice(wordings.questions).format(name=person.name), beginning(wordings.reply, person.name)
+            )
+            rows.append({"prompt": prompt, **_options(attribute, value, f"{seed} {person.name}"), "name": person.name})
+    return rows
+
+
+def changed_choices(world: World, *, seed: int = 0) -> list[dict[str, Any]]:
+    """The changed facts as multiple choice: the new value is right, the old one is among the options (column `old`, its
+    index)."""
+    rows = []
+    for change in world.changes:
+        prompt = beginning(WORDINGS[change.attribute].told[1], change.name)
+        asked = _options(change.attribute, change.new, f"{seed} {change.name}", among=change.old)
+        rows.append({"prompt": prompt, **asked, "old": asked["options"].index(f" {change.old}"), "name": change.name})
+    return rows
+
+
+def _options(attribute: str, value: str, seed: str, *, among: str | None = None) -> dict[str, Any]:
+    rng = random.Random(f"options {seed} {attribute}")
+    sure = [v for v in (value, among) if v is not None]
+    others = rng.sample([v for v in VALUES[attribute] if v not in sure], OPTIONS - len(sure))
+    shown = [*sure, *others]
+    rng.shuffle(shown)
+    return {"options": [f" {v}" for v in shown], "answer": shown.index(value), "attribute": attribute}

@@ -1,0 +1,182 @@
+"""Arithmetic word problems with worked solutions, and textbook-like articles of them: a domain made by rule where no
+mathematics data is to be had.
+
+A problem is one step: two numbers, one of four operations, told as a little story in one of several wordings. Its
+solution names the operation, writes the equation and says the answer in a sentence:
+
+    Mia has 7 pears and buys another 5. How many pears are there in all?
+    We add. 7 + 5 = 12. Mia has 12 pears now.
+
+An article explains an operation and works several problems, as the synthetic textbooks do that paper 000 (section 3.2)
+tunes on. Everything is drawn from one seed: equal seeds give equal texts on every machine.
+
+What it does not do: real mathematics. The wordings are few, so held-out problems differ from the others in names,
+things and numbers alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.errors import ConfigError
+
+OPERATIONS = ("add", "subtract", "multiply", "divide")
+"""What a problem may ask for, as solutions name it: "We add."."""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_NAMES = _words(
+    "Mia Tom Ana Ben Eva Leo Ida Max Zoe Sam Lea Jon Amy Ned Kim Roy May Gus Fay Hal Liz Cal Meg Abe Nora Ivan Ruth "
+    "Omar Vera Hugo Dora Finn Jane "
+    "Karl Lucy Nick Olga Paul Rosa Seth Tina Walt"
+)
+_THINGS = _words(
+    "pears plums nails coins books stamps shells cards boxes beads apples bottles pencils buttons candles ribbons "
+    "marbles stones tickets letters "
+    "spoons cups eggs loaves bricks bulbs maps seeds chairs lamps"
+)
+_HOLDERS = _words("bags boxes baskets jars drawers shelves crates tins rows sacks")
+
+_STORIES: dict[str, tuple[tuple[str, str], ...]] = {
+    "add": (
+        ("{n} has {a} {t}. {m} brings {b} more. How many {t} are there in all?", "There are {c} {t} in all."),
+        ("{n} has {a} {t} and buys another {b}. How many {t} are there in all?", "{n} has {c} {t} now."),
+        (
+            "There are {a} {t} in one room and {b} {t} in the next. How many {t} is that together?",
+            "Both rooms hold {c} {t}.",
+        ),
+        (
+            "In the morning {n} finds {a} {t}, in the evening {b} more. How many {t} are found in all?",
+            "{n} has found {c} {t}.",
+        ),
+        ("{n} has {a} {t}, {m} has {b}. How many {t} have they together?", "Together they have {c} {t}."),
+    ),
+    "subtract": (
+        ("{n} has {c} {t} and gives {b} of them to {m}. How many {t} are left?", "{n} has {a} {t} left."),
+        ("There were {c} {t} on the table. {n} took {b} away. How many {t} are left?", "There are still {a} {t}."),
+        ("{n} sells {b} of {c} {t}. How many {t} remain?", "{a} {t} remain."),
+        ("{n} had {c} {t}, but {b} were lost on the way. How many {t} remain?", "{a} {t} came home."),
+        ("{n} ate {b} of the {c} {t}. How many {t} are left?", "{a} {t} are left."),
+    ),
+    "multiply": (
+        ("{n} has {a} {h} with {b} {t} in each. How many {t} make that?", "That is {c} {t}."),
+        ("Every day {n} packs {b} {t}. After {a} days, how many {t} make that?", "In {a} days {n} packs {c} {t}."),
+        ("{a} friends bring {b} {t} each. How many {t} come by that?", "They bring {c} {t}."),
+        ("One of the {h} holds {b} {t}. With {a} {h}, how many {t} make that?", "{c} {t} fit into {a} {h}."),
+        ("{n} pays {b} coins a piece for {a} {t}. How many coins come by that?", "{n} pays {c} coins."),
+    ),
+    "divide": (
+        ("{n} shares {c} {t} equally among {a} friends. How many {t} does one get?", "Each friend gets {b} {t}."),
+        ("{c} {t} are put into {a} {h}, the same number into each. How many {t} are in one?", "One holds {b} {t}."),
+        ("{n} arranges {c} {t} in {a} equal rows. How many {t} are in one?", "A row has {b} {t}."),
+        ("{a} people split {c} {t} evenly. How many {t} does one get?", "Everyone takes home {b} {t}."),
+        ("{n} lays {c} pages on {a} equal piles. How many pages are in one?", "A pile has {b} pages."),
+    ),
+}
+"""By operation: the question, and the sentence with the answer. c = a + b for the first two operations, a * b for the
+others. How a question ends tells the operation, which a small model can learn in minutes; what the story says besides
+would take it longer."""
+
+_EXPLANATIONS = {
+    "add": (
+        "To add is to put two amounts together. The result is called the sum.",
+        "When one amount comes to another, the two are added. The order does not matter.",
+    ),
+    "subtract": (
+        "To subtract is to take one amount away from another. The result is called the difference.",
+        "When a part of an amount goes away, the rest is found by subtraction. Here the order matters.",
+    ),
+    "multiply": (
+        "To multiply is to take the same amount several times. The result is called the product.",
+        "When every group has the same size, the number of groups is multiplied by that size.",
+    ),
+    "divide": (
+        "To divide is to share an amount equally. The result is called the quotient.",
+        "When an amount is split into equal parts, it is divided by the number of the parts.",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One word problem."""
+
+    question: str
+    solution: str
+    """From the operation to the sentence with the answer."""
+    operation: str
+    """One of `OPERATIONS`."""
+    answer: int
+
+
+def word_problems(count: int, *, seed: int = 0) -> list[Problem]:
+    """`count` problems, all with different questions, each of a random operation.
+
+    Args:
+        count: at least 0.
+        seed: of the drawing; the first problems of a longer list are those of a shorter one.
+
+    Raises:
+        ConfigError: a negative count.
+    """
+    if count < 0:
+        raise ConfigError(f"count: expected at least 0 problems, got {count}.")
+    rng = random.Random(f"word problems {seed}")
+    found: dict[str, Problem] = {}
+    while len(found) < count:
+        problem = _problem(rng.choice(OPERATIONS), rng)
+        found.setdefault(problem.question, problem)
+    return list(found.values())
+
+
+def articles(problems: list[Problem], *, seed: int = 0, worked: int = 4) -> Iterator[str]:
+    """Textbook-like articles that work every problem once, in order.
+
+    Args:
+        problems: what is worked.
+        seed: of the explanations that are chosen.
+        worked: problems an article, at least 1.
+
+    Raises:
+        ConfigError: less than one problem an article.
+    """
+    if worked < 1:
+        raise ConfigError(f"worked: expected at least 1 problem an article, got {worked}.")
+    rng = random.Random(f"articles {seed}")
+    for begin in range(0, len(problems), worked):
+        here = problems[begin : begin + worked]
+        explained = [rng.choice(_EXPLANATIONS[operation]) for operation in dict.fromkeys(p.operation for p in here)]
+        parts = [" ".join(rng.sample(explained, min(2, len(explained))))]
+        parts += [f"{told(p)}{p.solution}" for p in here]
+        yield "\n\n".join(parts)
+
+
+def told(problem: Problem) -> str:
+    """A problem up to where its solution begins, as articles write it."""
+    return f"Problem: {problem.question}\n"
+
+
+def _problem(operation: str, rng: random.Random) -> Problem:
+    question, reply = rng.choice(_STORIES[operation])
+    n, m = rng.sample(_NAMES, 2)
+    small = operation in ("multiply", "divide")
+    a, b = (rng.randint(2, 9), rng.randint(2, 12)) if small else (rng.randint(2, 40), rng.randint(2, 40))
+    c = a * b if small else a + b
+    names = {"n": n, "m": m, "t": rng.choice(_THINGS), "h": rng.choice(_HOLDERS), "a": a, "b": b, "c": c}
+    equation, answer = {
+        "add": (f"{a} + {b} = {c}", c),
+        "subtract": (f"{c} - {b} = {a}", a),
+        "multiply": (f"{a} * {b} = {c}", c),
+        "divide": (f"{c} / {a} = {b}", b),
+    }[operation]
+    return Problem(
+        question=question.format(**names),
+        solution=f"We {operation}. {equation}. {reply.format(**names)}",
+        operation=operation,
+        answer=answer,
+    )

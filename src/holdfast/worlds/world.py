@@ -1,0 +1,366 @@
+"""The embedded world with its models: a base that knows generated people, an instruct model that follows instructions,
+new facts, and what to ask.
+
+```python
+paths = build_world(WorldRecipe(seed=0), "runs/world")
+paths["base"], paths["instruct"], paths["articles"], paths["suite"]
+```
+
+The base is pre-trained on text about the world's people and on prose, the instruct model is the base tuned on
+conversations. Both lie in the cache (`holdfast.support.cache`) under what decides their weights, so that every study
+pays for them once; an interrupted building goes on where it was. Data files are written into a folder of the user's:
+what the models were trained on, dated articles with what is new, questions, and a suite that asks all.
+
+What the world is, and what a model of this size cannot show: docs/embedded_world.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError
+from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
+from holdfast.worlds.tuned import alone, deciding_libraries, made_already
+from holdfast.worlds.world_models import common_settings, make_models, pretraining_texts
+
+if TYPE_CHECKING:
+    from holdfast.worlds.people.facts import World
+
+_VERSION = 1
+"""Part of what says whether a folder holds a world already; raise it when the files come out differently."""
+
+FILES: dict[str, str] = {
+    "base": "checkpoint: knows the world's people and prose; its tokenizer has the chat format",
+    "instruct": "checkpoint: the base tuned on conversations",
+    "sibling_base": "checkpoint: the base pre-trained longer (with `sibling`)",
+    "sibling_instruct": "checkpoint: the sibling base tuned on other conversations (with `sibling`)",
+    "derived": "checkpoint: another child of the base, which answers and was never told how (with `derived`)",
+    "pretraining": "what the base was pre-trained on: text",
+    "tuning": "what the instruct model was tuned on: messages",
+    "articles": "the new facts: title, date, text",
+    "old_knowledge": "multiple choice about what the base was taught, in wordings that it never saw about these people",
+    "old_completion": "the same as prompt and completion",
+    "old_chat": "the same people asked about in the chat format; no conversation of the tuning asks about them",
+    "new_knowledge": "multiple choice about what only the articles tell, in the same wordings",
+    "new_completion": "the same as prompt and completion",
+    "new_chat": "the same asked in the chat format",
+    "changed_knowledge": "multiple choice about facts that the articles correct (with `changed_facts`)",
+    "instructions": "prompts whose replies a program checks, in IFEval's layout",
+    "prose_heldout": "held-out prose",
+    "facts": "everybody and everything, as JSON",
+    "suite": "a suite that asks all of it",
+}
+"""What `build_world` returns a path for, and what lies there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldRecipe:
+    """What decides a world, its models and its files."""
+
+    seed: int = 0
+    """Of people, texts, conversations, articles and weights."""
+
+    people: int = 120
+    """Whom the base knows; half of them are asked about."""
+    new_people: int = 30
+    """Of whom only the articles tell."""
+    changed_facts: int = 0
+    """Facts of old people that the articles correct."""
+
+    tellings: int = 95
+    """How often the pre-training text tells each fact."""
+    popular: float = 0.17
+    """Share of people of whom it tells more often: they end the plateau on which nothing is learnt, see
+    `holdfast.worlds.people.documents`."""
+    popularity: int = 5
+    """How many times as often."""
+    list_rounds: int = 40
+    """How often lists without facts have every name; from them a base learns to say again what it has read."""
+    prose_share: float = 0.15
+    """Of the pre-training text's characters."""
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    mlp: int = 344
+    vocab_size: int = 768
+    """Byte-level BPE; names and values come on top, see `holdfast.worlds.people.chat.vocabulary`."""
+    context: int = 64
+    """Tokens of a training row; the model's maximum positions are four times that. Facts are learnt much later in rows
+    of 128: what a token has to be told from the others is one of fewer."""
+    batch_size: int = 16
+    """Rows a step, in pre-training and continuing; conversations a step are twice as many."""
+    steps: int = 900
+    """Of pre-training."""
+    learning_rate: float = 3e-3
+    """Of pre-training."""
+    weight_decay: float = 0.01
+    """Of pre-training; 0.1 costs a tenth of the facts at this budget."""
+    initializer_range: float = 0.06
+    """Standard deviation of the weights at the start; facts are learnt later from 0.02."""
+
+    conversations: int = 4000
+    """To tune on."""
+    tuning_steps: int = 1000
+    tuning_learning_rate: float = 8e-4
+    tuning_replay: float = 0.3
+    """Share of the tuning's tokens that are pre-training text: without it tuning wipes out most of what the base
+    knows."""
+
+    articles: int = 1000
+    """About new people and changed facts."""
+    old_people: float = 0.3
+    """Share of articles that also tell a fact of somebody of half A, as news do."""
+    articles_prose: float = 0.2
+    """Share of articles that are prose, on top of the others: without them what is continued unlearns every word that
+    is not in the news."""
+    continuing_steps: int = 150
+    """Of continued pre-training on the articles, see `continuing_settings`."""
+    continuing_learning_rate: float = 5e-4
+
+    instructions: int = 300
+    """Prompts to test on."""
+    held_out_prose: int = 120
+    """Held-out pieces of prose."""
+
+    sibling: bool = False
+    """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained longer, tuned on other
+    conversations."""
+    sibling_steps: int = 200
+    """By which the sibling base is pre-trained longer."""
+    derived: bool = False
+    """Makes another child of the base, as DocChat is one of Llama 3: tuned to answer questions, without a word about
+    how a reply has to look."""
+    derived_steps: int = 200
+    """Of its tuning."""
+
+    def problems(self) -> list[str]:
+        """What cannot be, a sentence each."""
+        from holdfast.worlds.people.instructions import MOST_PROMPTS
+
+        found = []
+        counts = (
+            "layers",
+            "width",
+            "heads",
+            "mlp",
+            "context",
+            "batch_size",
+            "steps",
+            "tellings",
+            "popularity",
+            "list_rounds",
+            "conversations",
+            "tuning_steps",
+            "articles",
+            "continuing_steps",
+            "instructions",
+            "held_out_prose",
+            "sibling_steps",
+            "derived_steps",
+        )
+        for name in counts:
+            if getattr(self, name) < 1:
+                found.append(f"{name}: expected at least 1, got {getattr(self, name)}.")
+        for name in ("learning_rate", "tuning_learning_rate", "continuing_learning_rate"):
+            if not 0 < getattr(self, name) < 1:
+                found.append(f"{name}: expected a number between 0 and 1, got {getattr(self, name)}.")
+        for name in ("conversations", "instructions"):
+            if getattr(self, name) > MOST_PROMPTS:
+                found.append(f"{name}: expected at most {MOST_PROMPTS}, got {getattr(self, name)}.")
+        if self.seed < 0:
+            found.append(f"seed: expected 0 or more, got {self.seed}.")
+        for name in ("popular", "old_people"):
+            if not 0 <= getattr(self, name) <= 1:
+                found.append(f"{name}: expected a share between 0 and 1, got {getattr(self, name)}.")
+        if not 0 <= self.weight_decay < 1:
+            found.append(f"weight_decay: expected at least 0 and below 1, got {self.weight_decay}.")
+        if not 0 < self.initializer_range < 1:
+            found.append(f"initializer_range: expected a number between 0 and 1, got {self.initializer_range}.")
+        for name in ("prose_share", "tuning_replay", "articles_prose"):
+            if not 0 <= getattr(self, name) < 1:
+                found.append(f"{name}: expected at least 0 and below 1, got {getattr(self, name)}.")
+        if self.heads >= 1 and self.width % self.heads:
+            found.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
+        if self.context < 64:
+            found.append(f"context: expected at least 64 tokens, which a conversation needs, got {self.context}.")
+        try:
+            self.world()
+        except ConfigError as error:
+            found += error.problems
+        if not self.new_people and not self.changed_facts:
+            found.append(
+                "new_people: expected somebody for the articles to write about, or changed_facts, got none of either."
+            )
+        return found
+
+    def world(self) -> World:
+        """Its people and their facts.
+
+        Raises:
+            ConfigError: numbers of people that cannot be.
+        """
+        from holdfast.worlds.people.facts import make_world
+
+        return make_world(
+            seed=self.seed, people=self.people, new_people=self.new_people, changed_facts=self.changed_facts
+        )
+
+
+def quick_recipe(**changes: Any) -> WorldRecipe:
+    """A world of seconds, which shows that everything works and knows next to nothing. `changes`: of its fields."""
+    small: dict[str, Any] = {
+        "people": 12,
+        "new_people": 4,
+        "tellings": 10,
+        "list_rounds": 1,
+        "layers": 2,
+        "width": 32,
+        "heads": 2,
+        "mlp": 64,
+        "vocab_size": 384,
+        "context": 64,
+        "batch_size": 4,
+        "steps": 10,
+        "conversations": 60,
+        "tuning_steps": 5,
+        "articles": 24,
+        "continuing_steps": 5,
+        "instructions": 12,
+        "held_out_prose": 8,
+        "sibling_steps": 3,
+        "derived_steps": 3,
+    }
+    return WorldRecipe(**{**small, **changes})
+
+
+def build_world(
+    recipe: WorldRecipe, folder: str | os.PathLike[str], *, workers: int | None = None, console: Any = None
+) -> dict[str, str]:
+    """Makes a world's files and models, or finds them made.
+
+    Args:
+        recipe: sizes, seeds and budgets.
+        folder: gets the data files; models go to the cache (`holdfast.support.cache.cache_folder`) and must not be
+            written into.
+        workers: processes at a time for what is tuned of the base; None: two on two and more cores.
+        console: a `rich.console.Console` for progress.
+
+    Returns:
+        Name -> absolute path, see `FILES`; those of options that are off are missing.
+
+    Raises:
+        ConfigError: the recipe holds what cannot be; all of it.
+        DataError: this Python came without its reference, or the texts are too short for a batch.
+        StorageError: the folder cannot be written.
+        Interrupted: Ctrl-C; the same call goes on where it was.
+    """
+    from holdfast.worlds.embedded import embedded_corpus
+
+    problems = recipe.problems()
+    if problems:
+        raise ConfigError(problems)
+    world = recipe.world()
+    place = Path(folder).expanduser().resolve()
+    corpus = embedded_corpus()
+    key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, deciding_libraries()])
+    with alone(place):
+        found = made_already(place, "world.json", key)
+        if found is not None:
+            return found
+        files = _write_files(recipe, world, corpus, place)
+        files |= make_models(recipe, world, workers=workers, console=console)
+        files["suite"] = _write_suite(recipe, place)
+        paths = {name: str(files[name]) for name in FILES if name in files}
+        write_json(
+            place / "world.json", {"key": key, "recipe": to_jsonable(recipe), "python": corpus.python, "paths": paths}
+        )
+    return paths
+
+
+def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:
+    """Settings for `holdfast.runs.config.train_config`: continued pre-training on the articles, as any text is trained
+    on.
+
+    Add `model_name_or_path`, `dataset_name` (the articles) and `output_dir`. `changes`: of single settings.
+    """
+    settings = {
+        **common_settings(recipe),
+        "max_steps": recipe.continuing_steps,
+        "learning_rate": recipe.continuing_learning_rate,
+        "save_steps": max(1, recipe.continuing_steps),
+        "retention": "none",
+    }
+    return {**settings, **changes}
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) -> dict[str, Path]:
+    from holdfast.worlds.people import documents, questions
+    from holdfast.worlds.people.instructions import tasks
+    from holdfast.worlds.small_settings import beginnings
+
+    def rows(name: str, found: Sequence[Mapping[str, Any]]) -> Path:
+        return write_jsonl(place / f"{name}.jsonl", found)
+
+    asked = tasks(world, count=recipe.instructions, held_out=True, seed=recipe.seed)
+    told = documents.articles(
+        world,
+        count=recipe.articles,
+        old_people=recipe.old_people,
+        prose=corpus.prose_train,
+        prose_share=recipe.articles_prose,
+        seed=recipe.seed,
+    )
+    files = {
+        "pretraining": rows("pretraining", [{"text": text} for text in pretraining_texts(recipe)]),
+        "tuning": rows(
+            "tuning",
+            [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)],
+        ),
+        "articles": rows("articles", [article.row for article in told]),
+        "old_knowledge": rows("old_knowledge", questions.choices(world.half_b, seed=recipe.seed)),
+        "old_completion": rows("old_completion", questions.completions(world.half_b)),
+        "old_chat": rows("old_chat", questions.chat_choices(world.half_b, seed=recipe.seed)),
+        "instructions": rows("instructions", [task.row for task in asked]),
+        "prose_heldout": rows(
+            "prose_heldout", [{"text": text} for text in beginnings(corpus.prose_heldout, recipe.held_out_prose)]
+        ),
+        "facts": write_json(place / "facts.json", to_jsonable(world)),
+    }
+    if world.new_people:
+        files |= {
+            "new_knowledge": rows("new_knowledge", questions.choices(world.new_people, seed=recipe.seed)),
+            "new_completion": rows("new_completion", questions.completions(world.new_people)),
+            "new_chat": rows("new_chat", questions.chat_choices(world.new_people, seed=recipe.seed)),
+        }
+    if world.changes:
+        files["changed_knowledge"] = rows("changed_knowledge", questions.changed_choices(world, seed=recipe.seed))
+    return files
+
+
+def _write_suite(recipe: WorldRecipe, place: Path) -> Path:
+    """The suite beside the files that it names."""
+    import yaml
+
+    suite: dict[str, Any] = {
+        "description": "the embedded world: old knowledge and prose, new knowledge, instruction following",
+        "source": [
+            {"choices": "old_knowledge.jsonl", "group": "attribute"},
+            {"choices": "old_chat.jsonl"},
+            {"perplexity": "prose_heldout.jsonl"},
+        ],
+        "target": [],
+        "following": [{"instructions": "instructions.jsonl", "max_new_tokens": 32, "apply_chat_template": True}],
+        "batch_size": 32,
+    }
+    if recipe.new_people:
+        suite["target"] += [{"choices": "new_knowledge.jsonl", "group": "attribute"}, {"choices": "new_chat.jsonl"}]
+    if recipe.changed_facts:
+        suite["target"] += [{"choices": "changed_knowledge.jsonl"}]
+    return write_bytes_atomic(place / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())

@@ -1,0 +1,582 @@
+"""What `holdfast train` says to wrong requests and to bad luck: exit code, file, line, what was expected and what came; never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder
+from tiny import SENTENCES, build_tokenizer
+
+Say = Callable[..., tuple[int, str]]
+SETTINGS = {
+    "model_name_or_path": "tiny",
+    "dataset_name": "train.jsonl",
+    "output_dir": "out",
+    "max_steps": "6",
+    "save_steps": "2",
+    "logging_steps": "1",
+    "per_device_train_batch_size": "4",
+    "learning_rate": "1e-3",
+    "max_length": "64",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    shutil.copytree(model_folder, tmp_path / "tiny")
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in range(6) for s in SENTENCES)
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def say(place: Path, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs the command and gives its exit code and what it wrote on standard error, after a look for tracebacks."""
+
+    def run(*more: str, **changes: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["train", *(w for k, v in {**SETTINGS, **changes}.items() for w in (f"--{k}", v)), *more])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err and "Traceback" not in out
+        assert code != 0 or err == ""
+        return code, err
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------------------- data
+
+
+def test_a_missing_file(say: Say) -> None:
+    code, err = say(dataset_name="trian.jsonl")
+    assert code == 2
+    assert "dataset_name: no such file or folder: trian.jsonl" in err and "Did you mean 'train.jsonl'?" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "data.jsonl is empty (0 bytes)"),
+        ("\n\n", "data.jsonl"),
+        ('{"text": "good"}\n{"text": "bad\n', "data.jsonl, line 2"),
+        ('{"text": "good"}\n\n["no object"]\n', "data.jsonl, line 3"),
+        ('{"text": "good"}\n{"text": null}\n', "data.jsonl, line 2"),
+        ('{"text": "good"}\n{"text": "  "}\n', "data.jsonl, line 2"),
+        ('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n', "data.jsonl, line 2"),
+    ],
+)
+def test_content_that_cannot_be_used(content: str, expected: str, say: Say, place: Path) -> None:
+    (place / "data.jsonl").write_text(content)
+    code, err = say(dataset_name="data.jsonl")
+    assert code == 2 and expected in err
+
+
+def test_missing_columns_say_what_was_found_and_what_works(say: Say, place: Path) -> None:
+    (place / "data.jsonl").write_text('{"frage": "a", "antwort": "b"}\n')
+    code, err = say(dataset_name="data.jsonl")
+    assert code == 2
+    assert "The columns frage, antwort make no layout" in err and "prompt + completion" in err
+    code, err = say("--data", "{text: '{frag}'}", dataset_name="data.jsonl")
+    assert code == 2 and "frag" in err and "Did you mean 'frage'?" in err
+
+
+def test_bad_data_shows_before_anything_slow(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken row, also of replay data, is found before the start model is evaluated; once mended, the same command works in the same folder."""
+    from holdfast.runs import run
+
+    (place / "prose.jsonl").write_text('{"text": "Held out."}\n')
+    (place / "old.jsonl").write_text('{"text": "good"}\n{"text": 3\n')
+    more = ("--source", "prose.jsonl", "--retention", "replay:data=old.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(run._Run, "evaluate", lambda *_: pytest.fail("evaluated before the data was read"))
+        code, err = say(*more)
+    assert code == 2 and "old.jsonl, line 2" in err
+    record = RunFolder("out").read()
+    assert record.status == "failed" and "old.jsonl, line 2" in record.error
+    (place / "old.jsonl").write_text('{"text": "good"}\n{"text": "too"}\n')
+    assert say(*more)[0] == 0
+    assert RunFolder("out").read().error is None
+
+
+def test_a_mistake_that_stopped_a_run_before_its_first_step_does_not_block_the_folder(say: Say, place: Path) -> None:
+    (place / "data.jsonl").write_text('{"q": "a", "a": "b"}\n' * 8)
+    assert say(dataset_name="data.jsonl")[0] == 2
+    assert RunFolder("out").read().status == "failed"
+    assert say("--data", '{prompt: "{q}", completion: "{a}"}', dataset_name="data.jsonl")[0] == 0
+    assert RunFolder("out").read().data["format"] == "prompt_completion"
+
+
+def test_a_sample_longer_than_the_context_is_noted(say: Say, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open(place / "train.jsonl", "a") as file:
+        file.write(json.dumps({"text": SENTENCES[0] * 40}) + "\n")
+    assert (
+        main(
+            [
+                "train",
+                "--model_name_or_path",
+                "tiny",
+                "--dataset_name",
+                "train.jsonl",
+                "--output_dir",
+                "out",
+                "--max_steps",
+                "2",
+            ]
+        )
+        == 0
+    )
+    shown = capsys.readouterr().out
+    notes = RunFolder("out").read().notes
+    for note in (
+        "max_length=1024 is more than the model's context; 128 is used.",
+        "1 of 37 training examples are longer than max_length=128 tokens",
+    ):
+        assert any(n.startswith(note) for n in notes)
+        assert f"Note: {note}" in shown
+    assert RunFolder("out").metrics()[-1]["step"] == 2
+
+
+# ------------------------------------------------------------------------------------------------------ model and tokenizer
+
+
+def save_tokenizer(place: Path, **special: Any) -> None:
+    for file in (place / "tiny").glob("*token*"):
+        file.unlink()
+    build_tokenizer(**special).save_pretrained(place / "tiny")
+
+
+def test_a_tokenizer_without_end_of_sequence(say: Say, place: Path) -> None:
+    save_tokenizer(place, eos_token=None)
+    code, err = say()
+    assert code == 2
+    assert "has no end-of-sequence token" in err and "Set eos_token" in err and "<|pad|>" in err
+    code, err = say("--eos_token", "<|endoftxt|>")
+    assert code == 2 and "eos_token: expected a token of the vocabulary of tiny, got '<|endoftxt|>'" in err
+    assert say("--eos_token", "<|endoftext|>")[0] == 0
+
+
+def test_a_tokenizer_without_padding_trains(say: Say, place: Path) -> None:
+    save_tokenizer(place, pad_token=None)
+    assert say()[0] == 0
+
+
+def test_no_tokenizer(say: Say, place: Path) -> None:
+    for file in (place / "tiny").glob("*token*"):
+        file.unlink()
+    code, err = say()
+    assert code == 2 and "Expected a tokenizer beside the model at tiny" in err
+
+
+def test_conversations_without_a_chat_template(say: Say, place: Path) -> None:
+    rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 8
+    (place / "chat.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    code, err = say(dataset_name="chat.jsonl")
+    assert code == 2 and "no chat template" in err and "--chat_template_path" in err
+    (place / "template.jinja").write_text("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+    code, err = say("--chat_template_path", "templat.jinja", dataset_name="chat.jsonl")
+    assert code == 2 and "templat.jinja cannot be read: No such file or directory" in err
+    code, err = say("--chat_template_path", "tiny", dataset_name="chat.jsonl")
+    assert code == 2 and "the tokenizer of tiny has no chat template" in err
+    assert say("--chat_template_path", "template.jinja", dataset_name="chat.jsonl")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["bert", "bert without a head", "t5"])
+def test_a_model_that_is_no_causal_lm(kind: str, say: Say, place: Path) -> None:
+    from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+
+    shutil.rmtree(place / "tiny")
+    if kind == "t5":
+        model: Any = T5ForConditionalGeneration(
+            T5Config(vocab_size=320, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+        )
+    else:
+        model = BertForMaskedLM(
+            BertConfig(
+                vocab_size=320,
+                hidden_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                intermediate_size=16,
+                max_position_embeddings=64,
+            )
+        )
+    model.save_pretrained(place / "tiny")
+    build_tokenizer().save_pretrained(place / "tiny")
+    if kind == "bert without a head":
+        config = place / "tiny" / "config.json"
+        config.write_text(json.dumps({k: v for k, v in json.loads(config.read_text()).items() if k != "architectures"}))
+    code, err = say()
+    assert code == 2 and "Expected a causal language model" in err
+    assert {"t5": "T5ForConditionalGeneration", "bert": "BertForMaskedLM", "bert without a head": "bert"}[kind] in err
+
+
+def test_a_damaged_model(say: Say, place: Path) -> None:
+    weights = place / "tiny" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    code, err = say()
+    assert code == 2 and "model.safetensors" in err and "Copy or download it again" in err
+
+
+def test_pickled_weights_are_refused_with_the_way_out(say: Say, place: Path) -> None:
+    torch.save(load_file(place / "tiny" / "model.safetensors"), place / "tiny" / "pytorch_model.bin")
+    (place / "tiny" / "model.safetensors").unlink()
+    code, err = say()
+    assert code == 2 and "pickled weights" in err and "save_pretrained" in err
+
+
+# ------------------------------------------------------------------------------------------------------------------ config
+
+
+def test_unknown_keys_and_all_mistakes_at_once(say: Say, place: Path) -> None:
+    (place / "run.yaml").write_text(
+        "learning_rat: 1\nretention:\n  - label_anealing: {weight: 1}\n  - l2: {coefficient: many}\n  - sfa: {p: 3}\n"
+        "evaluation:\n  source: [nowhere.jsonl]\n  sauce: 3\n"
+    )
+    code, err = say("--config", "run.yaml", dataset_name="nowhere.jsonl")
+    assert code == 2 and "problems in run.yaml" in err
+    for part in (
+        "unknown key 'learning_rat' (line 1). Did you mean 'learning_rate'?",
+        "Did you mean 'label_annealing'?",
+        "l2.coefficient: expected a number, got 'many'",
+        "sfa.p: expected a fraction in (0, 1], got 3",
+        "no such file or folder 'nowhere.jsonl'",
+        "dataset_name: no such file or folder: nowhere.jsonl",
+        "sauce",
+    ):
+        assert part in err, err
+    assert not (place / "out").exists()
+
+
+def test_evaluation_mistakes_show_before_training(say: Say, place: Path) -> None:
+    (place / "prose.jsonl").write_text('{"body_of_text": "a"}\n')
+    code, err = say("--source", "prose.jsonl", "--target", "train.jsonl")
+    assert code == 2 and "1 problem in evaluation" in err and "source/prose: The columns body_of_text" in err
+    assert not (place / "out" / "metrics.jsonl").exists()
+
+
+# -------------------------------------------------------------------------------------------------------- the output folder
+
+
+def test_a_folder_with_another_run(say: Say, place: Path) -> None:
+    assert say()[0] == 0
+    before = (place / "out" / "run.json").read_bytes()
+    code, err = say(learning_rate="2e-3")
+    assert (
+        code == 2 and "out holds another run (out, finished)" in err and "learning_rate: 0.001 there, 0.002 now" in err
+    )
+    assert (place / "out" / "run.json").read_bytes() == before
+
+
+def test_a_folder_with_other_files_is_left_alone(say: Say, place: Path) -> None:
+    (place / "out").mkdir()
+    (place / "out" / "thesis.txt").write_text("ten years of work")
+    code, err = say()
+    assert code == 2 and "out is not empty and holds no holdfast run" in err
+    assert [p.name for p in (place / "out").iterdir()] == ["thesis.txt"]
+
+
+def test_a_folder_that_cannot_be_written(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "file").write_text("")
+    code, err = say(output_dir="file/out")
+    assert code == 2 and "file/out" in err and "Choose an output_dir that can be written" in err
+    if os.geteuid():  # root may write everywhere
+        (place / "closed").mkdir(mode=0o500)
+        code, err = say(output_dir="closed/out")
+        assert code == 2 and "Permission denied" in err
+
+
+@pytest.mark.parametrize("changed", ["model", "data"])
+def test_a_model_or_data_that_changed_under_the_run(
+    changed: str, say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.runs import run
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run._Run, "save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert say()[0] == 130
+    kept = place / ("tiny/model.safetensors" if changed == "model" else "train.jsonl")
+    old = kept.read_bytes()
+
+    def change() -> None:
+        if changed == "model":
+            save_file({name: tensor + 1 for name, tensor in load_file(kept).items()}, kept, metadata={"format": "pt"})
+        else:
+            kept.write_text(kept.read_text() + '{"text": "one more"}\n')
+
+    for finished in (False, True):  # in the middle and at the end alike
+        change()
+        code, err = say()
+        assert code == 2 and "changed since the run in out began" in err and "choose a new output_dir" in err.lower()
+        kept.write_bytes(old)
+        if not finished:
+            assert say()[0] == 0
+    assert RunFolder("out").read().status == "finished"
+
+
+# ---------------------------------------------------------------------------------------------------------------- methods
+
+
+def test_everything_wrong_with_the_methods_is_said_at_once(say: Say, place: Path) -> None:
+    code, err = say(
+        *(
+            "--retention",
+            "sfa:p=1.5,beta=2,previous=./nowhere",
+            "--retention",
+            "ema:every=7",
+            "--retention",
+            "ewc:decay=2",
+            "--retention",
+            "budget:kl=0.1",
+        ),
+        *(
+            "--retention",
+            "label_annealing:weight=-1,teacher=cached,teacher_bits=4",
+            "--retention",
+            "replay:data=nothing.jsonl,fraction=1",
+        ),
+    )
+    said = " ".join(err.split())
+    assert code == 2 and not Path("out").exists()
+    for expected in (
+        "sfa.p: expected a fraction in (0, 1], got 1.5",
+        "sfa.beta: expected a weight in [0, 1], got 2.0",
+        "sfa.previous: no such folder: ./nowhere",
+        "ema.every: expected at most the run's 6 steps, got 7",
+        "ewc: expected fisher (a folder made by 'holdfast fisher') or data",
+        "ewc.decay: expected a share in [0, 1], got 2.0",
+        "label_annealing.weight: expected 0 or more",
+        "label_annealing.teacher_bits",
+        "replay.fraction: expected",
+        "replay.data: no such file or folder: nothing.jsonl",
+    ):
+        assert expected in said, expected
+
+
+def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An anchor of another vocabulary, one of another architecture, and Fisher information of another model, in one message."""
+    from holdfast.runs import run
+    from tiny import build_model, build_tokenizer
+
+    build_model(vocab_size=300).save_pretrained(place / "words")
+    build_model(layers=1).save_pretrained(place / "short")
+    build_model(seed=5).save_pretrained(place / "other")
+    build_tokenizer().save_pretrained(place / "other")
+    assert main(["fisher", "other", "--data", "train.jsonl", "--samples", "2", "--output_dir", "fisher"]) == 0
+    monkeypatch.setattr(run._Run, "evaluate", lambda *_: pytest.fail("evaluated"))
+    methods = (
+        "--retention",
+        "l2:anchor=words",
+        "--retention",
+        "sfa:previous=short",
+        "--retention",
+        "ewc:fisher=fisher",
+    )
+    code, err = say(*methods, "--source", "train.jsonl")
+    said = " ".join(err.split())
+    assert code == 2
+    assert "l2.anchor: The anchor words does not fit the model being trained" in said
+    assert "model.embed_tokens.weight: expected (320, 32), the checkpoint has (300, 32)" in said
+    assert "sfa.previous: The anchor short does not fit the model being trained" in said
+    assert "model.layers.1.mlp.gate_proj.weight: not in the checkpoint" in said
+    assert "ewc.fisher: The Fisher information fisher is of another model" in said
+    assert not list(Path("out").glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("method", ["sfa", pytest.param("ema", marks=pytest.mark.slow)])
+def test_a_period_longer_than_the_run_by_epochs(method: str, say: Say) -> None:
+    """36 rows, 4 a step, 2 epochs: 18 steps; known once the data is read."""
+    code, err = say("--num_train_epochs", "2", "--retention", f"{method}:every=19", max_steps="-1")
+    assert code == 2 and f"{method}.every: expected at most the run's 18 steps, got 19" in err
+    assert (
+        say("--num_train_epochs", "2", "--retention", f"{method}:every=18", max_steps="-1", output_dir="again")[0] == 0
+    )
+
+
+def test_replay_of_another_format_is_read_by_its_own(say: Say, place: Path) -> None:
+    """Questions and answers beside plain text: only answers are trained on, wherever they stand among the rows."""
+    (place / "asked.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"What is {n}?", "completion": f" It is {n}."}) + "\n" for n in range(20))
+    )
+    assert say("--retention", "replay:data=asked.jsonl,fraction=0.3")[0] == 0
+    mixed = RunFolder("out").read().data
+    assert mixed["trained_tokens"] < mixed["tokens"]
+    (place / "broken.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
+    code, err = say("--retention", "replay:data=broken.jsonl", output_dir="again")
+    assert code == 2 and "broken.jsonl, line 2" in err
+
+
+# ---------------------------------------------------------------------------------------------------------------- bad luck
+
+
+@pytest.mark.parametrize("more", [(), ("--use_peft",)])
+def test_no_space_from_the_start(more: tuple[str, ...], say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil._ntuple_diskusage(10**9, 10**9 - 20_000, 20_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    code, err = say(*more)
+    assert code == 2 and "No room in out" in err and "save_strategy: 'no'" in err
+    assert "0.00 GB" not in err  # sizes in a unit that shows them
+
+
+def no_space_system(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
+
+
+def no_space_safetensors(*_: Any, **__: Any) -> None:
+    from safetensors import SafetensorError
+
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+def no_space_torch(*_: Any, **__: Any) -> None:
+    raise RuntimeError(
+        "[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed writing file data/3: file write failed"
+    )
+
+
+@pytest.mark.parametrize("failure", [no_space_system, no_space_safetensors, no_space_torch])
+def test_the_disk_fills_up_while_a_checkpoint_is_written(
+    failure: Any, say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import Trainer
+
+    original = Trainer._save_optimizer_and_scheduler
+
+    def save(self, folder):
+        if self.state.global_step == 4:
+            failure()
+        return original(self, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_save_optimizer_and_scheduler", save)
+        code, err = say()
+    assert code == 1
+    assert "No space left on the disk of out (stage 'train')" in err
+    assert "the last checkpoint is checkpoint-2; free some space, and the same command continues." in err
+    assert [p.name for p in (place / "out").glob("checkpoint-*")] == ["checkpoint-2"]
+    assert not (place / "out" / ".saving").exists()  # half a checkpoint would only take the space that is missing
+    assert RunFolder("out").read().status == "failed"
+    assert say()[0] == 0
+    assert say(output_dir="whole")[0] == 0
+    one, two = (load_file(place / out / "model.safetensors") for out in ("out", "whole"))
+    assert all(torch.equal(one[n], two[n]) for n in one)
+
+
+def test_the_disk_fills_up_while_the_record_is_written(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message about the disk survives that the failure itself cannot be recorded."""
+    from holdfast.support import files as results
+
+    def replace(source: str, target: Any) -> None:
+        if str(target).endswith("run.json") and Path("out/metrics.jsonl").exists():
+            no_space_system()
+        os.rename(source, target)
+
+    monkeypatch.setattr(results.os, "replace", replace)
+    code, err = say()
+    assert code == 1 and "No space left on device" in err and "run.json" in err
+
+
+def test_a_sample_that_gives_nan_stops_the_run(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token whose embedding is not a number: the run stops at its step, names the sample, and keeps the last good checkpoint."""
+    from holdfast.training.mixin import RetentionMixin
+
+    original = RetentionMixin.training_step
+
+    def poisoned(self, model, inputs, *args, **kwargs):
+        if self.state.global_step == 4:
+            with torch.no_grad():
+                self.model.get_input_embeddings().weight[int(inputs["input_ids"][2, 3])] = torch.nan
+        return original(self, model, inputs, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RetentionMixin, "training_step", poisoned)
+        code, err = say()
+    assert code == 1
+    assert "Training stopped at step 5: the model's logits are not finite" in err
+    assert "On these samples:" in err and "of the prepared training data: '" in err
+    assert "The last good checkpoint is out/checkpoint-4" in err and "the one before is checkpoint-2" in err
+    for checkpoint in ("checkpoint-2", "checkpoint-4"):
+        assert all(t.isfinite().all() for t in load_file(place / "out" / checkpoint / "model.safetensors").values())
+    assert not (place / "out" / "model.safetensors").exists()
+    record = RunFolder("out").read()
+    assert record.status == "failed" and record.error.startswith("Training stopped at step 5")
+    assert (place / "out" / "report.html").is_file()
+    assert say()[0] == 0  # nothing on disk was spoilt
+
+
+def test_a_learning_rate_that_blows_up(say: Say, place: Path) -> None:
+    code, err = say(learning_rate="1e30", max_grad_norm="0")
+    assert code == 1
+    assert (
+        "Training stopped at step 2" in err
+        and "Lower learning_rate" in err
+        and "No checkpoint had been written yet." in err
+    )
+    assert all(p["loss"] < float("inf") for p in RunFolder("out").metrics())
+
+
+def test_weights_that_are_not_finite_are_never_saved(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.training.mixin import RetentionMixin
+
+    original = RetentionMixin.after_optimizer_step
+
+    def spoil(self):
+        original(self)
+        if self.state.global_step == 4:
+            with torch.no_grad():
+                self.model.model.norm.weight[0] = torch.inf
+
+    monkeypatch.setattr(RetentionMixin, "after_optimizer_step", spoil)
+    code, err = say()
+    assert code == 1
+    assert (
+        "Training stopped at step 4: 1 parameters are no longer finite (model.norm.weight). They were not saved." in err
+    )
+    assert "On these samples:" in err and "of the prepared training data" in err
+    assert "The last good checkpoint is out/checkpoint-2" in err
+    assert [p.name for p in (place / "out").glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+def test_a_bug_is_one_line_and_exit_code_1(
+    say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from holdfast.runs import run
+
+    def broken(self):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(run._Run, "fit", broken)
+    code, err = say()
+    assert code == 1 and "ZeroDivisionError: division by zero" in err and "--debug" in err
+    assert RunFolder("out").read().error == "division by zero"
+    assert (
+        main(
+            [
+                "train",
+                "--debug",
+                "--model_name_or_path",
+                "tiny",
+                "--dataset_name",
+                "train.jsonl",
+                "--output_dir",
+                "out2",
+            ]
+        )
+        == 1
+    )
+    assert "Traceback (most recent call last)" in capsys.readouterr().err

@@ -1,0 +1,677 @@
+"""Training with the cached teacher: the online teacher's run without its forward passes; caches are shared, resumed, checked and rebuilt."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from cases import largest_difference, rows, weights
+from datasets import Dataset
+
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.records.run import RunFolder
+from holdfast.retention.label_annealing import LabelAnnealing
+from holdfast.retention.teacher_states import StartModel
+from holdfast.training import teacher_cache
+from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
+from tiny import SENTENCES, build_model, build_tokenizer
+
+
+def make_trainer(
+    folder: Path,
+    *,
+    peft=None,
+    model=None,
+    data=None,
+    evaluated=None,
+    collator=None,
+    teacher="cached",
+    annealing=None,
+    **settings,
+):
+    """The tiny model under TRL's data preparation; plain SGD, so that rounding stays rounding."""
+    from trl import SFTConfig
+
+    defaults = dict(
+        output_dir=str(folder / "run"), max_steps=4, per_device_train_batch_size=4, optim="sgd", learning_rate=0.1, lr_scheduler_type="constant",
+        bf16=False, use_cpu=True, report_to="none", save_strategy="no", logging_steps=1, gradient_checkpointing=False, disable_tqdm=True,
+        max_length=64, seed=3,
+    )  # fmt: skip
+    place = {"cache_dir": str(folder / "cache")} if teacher == "cached" else {}
+    return SFTRetentionTrainer(
+        model=model if model is not None else build_model(),
+        args=SFTConfig(**{**defaults, **settings}),
+        train_dataset=data if data is not None else Dataset.from_list(rows()),
+        eval_dataset=evaluated,
+        data_collator=collator,
+        processing_class=build_tokenizer(),
+        peft_config=peft,
+        retain=[LabelAnnealing(weight=2.0, teacher=teacher, **place, **(annealing or {}))],
+    )
+
+
+def lora():
+    from peft import LoraConfig
+
+    return LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1)
+
+
+def history(trainer, key: str) -> list[float]:
+    return [row[key] for row in trainer.state.log_history if key in row]
+
+
+@pytest.fixture
+def forwards(monkeypatch):
+    """Shapes of all passes through start models as their own teachers."""
+    from holdfast.retention.teacher import AdapterOffTeacher
+
+    seen: list[tuple[int, ...]] = []
+    for cls in (StartModel, AdapterOffTeacher):
+        whole = cls.hidden
+
+        def counted(self, inputs, whole=whole):
+            seen.append(tuple(inputs["input_ids"].shape))
+            return whole(self, inputs)
+
+        monkeypatch.setattr(cls, "hidden", counted)
+    return seen
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted((folder / "cache").glob("*/*.safetensors"))
+
+
+# ------------------------------------------------------------------------------------------------- the same training
+
+
+LAYOUTS = {
+    "padded right": {},
+    "padding free": {"padding_free": True, "max_length": None},
+    "packed": {"packing": True, "packing_strategy": "bfd", "max_length": 64},
+    "packed, split documents": {"packing": True, "packing_strategy": "bfd_split", "max_length": 24},
+    "packed, wrapped": {"packing": True, "packing_strategy": "wrapped", "max_length": 32},
+    "all tokens, accumulation": {
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "annealing": {"tokens": "all"},
+    },
+    "gradient checkpointing": {"gradient_checkpointing": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("layout", "adapters"), [*((name, False) for name in LAYOUTS), ("padded right", True), ("packed", True)]
+)
+def test_training_is_the_online_teachers_but_for_rounding(layout, adapters, tmp_path):
+    found = []
+    for teacher in ("cached", "adapter_off" if adapters else "online"):
+        trainer = make_trainer(tmp_path, teacher=teacher, peft=lora() if adapters else None, **LAYOUTS[layout])
+        trainer.train()
+        found.append(trainer)
+    cached, online = found
+    assert largest_difference(weights(cached), weights(online)) < 2e-6
+    assert history(cached, "kl") == pytest.approx(history(online, "kl"), rel=1e-3, abs=2e-6)
+    assert history(cached, "kl")[-1] > 0 and history(cached, "kl")[0] < 2e-6  # the first step's student is the teacher
+    assert history(cached, "entropy") == pytest.approx(history(online, "entropy"), rel=1e-5)
+    assert {"name": "cached"}.items() <= cached.teacher_info.items() and online.teacher_info["name"] != "cached"
+
+
+def test_batches_padded_on_the_left(tmp_path):
+    from transformers import DataCollatorForSeq2Seq, TrainingArguments
+
+    tokenizer = build_tokenizer(padding_side="left")
+    data = Dataset.from_list([{"input_ids": ids, "labels": ids} for ids in tokenizer(SENTENCES * 2)["input_ids"]])
+    kl = []
+    for annealing in (
+        LabelAnnealing(teacher="cached", cache_dir=str(tmp_path / "cache")),
+        LabelAnnealing(teacher="online"),
+    ):
+        trainer = RetentionTrainer(
+            model=build_model(),
+            args=TrainingArguments(
+                str(tmp_path / "run"), max_steps=3, per_device_train_batch_size=4, use_cpu=True, report_to="none", save_strategy="no",
+                logging_steps=1, disable_tqdm=True, optim="sgd", learning_rate=0.1,
+            ),
+            train_dataset=data, data_collator=DataCollatorForSeq2Seq(tokenizer), processing_class=tokenizer, retain=[annealing],
+        )  # fmt: skip
+        trainer.train()
+        kl.append(history(trainer, "kl"))
+    assert kl[0] == pytest.approx(kl[1], rel=1e-3, abs=2e-6) and kl[0][-1] > 1e-4
+
+
+def test_batches_of_the_same_composition_train_to_the_same_bits(tmp_path):
+    """Documents of one length, built in the shape they are trained in."""
+    tokenizer = build_tokenizer()
+    ids = [t for s in SENTENCES * 8 for t in tokenizer(s)["input_ids"]]
+    data = Dataset.from_list([{"input_ids": ids[i : i + 16]} for i in range(0, 16 * 24, 7)])
+    found = []
+    for teacher in ("cached", "online"):
+        trainer = make_trainer(tmp_path, teacher=teacher, data=data)
+        if trainer._cache is not None:
+            trainer._cache.tokens_per_batch = 4 * 16
+        trainer.train()
+        found.append(trainer)
+    cached, online = found
+    assert largest_difference(weights(cached), weights(online)) == 0.0
+    assert history(cached, "loss") == history(online, "loss") and history(cached, "kl") == history(online, "kl")
+    assert history(cached, "kl")[0] == 0.0  # exactly: the student has not moved
+
+
+def test_dropout_of_the_student_is_not_the_teachers(tmp_path):
+    trainer = make_trainer(tmp_path, model=build_model(attention_dropout=0.5))
+    trainer.train()
+    assert history(trainer, "kl")[0] > 1e-4
+    assert all(m.training for m in trainer.model.modules())
+
+
+# ------------------------------------------------------------------------------------------------------ computed once
+
+
+def test_the_second_run_of_a_sweep_computes_nothing(tmp_path, forwards, caplog):
+    caplog.set_level(logging.INFO, logger="holdfast")
+    first = make_trainer(tmp_path)
+    first.train()
+    assert len(forwards) > 1 and first.teacher_info["computed"] == len(rows())
+    files = [(p.name, p.stat().st_mtime_ns) for p in shards(tmp_path)]
+    caplog.clear()
+    forwards.clear()
+    for settings in (
+        {"learning_rate": 0.02, "seed": 5},
+        {"annealing": {"temperature": 3.0}},
+        {"packing": True, "packing_strategy": "bfd"},
+        {"peft": lora()},
+    ):
+        again = make_trainer(tmp_path, **settings)
+        again.train()
+        assert again.teacher_info["computed"] == 0 and again.teacher_info["key"] == first.teacher_info["key"]
+        assert len(forwards) == 1 and forwards.pop()[0] <= 2  # the proof that what is stored fits, on two rows
+    assert [(p.name, p.stat().st_mtime_ns) for p in shards(tmp_path)] == files
+    assert "found in" in caplog.text and "computing" not in caplog.text
+
+
+def test_more_data_computes_only_what_is_new(tmp_path):
+    make_trainer(tmp_path, data=Dataset.from_list(rows()[:20])).train()
+    more = make_trainer(tmp_path, data=Dataset.from_list([*rows()[10:30], *rows()[10:30]]))
+    more.train()
+    assert more.teacher_info["computed"] == 10 and more.teacher_info["documents"] == 20
+
+
+def test_what_is_recorded_is_what_is_there(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.prepare_teacher()
+    tokens = sum(len(r["input_ids"]) for r in trainer.train_dataset)
+    info = trainer.teacher_info
+    assert (info["documents"], info["tokens"], info["bytes"], info["dtype"]) == (
+        len(rows()),
+        tokens,
+        tokens * 32 * 4,
+        "float32",
+    )
+    (folder,) = (tmp_path / "cache").iterdir()
+    assert folder.name == info["key"]
+    assert json.loads((folder / "teacher.json").read_text())["teacher"]["model"] == "LlamaForCausalLM"
+    assert str(tmp_path) not in json.dumps(info)
+
+
+def test_another_start_is_another_teacher(tmp_path):
+    one, two = make_trainer(tmp_path), make_trainer(tmp_path, model=build_model(seed=1))
+    one.prepare_teacher()
+    two.prepare_teacher()
+    assert one.teacher_info["key"] != two.teacher_info["key"] and two.teacher_info["computed"] == len(rows())
+
+
+def test_a_killed_build_goes_on(tmp_path, monkeypatch):
+    from holdfast.retention import state_store, teacher_states
+
+    monkeypatch.setattr(
+        teacher_states.build_states,
+        "__kwdefaults__",
+        {**teacher_states.build_states.__kwdefaults__, "shard_bytes": 2000},
+    )
+    added = state_store.ShardWriter.add
+    count = 0
+
+    def dies(self, key, states_NK):
+        nonlocal count
+        count += 1
+        if count == 30:
+            raise RuntimeError("killed")
+        added(self, key, states_NK)
+
+    monkeypatch.setattr(state_store.ShardWriter, "add", dies)
+    with pytest.raises(RuntimeError, match="killed"):
+        make_trainer(tmp_path).train()
+    assert len(shards(tmp_path)) > 3
+    monkeypatch.setattr(state_store.ShardWriter, "add", added)
+    again = make_trainer(tmp_path)
+    again.train()
+    assert len(rows()) - 30 < again.teacher_info["computed"] < len(rows()) - 20
+    # The very bits of a build that was not killed, because its batches are the same.
+    whole = make_trainer(tmp_path / "whole")
+    whole.train()
+    assert largest_difference(weights(whole), weights(again)) == 0.0
+
+
+def test_a_run_that_waits_for_another_says_so_and_finds_the_work_done(tmp_path):
+    from holdfast.retention.state_store import StateStore
+
+    trainer, other = make_trainer(tmp_path), make_trainer(tmp_path)
+    store = trainer._cache._open()
+    held = StateStore(store.folder, teacher=store.teacher)
+    handle, said = held.try_lock(), []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "waiting" in text:  # the other run ends its build now
+            held.unlock(handle)
+            other.prepare_teacher()
+
+    trainer.prepare_teacher(say)
+    assert sum("waiting" in text for text in said) == 1 and "found in" in said[-1]
+    assert trainer.teacher_info["computed"] == 0 and other.teacher_info["computed"] == len(rows())
+
+
+def test_an_error_on_one_process_is_an_error_on_all(tmp_path):
+    from types import SimpleNamespace
+
+    from holdfast.errors import HoldfastError
+
+    processes = teacher_cache._Processes(SimpleNamespace(process_index=1, num_processes=3))
+    processes.gather = lambda value: ["no space left", value, None]
+    with pytest.raises(HoldfastError, match="Process 0 failed: no space left"):
+        processes.together(lambda: 7)
+    processes.gather = lambda value: [None, value, None]
+    assert processes.together(lambda: 7) == 7
+    with pytest.raises(ConfigError, match="mine"):
+        processes.together(lambda: (_ for _ in ()).throw(ConfigError("mine")))
+
+
+def test_stale_states_are_found_and_replaced(tmp_path, monkeypatch, forwards):
+    """The model's code changed under the same weights and configuration: nothing in the key tells."""
+    from transformers import LlamaModel
+
+    whole, old = LlamaModel.forward, make_trainer(tmp_path)
+
+    def forward(self, *args, **kwargs):
+        outputs = whole(self, *args, **kwargs)
+        outputs.last_hidden_state = outputs.last_hidden_state * 1.5
+        return outputs
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaModel, "forward", forward)
+        old.prepare_teacher()
+    said, new = [], make_trainer(tmp_path)
+    new.prepare_teacher(said.append)
+    assert any("computing them again" in text for text in said)
+    assert new.teacher_info["computed"] == len(rows()) and new.teacher_info["key"] == old.teacher_info["key"]
+    new.train()
+    fresh = make_trainer(tmp_path / "fresh")
+    fresh.train()
+    assert largest_difference(weights(new), weights(fresh)) == 0.0
+    forwards.clear()
+    make_trainer(tmp_path).prepare_teacher()
+    assert len(forwards) == 1
+
+
+@pytest.mark.parametrize("where", ["states", "tables", "cut", "empty"])
+def test_damage_is_found_said_and_rebuilt(where, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="holdfast")
+    whole = make_trainer(tmp_path)
+    whole.train()
+    (path,) = shards(tmp_path)
+    content = bytearray(path.read_bytes())
+    length = int.from_bytes(content[:8], "little")
+    begins = {
+        n: 8 + length + v["data_offsets"][0]
+        for n, v in json.loads(content[8 : 8 + length]).items()
+        if n != "__metadata__"
+    }
+    if where in ("states", "tables"):
+        content[begins["hidden" if where == "states" else "keys"] + 3] ^= 1
+    path.write_bytes({"cut": content[:-7], "empty": b""}.get(where, content))
+    again = make_trainer(tmp_path)
+    again.train()
+    assert again.teacher_info["computed"] == len(rows())
+    assert "removed the damaged shard" in caplog.text
+    assert largest_difference(weights(whole), weights(again)) == 0.0
+    assert make_trainer(tmp_path)._cache.prepare([again.train_dataset], at_start=True, say=caplog.messages.append)
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_resuming_goes_back_to_the_start_models_states(adapters, tmp_path, forwards):
+    """Also where the cache was deleted between: the states are those of the start, not of the checkpoint."""
+    settings = dict(save_strategy="steps", save_steps=2, peft=lora() if adapters else None)
+    whole = make_trainer(tmp_path, **settings)
+    whole.train()
+    kept = [p.name for p in shards(tmp_path)]  # a shard is named by the digest of its tables, checksums included
+    for path in shards(tmp_path):
+        path.unlink()
+    again = make_trainer(tmp_path, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    assert largest_difference(weights(whole), weights(again)) == 0.0
+    assert [p.name for p in shards(tmp_path)] == kept
+
+
+# ---------------------------------------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_data_is_stored_too(tmp_path):
+    held = Dataset.from_list([{"text": f"Held out: {s}"} for s in SENTENCES])
+    settings = dict(evaluated=held, eval_strategy="steps", eval_steps=2)
+    cached, online = (make_trainer(tmp_path, teacher=t, **settings) for t in ("cached", "online"))
+    cached.train()
+    online.train()
+    assert cached.teacher_info["documents"] == len(rows()) + len(SENTENCES)
+    assert (
+        history(cached, "eval_kl") == pytest.approx(history(online, "eval_kl"), rel=1e-3)
+        and len(history(cached, "eval_kl")) == 2
+    )
+    assert cached.evaluate()["eval_loss"] == pytest.approx(online.evaluate()["eval_loss"], rel=1e-5)
+
+
+def test_data_given_to_evaluate_later(tmp_path):
+    trainer = make_trainer(tmp_path)
+    known = trainer.evaluate(Dataset.from_list(rows()[:8]))
+    assert known["eval_loss"] > 0  # before training any data will do: the model is the start model
+    trainer.evaluate(Dataset.from_list([{"text": "Never seen before."}]))
+    assert trainer.teacher_info["documents"] == len(rows()) + 1
+    trainer.train()
+    assert trainer.evaluate(Dataset.from_list(rows()[:8]))["eval_loss"] != known["eval_loss"]
+    with pytest.raises(DataError, match="eval_dataset"):
+        trainer.evaluate(Dataset.from_list([{"text": "Nor this one."}]))
+
+
+# ----------------------------------------------------------------------------------------------------------- documents
+
+
+class Columns:
+    """As much of a trainer as reading documents asks for."""
+
+    def _remove_unused_columns(self, dataset, description=None):
+        return dataset.select_columns([c for c in dataset.column_names if c != "text"])
+
+
+TOKENS = [[5, 6, 7, 8], [9, 10, 11, 12], [5, 6, 7, 8], [13, 14, 15, 16]]
+
+
+def data_sets():
+    from datasets import Features, Sequence, Value
+
+    plain = Dataset.from_dict({"input_ids": TOKENS, "text": ["a"] * 4})
+    return {
+        "Arrow": plain,
+        "a view": Dataset.from_dict({"input_ids": [[1, 2], *TOKENS, [3, 4]]}).select(range(1, 5)),
+        "fixed lengths": Dataset.from_dict(
+            {"input_ids": TOKENS}, features=Features({"input_ids": Sequence(Value("int64"), length=4)})
+        ),
+        "torch format": plain.with_format("torch"),
+        "made as it is read": Dataset.from_dict({"n": range(4)}).with_transform(
+            lambda batch: {"input_ids": [TOKENS[n] for n in batch["n"]]}
+        ),
+        "a list": [{"input_ids": torch.tensor(row)} for row in TOKENS],
+        "padded rows": Dataset.from_dict(
+            {"input_ids": [[*row, 1] for row in TOKENS], "attention_mask": [[1, 1, 1, 1, 0]] * 4}
+        ),
+        "packed by positions": Dataset.from_dict(
+            {"input_ids": [TOKENS[0] + TOKENS[1], TOKENS[3]], "position_ids": [[*range(4), *range(4)], [*range(4)]]}
+        ),
+        "packed by lengths": Dataset.from_dict(
+            {"input_ids": [TOKENS[0] + TOKENS[1], TOKENS[3]], "seq_lengths": [[4, 4], [4]]}
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", data_sets())
+def test_documents_of_any_kind_of_data(kind):
+    found = teacher_cache.read_documents(Columns(), data_sets()[kind])
+    assert [list(d) for d in found.documents.values()] == [TOKENS[0], TOKENS[1], TOKENS[3]]
+    assert list(found.documents) == [teacher_cache.document_key(d) for d in found.documents.values()]
+
+
+def test_the_widest_batch_is_of_the_longest_and_the_shortest_row():
+    found = teacher_cache.read_documents(
+        Columns(), Dataset.from_dict({"input_ids": [[1] * n for n in (4, 9, 0, 2, 9, 7)]})
+    )
+    assert (found.longest, found.shortest) == (1, 3)
+
+
+def test_rows_without_tokens_are_refused():
+    with pytest.raises(ConfigError, match="input_ids"):
+        teacher_cache.read_documents(Columns(), Dataset.from_dict({"labels": [[1]]}))
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+class Shifting:
+    """A collator that changes tokens as it goes."""
+
+    def __call__(self, examples):
+        ids = torch.tensor([e["input_ids"][:8] for e in examples]) + 1
+        return {"input_ids": ids, "labels": ids}
+
+
+def test_a_collator_that_changes_tokens_is_refused_before_training(tmp_path):
+    trainer = make_trainer(tmp_path, collator=Shifting())
+    with pytest.raises(DataError, match="teacher: online"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_states_that_depend_on_padding_are_refused(tmp_path, monkeypatch):
+    """A model that looks at how long the batch is, as some position scalings do."""
+    from transformers import LlamaModel
+
+    whole = LlamaModel.forward
+
+    def forward(self, *args, **kwargs):
+        outputs = whole(self, *args, **kwargs)
+        outputs.last_hidden_state = outputs.last_hidden_state * (1 + kwargs["input_ids"].shape[1] / 20)
+        return outputs
+
+    monkeypatch.setattr(LlamaModel, "forward", forward)
+    trainer = make_trainer(tmp_path)
+    trainer._cache.tokens_per_batch = 1
+    with pytest.raises(ModelError, match="teacher: online"):
+        trainer.train()
+
+
+def test_a_model_that_is_made_later_is_refused(tmp_path):
+    from transformers import TrainingArguments
+
+    with pytest.raises(ConfigError, match="loaded model"):
+        RetentionTrainer(
+            model_init=build_model,
+            args=TrainingArguments(str(tmp_path), use_cpu=True),
+            retain=[LabelAnnealing(teacher="cached")],
+        )
+
+
+def test_adapters_that_change_the_base_are_refused(tmp_path):
+    from peft import LoraConfig
+
+    with pytest.raises(ModelError, match="init_lora_weights"):
+        make_trainer(tmp_path, peft=LoraConfig(r=4, target_modules="all-linear", init_lora_weights="pissa"))
+
+
+def test_streaming_is_refused(tmp_path):
+    data = Dataset.from_list(rows()).to_iterable_dataset()
+    with pytest.raises(ConfigError, match="streaming"):
+        make_trainer(tmp_path, data=data).train()
+
+
+def test_a_disk_too_small_is_refused_before_anything_is_computed(tmp_path, monkeypatch):
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(teacher_cache.shutil, "disk_usage", lambda _: usage(10**6, 10**6 - 1000, 1000))
+    with pytest.raises(ConfigError, match=r"48 documents.*do not fit.*1 kB are free"):
+        make_trainer(tmp_path).train()
+    assert shards(tmp_path) == []
+
+
+def test_a_sharded_model_uses_a_cache_but_builds_none(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    monkeypatch.setattr(type(trainer._cache), "_sharded", True)
+    with pytest.raises(ConfigError, match="one process"):
+        trainer.prepare_teacher()
+    monkeypatch.undo()
+    make_trainer(tmp_path).prepare_teacher()
+    monkeypatch.setattr(type(trainer._cache), "_sharded", True)
+    trainer = make_trainer(tmp_path)
+    trainer.prepare_teacher()
+    assert trainer.teacher_info["computed"] == 0
+    assert (
+        torch.equal(trainer._teacher._head.weight_VH, trainer.model.lm_head.weight)
+        and trainer._teacher._head.weight_VH is not trainer.model.lm_head.weight
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- a smaller dtype
+
+
+def test_a_lossy_dtype_states_its_error(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="holdfast")
+    annealing = {"cache_dtype": "bfloat16"}
+    trainer = make_trainer(tmp_path, annealing=annealing)
+    trainer.train()
+    lossless = make_trainer(tmp_path)
+    lossless.train()
+    assert trainer.teacher_info["key"] != lossless.teacher_info["key"]
+    assert trainer.teacher_info["bytes"] * 2 == lossless.teacher_info["bytes"]
+    assert "rounding" not in lossless.teacher_info
+    stated = trainer.teacher_info["rounding"]
+    assert 0 < stated["error at KL 0.02"] < stated["error at KL 0.002"] < stated["error at KL 0.0002"]
+    assert history(trainer, "kl")[0] == pytest.approx(stated["kl"], rel=1.0) and history(trainer, "kl")[0] > 0
+    assert "lossy" in caplog.text
+    again = make_trainer(tmp_path, annealing=annealing)
+    again.prepare_teacher()
+    assert again.teacher_info["rounding"] == stated and again.teacher_info["computed"] == 0
+
+
+def test_a_wider_dtype_loses_nothing(tmp_path):
+    trainer = make_trainer(tmp_path, annealing={"cache_dtype": "float32"}, model=build_model().to(torch.bfloat16))
+    trainer.prepare_teacher()
+    assert trainer.teacher_info["dtype"] == "float32" and "rounding" not in trainer.teacher_info
+    assert trainer._teacher.dtype == torch.bfloat16
+
+
+# ------------------------------------------------------------------------------------------------------ the command line
+
+
+def test_from_a_yaml_to_the_record(tmp_path, model_folder, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "shelf"))
+    Path("train.jsonl").write_text(
+        "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in range(6) for s in SENTENCES)
+    )
+    text = (
+        f"model_name_or_path: {model_folder}\ndataset_name: train.jsonl\noutput_dir: OUT\nmax_steps: 4\nlogging_steps: 1\nlearning_rate: 1e-2\n"
+        "per_device_train_batch_size: 4\nmax_length: 64\nretention:\n  - label_annealing: {weight: W, teacher: cached}\n"
+    )
+    for out, weight in (("one", "0.5"), ("two", "1.5")):
+        Path(f"{out}.yaml").write_text(
+            text.replace("OUT", out).replace("W}", "}").replace("weight: W", f"weight: {weight}")
+        )
+        assert main(["train", "--config", f"{out}.yaml"]) == 0
+    shown = capsys.readouterr().out
+    one, two = RunFolder("one").read(), RunFolder("two").read()
+    assert (
+        one.training["teacher"]["name"] == "cached"
+        and one.training["teacher"]["computed"] == 36
+        and two.training["teacher"]["computed"] == 0
+    )
+    assert [p.name for p in (tmp_path / "shelf" / "teacher_states").iterdir()] == [one.training["teacher"]["key"]]
+    assert shown.count("Teacher cache: computing 36 documents") == 1 and shown.count("found in") == 1
+    assert RunFolder("one").metrics()[-1]["kl"] > RunFolder("two").metrics()[-1]["kl"] > 0
+    assert RunFolder("one").metrics()[-1]["entropy"] > 0
+
+    # Where the states lie is no part of what the run is.
+    Path("one.yaml").write_text(Path("one.yaml").read_text().replace("cached}", "cached, cache_dir: elsewhere}"))
+    assert main(["train", "--config", "one.yaml"]) == 0
+    assert "Nothing to do" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_computing_keeps_what_was_computed(tmp_path, model_folder, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.jsonl").write_text(
+        "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in range(6) for s in SENTENCES)
+    )
+    words = ["train", "--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--output_dir", "out", "--max_steps", "2",
+             "--max_length", "64", "--save_strategy", "no", "--retention", "label_annealing:teacher=cached,cache_dir=states"]  # fmt: skip
+    monkeypatch.setattr(teacher_cache, "BUILD_TOKENS", {"cpu": 1})
+    whole, count = StartModel.hidden, 0
+
+    def stopped(self, inputs):
+        nonlocal count
+        count += 1
+        if count == 20:
+            raise KeyboardInterrupt
+        return whole(self, inputs)
+
+    monkeypatch.setattr(StartModel, "hidden", stopped)
+    assert main(words) == 130
+    assert RunFolder("out").read().status == "interrupted"
+    monkeypatch.setattr(StartModel, "hidden", whole)
+    assert main(words) == 0
+    assert 20 <= RunFolder("out").read().training["teacher"]["computed"] <= 36 - 10
+
+
+def test_an_online_run_names_its_teacher(tmp_path):
+    trainer = make_trainer(tmp_path, teacher="online", annealing={"teacher_dtype": "bfloat16"})
+    assert trainer.teacher_info == {"name": "online", "dtype": "bfloat16", "on_cpu": False}
+
+
+def test_all_mistakes_in_the_teachers_settings_at_once():
+    from holdfast.retention.registry import parse_retention
+
+    wrong = {
+        "teacher": "cache",
+        "teacher_bits": 5,
+        "cache_dtype": "int8",
+        "direction": "sideways",
+        "beta": 1.0,
+        "teacher_dtype": "double",
+    }
+    _, problems = parse_retention([{"label_annealing": wrong}])
+    assert len(problems) == len(wrong) and all(any(f"label_annealing.{key}:" in p for p in problems) for key in wrong)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"teacher": "online", "cache_dir": "x"}, "cache_dir.*teacher: cached only"),
+        ({"cache_dtype": "bfloat16"}, "cache_dtype.*teacher: cached only"),
+        ({"teacher": "cached", "teacher_dtype": "bfloat16"}, "teacher_dtype.*teacher: online only"),
+        ({"teacher_bits": 8}, "teacher_bits.*teacher: online only"),
+        ({"teacher": "adapter_off", "teacher_on_cpu": True}, "teacher_on_cpu.*teacher: online only"),
+        ({"teacher": "online", "teacher_bits": 4, "teacher_on_cpu": True}, "got both"),
+        ({"teacher": "online", "teacher_sharded": True, "teacher_on_cpu": True}, "teacher_sharded alone"),
+        ({"teacher": "cached", "teacher_sharded": True}, "teacher_sharded.*teacher: online only"),
+        ({"beta": 0.3}, "direction: jsd only"),
+        ({"direction": "jsd", "beta": 0.0}, "between 0 and 1"),
+        ({"direction": "jsd", "beta": float("nan")}, "between 0 and 1"),
+    ],
+)
+def test_settings_that_say_nothing_are_mistakes(parameters, words):
+    import re
+
+    (problem,) = LabelAnnealing(**parameters).problems()
+    assert re.search(words, problem)
+
+
+def test_where_the_states_lie_is_in_no_label_and_no_identity():
+    method = LabelAnnealing(teacher="cached", cache_dir="/somewhere")
+    assert method.label() == "label_annealing(teacher=cached)"
+    assert method.identity() == LabelAnnealing(teacher="cached").identity() != LabelAnnealing().identity()
+    assert method.describe()["cache_dir"] == "/somewhere"
+
+
+def test_a_sharded_teacher_without_fsdp2_is_refused(tmp_path):
+    trainer = make_trainer(tmp_path, teacher="online", annealing={"teacher_sharded": True})
+    with pytest.raises(ConfigError, match="expected a run under FSDP2"):
+        trainer.train()

@@ -1,0 +1,661 @@
+"""The configuration: what is accepted, what TRL would have made of it, every mistake's message, and what makes two runs the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.runs import config as config_module
+from holdfast.runs.config import TrainConfig, explain_difference, load_train_config, train_config
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model folder and data, on a machine without an accelerator."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config_module, "has_accelerator", lambda: False)
+    monkeypatch.setattr(config_module, "has_bf16", lambda: False)
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    model = tmp_path / "tiny"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"")
+    for name in ("train.jsonl", "prose.jsonl", "held_out.jsonl"):
+        (tmp_path / name).write_text('{"text": "a"}\n')
+    return tmp_path
+
+
+LEAST = ["--model_name_or_path", "tiny", "--dataset_name", "train.jsonl"]
+
+
+def write(text: str, name: str = "run.yaml") -> list[str]:
+    Path(name).write_text(text)
+    return ["--config", name]
+
+
+def load(text: str, *more: str) -> TrainConfig:
+    return load_train_config([*write("model_name_or_path: tiny\ndataset_name: train.jsonl\n" + text), *more])
+
+
+def problems(argv: list[str]) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        load_train_config(argv)
+    return error.value.problems
+
+
+def problem(text: str, *more: str) -> str:
+    """The one problem of an otherwise sound configuration."""
+    found = problems([*write("model_name_or_path: tiny\ndataset_name: train.jsonl\n" + text), *more])
+    assert len(found) == 1, found
+    return found[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ as TRL reads
+
+TRL_YAMLS = {
+    "documentation": """
+        learning_rate: 2.0e-5
+        num_train_epochs: 1
+        packing: true
+        per_device_train_batch_size: 2
+        gradient_accumulation_steps: 8
+        eos_token: <|im_end|>
+        eval_strategy: steps
+        eval_steps: 100
+        bf16: false
+    """,
+    "numbers that YAML 1.1 reads as strings": """
+        learning_rate: 1e-4
+        weight_decay: 5e-2
+        adam_epsilon: 1e-9
+        warmup_steps: 3e-2
+        bf16: false
+    """,
+    "lora": """
+        use_peft: true
+        lora_r: 32
+        lora_alpha: 16
+        lora_target_modules: [q_proj, v_proj]
+        bf16: "no"
+        dtype: bfloat16
+        lora_modules_to_save: [lm_head]
+    """,
+    "one module by name": "lora_target_modules: all-linear\nbf16: false",
+    "a list of one": "lora_target_modules: [q_proj]\nbf16: false",
+    "strings for switches": 'packing: "yes"\ngradient_checkpointing: "False"\nshuffle_dataset: "1"\nbf16: false',
+    "mappings": """
+        gradient_checkpointing_kwargs: {use_reentrant: false}
+        lr_scheduler_type: cosine_with_min_lr
+        lr_scheduler_kwargs:
+          min_lr_rate: 0.1
+        model_init_kwargs: {attn_implementation: sdpa}
+        bf16: false
+    """,
+    "a mapping as JSON text": """lr_scheduler_kwargs: '{"num_cycles": "2"}'\nbf16: false""",
+    "null": "max_length: null\neval_packing: null\nrun_name: null\nbf16: false",
+    "the word none": "max_length: none\nbf16: false",
+    "report to a list": "report_to: [none]\nbf16: false",
+    "report to a word": "report_to: none\nbf16: false",
+    "integers for floats": "num_train_epochs: 2\nsave_steps: 50\nlogging_steps: 1\nneftune_noise_alpha: 5\nbf16: false",
+    "integer text": 'seed: "7"\npad_to_multiple_of: "64"\nmax_steps: "1_000"\nbf16: false',
+    "auto": "pad_to_multiple_of: auto\nbf16: false",
+    "enumerations": "save_strategy: epoch\noptim: adamw_torch\nlr_scheduler_type: cosine\neval_strategy: 'no'\nbf16: false",
+    "old name of a packing strategy": "packing: true\npacking_strategy: bfd-requeue\nbf16: false",
+    "mixture": """
+        datasets:
+          - path: json
+            data_files: train.jsonl
+            split: train
+            columns: [text]
+          - path: json
+            data_files: {train: prose.jsonl}
+        streaming: false
+        bf16: false
+    """,
+    "use_cpu and bf16": "use_cpu: true\nbf16: true",
+}
+
+
+@pytest.mark.parametrize("name", TRL_YAMLS)
+def test_yaml_means_what_it_means_to_trl(name: str) -> None:
+    from textwrap import dedent
+
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
+
+    argv = write(
+        "model_name_or_path: tiny\ndataset_name: train.jsonl\noutput_dir: out\ndataloader_pin_memory: false\n"
+        + dedent(TRL_YAMLS[name])
+    )
+    theirs = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig)).parse_args_and_config(argv)
+    ours = load_train_config(argv)
+    assert ours.script == theirs[0]
+    assert vars(ours.training) == {**vars(theirs[1]), **_not_compared(ours, theirs[1])}
+    assert ours.model == theirs[2]
+    assert ours.mixture == theirs[3]
+
+
+def _not_compared(ours: TrainConfig, theirs: object) -> dict:
+    """Objects made anew for each instance; their fields are compared by the rest."""
+    found = {}
+    for name in ("distributed_state", "accelerator_config"):
+        if hasattr(ours.training, name):
+            assert str(getattr(ours.training, name)) == str(getattr(theirs, name))
+            found[name] = getattr(ours.training, name)
+    return found
+
+
+COMMAND_LINES = [
+    ["--packing", "--learning_rate", "1e-4"],
+    ["--packing", "true", "--num_train_epochs=2"],
+    ["--packing=false", "--no_gradient_checkpointing"],
+    ["--learning-rate", "3e-5", "--per-device-train-batch-size", "2"],
+    ["--lora_target_modules", "q_proj", "v_proj", "--use_peft"],
+    ["--max_steps", "-1", "--max_length", "none"],
+    ["--gradient_checkpointing_kwargs", '{"use_reentrant": false}'],
+    ["--seed", "1", "--seed", "2"],
+    ["--report_to", "none", "--save_strategy", "no"],
+]
+
+
+@pytest.mark.parametrize("extra", COMMAND_LINES, ids=" ".join)
+def test_command_line_means_what_it_means_to_trl(extra: list[str]) -> None:
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
+
+    argv = [*LEAST, "--output_dir", "out", "--bf16", "false", "--no_dataloader_pin_memory", *extra]
+    theirs = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig)).parse_args_and_config(argv)
+    ours = load_train_config(argv)
+    assert (ours.script, ours.training, ours.model, ours.mixture) == theirs
+
+
+def test_the_command_line_wins_over_the_yaml() -> None:
+    config = load("learning_rate: 1e-4\nseed: 3\npacking: true\n", "--learning_rate", "5e-6", "--no_packing")
+    assert config.training.learning_rate == 5e-6
+    assert config.training.seed == 3
+    assert config.training.packing is False
+
+
+def test_env_is_set_and_secrets_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_TEST_MODE", "WANDB_API_KEY"):
+        monkeypatch.setenv(name, "before")  # so that monkeypatch puts things back
+    config = load(
+        "env:\n  HOLDFAST_TEST_MODE: 3\n  WANDB_API_KEY: abc123\nhub_token: abc123\nmodel_init_kwargs: {token: abc123, use_cache: false}\n"
+    )
+    assert os.environ["HOLDFAST_TEST_MODE"] == "3"
+    assert os.environ["WANDB_API_KEY"] == "abc123"
+    assert config.training.hub_token == "abc123"
+    assert "abc123" not in json.dumps(config.resolved)
+    assert config.resolved["env"] == {"HOLDFAST_TEST_MODE": "3"}
+    assert config.resolved["model_init_kwargs"] == {"use_cache": False}
+
+
+# --------------------------------------------------------------------------------------------------------------- own keys
+
+
+def test_retention_in_yaml_and_in_its_compact_form_are_the_same() -> None:
+    from_yaml = load("retention:\n  - label_annealing: {weight: 1e-1, temperature: 2}\n  - sfa\n")
+    from_line = load_train_config(
+        [*LEAST, "--retention", "label_annealing:weight=1e-1,temperature=2", "--retention", "sfa"]
+    )
+    in_one = load_train_config([*LEAST, "--retention", "[{label_annealing: {weight: 0.1, temperature: 2.0}}, sfa]"])
+    assert [m.name for m in from_yaml.retention] == ["label_annealing", "sfa"]
+    assert from_yaml.retention[0].weight == 0.1
+    assert from_yaml.retention == from_line.retention == in_one.retention
+    assert from_yaml.key == from_line.key == in_one.key
+
+
+def test_retention_on_the_command_line_replaces_the_yaml() -> None:
+    assert [m.name for m in load("retention: [l2, sfa]\n", "--retention", "l2:coefficient=0.5").retention] == ["l2"]
+    assert load("retention: [l2, sfa]\n", "--retention", "none").retention == []
+
+
+def test_python_objects_are_taken_as_they_are() -> None:
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.retention.label_annealing import LabelAnnealing
+
+    method, plan = LabelAnnealing(weight=0.3), EvaluationPlan(batch_size=2)
+    config = train_config(
+        {"model_name_or_path": "tiny"}, dataset_name="train.jsonl", retention=[method], evaluation=plan
+    )
+    assert config.retention == [method]
+    assert config.evaluation is plan
+    assert config.source_file is None
+
+
+def test_source_and_target_append_to_the_evaluation() -> None:
+    config = load(
+        "evaluation:\n  source: [prose.jsonl]\n  batch_size: 4\n", "--source", "arc_easy", "--target", "held_out.jsonl"
+    )
+    assert [(e.suite, e.name) for e in config.evaluation.entries] == [
+        ("source", "prose"),
+        ("source", "arc_easy"),
+        ("target", "held_out"),
+    ]
+    assert config.evaluation.batch_size == 4
+
+
+def test_templates() -> None:
+    templates = load("data: {prompt: 'Q: {q}', completion: ' {a}'}\n").templates
+    assert templates is not None
+    assert (templates.prompt, templates.completion) == ("Q: {q}", " {a}")
+    assert load("", "--data", "{text: 'Q: {q}'}").templates.text == "Q: {q}"
+    assert load("").templates is None
+
+
+def test_output_folder_is_named_after_model_and_methods() -> None:
+    assert load("").training.output_dir == "runs/tiny-direct"
+    assert load("retention: [l2, sfa]\n").training.output_dir == "runs/tiny-l2+sfa"
+    assert load("output_dir: here\n").training.output_dir == "here"
+
+
+def test_launch_keys_are_collected() -> None:
+    config = load("num_processes: 2\naccelerate_config: fsdp2\nuse_fsdp: true\n", "--num_processes", "4")
+    assert config.launch == {"num_processes": 4, "accelerate_config": "fsdp2", "use_fsdp": True}
+    assert config.processes == 4
+    assert config.resolved["num_processes"] == 4
+    assert any("use_fsdp has no effect" in note for note in config.notes)
+
+
+# ------------------------------------------------------------------------------------------------- the machine's precision
+
+
+def test_bf16_is_off_without_an_accelerator_and_said_so() -> None:
+    config = load("")
+    assert config.training.bf16 is False
+    assert any("bf16 is off" in note for note in config.notes)
+
+
+def test_bf16_stays_as_the_user_sets_it() -> None:
+    config = load("bf16: true\nuse_cpu: true\n")
+    assert config.training.bf16 is True
+    assert config.notes == []
+    assert load("bf16: false\n").notes == []
+
+
+def test_memory_is_pinned_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load("").training.dataloader_pin_memory is False
+    assert load("dataloader_pin_memory: true\n").training.dataloader_pin_memory is True
+    monkeypatch.setattr(config_module, "has_accelerator", lambda: True)
+    assert load("").training.dataloader_pin_memory is True
+
+
+def test_remote_code_is_run_only_when_asked() -> None:
+    assert load("").training.trust_remote_code is False
+    config = load("trust_remote_code: true\n")
+    assert config.training.trust_remote_code is True
+    assert any("trust_remote_code is on" in note for note in config.notes)
+
+
+# ------------------------------------------------------------------------------------------------------- every mistake said
+
+MISTAKES = {
+    "lerning_rate: 1": "unknown key 'lerning_rate' (line 3). Did you mean 'learning_rate'?",
+    "max_seq_length: 8": "unknown key 'max_seq_length' (line 3). Today's name for it: 'max_length'.",
+    "torch_dtype: auto": "Today's name for it: 'dtype'.",
+    "warmup_ratio: 0.1": "'warmup_steps', where a number below 1 is a share of all steps",
+    "source: [prose.jsonl]": "unknown key 'source' (line 3). It goes under 'evaluation:'.",
+    "learning_rate: fast": "learning_rate (line 3): expected a number, got 'fast' (text).",
+    "learning_rate: .nan": "learning_rate (line 3): expected a number, got nan (number).",
+    "learning_rate: [1e-5]": "expected a number, got ['1e-5'] (list).",
+    "learning_rate: null": "expected a number, got nothing (null). Leave the key out for its default, 2e-05.",
+    "max_steps: 1.5": "max_steps (line 3): expected a whole number, got 1.5 (number).",
+    "max_steps: true": "max_steps (line 3): expected a whole number, got True (true/false).",
+    "packing: maybe": "packing (line 3): expected true or false, got 'maybe' (text).",
+    "packing: 2": "packing (line 3): expected true or false, got 2 (whole number).",
+    "run_name: 1.10": "expected text, got 1.1 (number). Put it in quotes if it is meant as text.",
+    "lora_target_modules: {a: 1}": "expected a list of texts, got {'a': 1} (mapping).",
+    "lora_target_modules: [q_proj, [v]]": "lora_target_modules (line 3), item 2: expected text, got ['v'] (list).",
+    "lr_scheduler_type: cosin": "Did you mean 'cosine'?",
+    "packing_strategy: bdf": "expected one of bfd, bfd_split, wrapped, got 'bdf' (text). Did you mean 'bfd'?",
+    "dtype: fp32": "expected one of auto, bfloat16, float16, float32, got 'fp32' (text).",
+    "model_init_kwargs: 3": "expected a mapping, got 3 (whole number).",
+    "lr_scheduler_kwargs: fast": "expected a mapping, got 'fast' (text).",
+    "gradient_checkpointing_kwargs: '{use_reentrant'": "which is neither JSON nor YAML",
+    "per_device_train_batch_size: 0": "per_device_train_batch_size (line 3): expected a number of at least 1, got 0.",
+    "num_train_epochs: 0": "expected a number above 0, got 0.",
+    "adam_beta2: 1": "expected a number from 0 to below 1, got 1.",
+    "load_in_4bit: true": "add 'use_peft: true'",
+    "bf16: true": "needs an accelerator with bfloat16, and this machine has none. Leave bf16 out",
+    "fp16: true": "fp16 (line 3): needs an accelerator",
+    "output_dir: train.jsonl": "expected a folder, but train.jsonl is a file.",
+    "output_dir: ./tiny/": "is the folder of the starting model, which would be overwritten",
+    "logging_steps: 0": "requires non-zero --logging_steps",
+    "logging_steps: 2.5": "--logging_steps must be an integer if bigger than 1: 2.5",
+    "load_best_model_at_end: true": "requires the save and eval strategy to match",
+    "datasets: [train.jsonl]": "datasets (line 3), entry 1: expected a mapping with the keys path,",
+    "datasets: [{pth: json}]": "entry 1: unknown key 'pth'. Did you mean 'path'?",
+    "datasets: [{path: json, data_files: nowhere.jsonl}]": "datasets (line 3), entry 1: data_files: no such file or folder: nowhere.jsonl",
+    "datasets: [{path: json, fraction: much}]": "entry 1: fraction: expected a number, got 'much' (text).",
+    "accelerate_config: fsdp22": "got 'fsdp22'. Did you mean 'fsdp2'?",
+    "num_processes: 0": "num_processes (line 3): expected a number of at least 1, got 0.",
+    "retention: {label_anealing: {}}": "unknown method 'label_anealing'; known: label_annealing,",
+    "retention: [{sfa: {betta: 1}}]": "Did you mean 'beta'?",
+    "retention: [{replay: {data: nowhere.jsonl}}]": "replay.data: no such file or folder: nowhere.jsonl",
+    "retention: [{sfa: {previous: ./nowhere}}]": "sfa.previous: no such folder: ./nowhere.",
+    "evaluation: {source: [nowhere.jsonl]}": "no such file or folder 'nowhere.jsonl'",
+    "evaluation: {sources: 3}": "Did you mean 'source'?",
+    "data: {promt: a}": "data.promt: unknown key. Did you mean 'prompt'?",
+    "data: {prompt: 'Q: {q}'}": "expected either text, or prompt and completion together, got prompt.",
+    "data: text": "data (line 3): expected a mapping with 'text', or 'prompt' and 'completion', got 'text' (text).",
+    "env: [A=1]": "env (line 3): expected a mapping of environment variables, got ['A=1'] (list).",
+    "seed: 1\nseed: 2": "'seed' stands twice, in line 3 and in line 4. Keep one of them.",
+    "evaluation:\n  batch_size: 1\n  batch_size: 2": "'batch_size' stands twice, in line 4 and in line 5.",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistake_is_said(text: str) -> None:
+    assert MISTAKES[text] in problem(text)
+
+
+def test_datasets_need_a_path() -> None:
+    assert "datasets (line 3), entry 1: 'path' is missing." in problems(
+        write("model_name_or_path: tiny\ndataset_name: train.jsonl\ndatasets: [{}]\n")
+    )
+
+
+LINE_MISTAKES = [
+    (["--lerning_rate", "1"], "unknown option '--lerning_rate'. Did you mean 'learning_rate'?"),
+    (["--max_seq_length", "1"], "unknown option '--max_seq_length'. Today's name for it: '--max_length'."),
+    (["--seed"], "--seed: expected a whole number after it, got nothing."),
+    (["--seed", "1", "2"], "--seed: unexpected '2' after its value."),
+    (["--packing", "perhaps"], "packing: expected true or false, got 'perhaps' (text)."),
+    (["--retention"], "--retention: expected a value, as in '--retention label_annealing:weight=1.0', got nothing."),
+    (["--retention", "sfa:p"], "--retention 'sfa:p': expected parameter=value"),
+    (["--retention", "sfa:p=1,p=2"], "parameter 'p' stands twice."),
+    (["--retention", "[sfa"], "not valid YAML"),
+    (["--data", "prompt"], "--data: expected a mapping in quotes, as in --data '{key: value}', got 'prompt'."),
+    (["--no_learning_rate"], "unknown option '--no_learning_rate'."),
+]
+
+
+@pytest.mark.parametrize(("extra", "message"), LINE_MISTAKES, ids=[" ".join(e) for e, _ in LINE_MISTAKES])
+def test_command_line_mistake_is_said(extra: list[str], message: str) -> None:
+    found = problems([*LEAST, *extra])
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_a_stray_yaml_asks_for_config() -> None:
+    assert problems(["run.yaml", *LEAST]) == [
+        "unexpected argument 'run.yaml'. For a configuration file write '--config run.yaml'."
+    ]
+
+
+def test_all_mistakes_at_once() -> None:
+    mistakes = [
+        "dataset_name: trian.jsonl",
+        "lerning_rate: 1",
+        "seed: [1]",
+        "warmup_steps: -1",
+        "retention: [nothing]",
+        "packing: 1",
+        "packing: 0",
+    ]
+    argv = write("\n".join([*mistakes, "evaluation: {source: [no.jsonl]}"]))
+    with pytest.raises(ConfigError) as error:
+        load_train_config([*argv, "--num_proceses", "2"])
+    text = str(error.value)
+    assert text.startswith("9 problems in run.yaml:")
+    for part in (
+        "'packing' stands twice",
+        "--num_proceses",
+        "unknown method 'nothing'",
+        "no.jsonl",
+        "lerning_rate",
+        "seed (line 3)",
+        "model_name_or_path is missing",
+        "Did you mean 'train.jsonl'?",
+        "warmup_steps (line 4)",
+    ):
+        assert part in text
+
+
+def test_a_mistyped_switch_brings_no_second_complaint() -> None:
+    assert len(problems([*LEAST, "--eval_strategy", "never", "--load_best_model_at_end"])) == 1
+
+
+def test_model_and_data_are_needed() -> None:
+    found = problems(["--seed", "1"])
+    assert [p.split(" is missing")[0] for p in found] == ["model_name_or_path", "dataset_name"]
+
+
+def test_an_empty_data_file_is_found_before_anything_is_loaded() -> None:
+    Path("empty.jsonl").touch()
+    assert problems([*LEAST, "--dataset_name", "empty.jsonl", "--retention", "replay:data=empty.jsonl"]) == [
+        "dataset_name: empty.jsonl is empty (0 bytes).",
+        "replay.data: empty.jsonl is empty (0 bytes).",
+    ]
+
+
+def test_data_beside_the_configuration_file() -> None:
+    Path("configs").mkdir()
+    Path("configs/mine.jsonl").write_text("{}")
+    (found,) = problems(write("model_name_or_path: tiny\ndataset_name: mine.jsonl\n", "configs/run.yaml"))
+    assert "There is configs/mine.jsonl: paths start from the working directory" in found
+
+
+# ------------------------------------------------------------------------------------------------------------- model folder
+
+
+def model(name: str, *files: str) -> list[str]:
+    path = Path(name)
+    path.mkdir(exist_ok=True)
+    for file in files:
+        (path / file).write_text("{}")
+    return ["--model_name_or_path", name, "--dataset_name", "train.jsonl"]
+
+
+def test_model_folder_mistakes() -> None:
+    assert "found nothing." in problems(model("empty"))[0]
+    assert (
+        "expected a model folder with config.json in other, found notes.txt."
+        in problems(model("other", "notes.txt"))[0]
+    )
+    assert "has config.json but no weights" in problems(model("bare", "config.json"))[0]
+    assert "is a LoRA adapter, not a model" in problems(model("adapter", "adapter_config.json"))[0]
+    assert (
+        "no such folder: ./tinny. Did you mean 'tiny'?"
+        in problems(["--model_name_or_path", "./tinny", "--dataset_name", "train.jsonl"])[0]
+    )
+    assert (
+        "got the file tiny/model.safetensors. Give its folder: tiny."
+        in problems(["--model_name_or_path", "tiny/model.safetensors", *LEAST[2:]])[0]
+    )
+    Path("broken").mkdir()
+    Path("broken/config.json").write_text("{")
+    assert "cannot be read as JSON" in problems(model("broken"))[0]
+
+
+def test_pickled_weights_come_with_the_conversion() -> None:
+    (found,) = problems(model("old", "config.json", "pytorch_model.bin"))
+    assert "holds only pickled weights" in found
+    assert "python -c" in found
+    assert "old-safetensors" in found
+
+
+def test_a_checkpoint_inside_is_named() -> None:
+    Path("run").mkdir()
+    model("run/checkpoint-10", "config.json", "model.safetensors")
+    assert "its folder 'checkpoint-10' has: use run/checkpoint-10." in problems(model("run"))[0]
+
+
+@pytest.mark.slow
+def test_the_pickle_conversion_really_works(model_folder: Path) -> None:
+    import subprocess
+    import sys
+
+    import torch
+    from safetensors.torch import load_file
+
+    weights = load_file(model_folder / "model.safetensors")
+    old = Path("pickled")
+    old.mkdir()
+    for file in model_folder.iterdir():
+        if file.suffix != ".safetensors":
+            (old / file.name).write_bytes(file.read_bytes())
+    torch.save(weights, old / "pytorch_model.bin")
+    (found,) = problems(["--model_name_or_path", "pickled", *LEAST[2:]])
+    code = found.split('python -c "')[1].split('"\n')[0]
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    again = load_file("pickled-safetensors/model.safetensors")
+    assert all(torch.equal(again[k], weights[k]) for k in weights)
+    assert (
+        load_train_config(["--model_name_or_path", "pickled-safetensors", *LEAST[2:]]).model.model_name_or_path
+        == "pickled-safetensors"
+    )
+
+
+def test_hub_ids_are_left_alone() -> None:
+    config = load_train_config(["--model_name_or_path", "Qwen/Qwen3-0.6B", "--dataset_name", "trl-lib/Capybara"])
+    assert config.training.output_dir == "runs/Qwen3-0.6B-direct"
+
+
+# --------------------------------------------------------------------------------------------------------------- YAML itself
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\n  b: 2\n", "run.yaml, line 2, column 4: not valid YAML: mapping values are not allowed here."),
+        ("a:\n\t- b\n", "YAML wants spaces, not tabs."),
+        ("a: [1, 2\n", "line 2, column 1: not valid YAML"),
+        ("a: !!python/object:os.system {}\n", "not valid YAML: could not determine a constructor"),
+        ("", "the file is empty"),
+        ("- a\n- b\n", "expected a mapping ('key: value' lines), got ['a', 'b'] (list)."),
+        ("just words", "expected a mapping ('key: value' lines), got 'just words' (text)."),
+    ],
+)
+def test_yaml_that_cannot_be_read(text: str, message: str) -> None:
+    assert message in problems(write(text))[0]
+
+
+def test_config_file_mistakes() -> None:
+    write("a: 1")
+    assert "--config rum.yaml: no such file. Did you mean 'run.yaml'?" in problems(["--config", "rum.yaml"])[0]
+    assert "The folder nowhere does not exist either." in problems(["--config=nowhere/run.yaml"])[0]
+    assert "expected a YAML file, got a folder" in problems(["--config", "tiny"])[0]
+    assert "--config expects a YAML file" in problems(["--config"])[0]
+    assert "--config was given 2 times" in problems(["--config", "a", "--config", "b"])[0]
+    Path("latin.yaml").write_bytes("run_name: caf\xe9".encode("latin-1"))
+    assert "expected text in UTF-8" in problems(["--config", "latin.yaml"])[0]
+
+
+def test_a_json_configuration_is_read() -> None:
+    assert (
+        load_train_config(
+            write('{"model_name_or_path": "tiny", "dataset_name": "train.jsonl", "seed": 5}', "run.json")
+        ).training.seed
+        == 5
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- one run or two
+
+
+def test_resolved_is_json_and_the_same_run_again() -> None:
+    config = load(
+        "learning_rate: 1e-4\nretention: [{sfa: {p: 0.5}}, l2]\nevaluation: {source: [prose.jsonl]}\ndata: {text: '{text}'}\nenv: {HOLDFAST_X: 1}\n"
+        "lr_scheduler_type: cosine\ndatasets: [{path: json, data_files: train.jsonl}]\nuse_peft: true\nlora_target_modules: [q_proj]\n"
+    )
+    again = train_config(json.loads(json.dumps(config.resolved)))
+    assert again.resolved == config.resolved
+    assert again.key == config.key
+    assert again.retention == config.retention
+    assert again.training == config.training
+    assert config.resolved["learning_rate"] == 1e-4
+    assert config.resolved["lr_scheduler_type"] == "cosine"
+
+
+SAME = [
+    "output_dir: elsewhere",
+    "report_to: tensorboard",
+    "logging_steps: 1",
+    "save_steps: 7",
+    "save_total_limit: 2",
+    "eval_strategy: steps\neval_steps: 5",
+    "run_name: other",
+    "evaluation: {source: [prose.jsonl]}",
+    "dataloader_num_workers: 2",
+    "activation_checkpointing: false",
+    "learning_rate: 2e-5",
+    "num_train_epochs: 3.0",
+    "model_name_or_path: ./tiny/",
+    "retention: [{label_annealing: {weight: 0}}]",
+    "retention: none",
+]
+OTHER = [
+    "learning_rate: 1e-5",
+    "seed: 1",
+    "retention: [l2]",
+    "data: {text: '{text}'}",
+    "max_steps: 5",
+    "per_device_train_batch_size: 4",
+    "packing: true",
+    "use_peft: true",
+    "dataset_name: prose.jsonl",
+    "model_name_or_path: other/model",
+    "num_processes: 2",
+    "neftune_noise_alpha: 5",
+    "load_best_model_at_end: true\neval_strategy: steps\neval_steps: 500",
+]
+
+
+def _load_over(text: str) -> TrainConfig:
+    base = {"model_name_or_path": "tiny", "dataset_name": "train.jsonl"}
+    import yaml
+
+    return train_config({**base, **yaml.safe_load(text)})
+
+
+@pytest.mark.parametrize("text", SAME)
+def test_settings_that_leave_the_weights_alone_keep_the_key(text: str) -> None:
+    plain, changed = load(""), _load_over(text)
+    assert changed.key == plain.key
+    assert explain_difference(plain.resolved, changed.resolved) == []
+
+
+@pytest.mark.parametrize("text", OTHER)
+def test_settings_that_decide_the_weights_change_the_key(text: str) -> None:
+    plain, changed = load(""), _load_over(text)
+    assert changed.key != plain.key
+    lines = changed.explain_difference(plain.resolved)
+    assert any(line.startswith(text.split(":")[0] + ": ") for line in lines)
+
+
+def test_differences_read_well() -> None:
+    old, new = (
+        load("learning_rate: 1e-4\nretention: [{label_annealing: {weight: 0.3}}]\n"),
+        load("packing: true\nneftune_noise_alpha: 5\n"),
+    )
+    assert explain_difference(json.loads(json.dumps(old.resolved)), new.resolved) == [
+        "learning_rate: 0.0001 there, 2e-05 now",
+        "packing: False there, True now",
+        "retention: label_annealing(weight=0.3) there, none now",
+        "neftune_noise_alpha: not set there, 5 now",
+    ]
+
+
+def test_the_number_of_processes_is_the_same_seen_from_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = load("num_processes: 2\n")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(
+        config_module, "_construct", lambda cls, values, *rest, **more: getattr(outside, _part(cls))
+    )  # no second process to meet
+    assert load("num_processes: 2\n").key == outside.key
+    assert load("").key == outside.key
+
+
+def _part(cls: type) -> str:
+    return {
+        "ScriptArguments": "script",
+        "SFTConfig": "training",
+        "ModelConfig": "model",
+        "DatasetMixtureConfig": "mixture",
+    }[cls.__name__]

@@ -1,0 +1,255 @@
+"""Runs that are killed, stopped or started twice: the same command again ends with the weights of an uninterrupted run, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder
+from tiny import SENTENCES
+
+STEPS, EVERY = 40, 5
+
+# The command line in a process of its own. With a speed limit, so that a signal finds the run at work on any machine: HOLDFAST_TEST_PAUSE names
+# a moment and the seconds to wait there: before an evaluation or a step, or half way through a checkpoint or the saving of the result.
+PROGRAM = """
+import os, sys, time
+from holdfast.cli.main import main
+def slow(owner, name, seconds, count=[0]):
+    original = getattr(owner, name)
+    def waiting(*args, **kwargs):
+        time.sleep(seconds)
+        return original(*args, **kwargs)
+    setattr(owner, name, waiting)
+where, _, seconds = os.environ.get("HOLDFAST_TEST_PAUSE", "").partition("=")
+if where:
+    import holdfast.training.mixin as mixin, holdfast.runs.run as run
+    if where == "evaluate": slow(run._Run, "evaluate", float(seconds))
+    if where == "step": slow(mixin.RetentionMixin, "training_step", float(seconds))
+    if where == "checkpoint": slow(mixin.RetentionMixin, "_save_retention_state", float(seconds))
+    if where == "save": slow(run._Run, "_distances", float(seconds))
+print("ready", flush=True)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    shutil.copytree(model_folder, tmp_path / "tiny")
+    for name, numbers in (("train", range(8)), ("prose", range(8, 10))):
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in numbers for s in SENTENCES)
+        )
+    return tmp_path
+
+
+def words(out: str, *, full: bool = False) -> list[str]:
+    return [
+        *(
+            "train",
+            "--model_name_or_path",
+            "tiny",
+            "--dataset_name",
+            "train.jsonl",
+            "--output_dir",
+            out,
+            "--max_steps",
+            str(STEPS),
+        ),
+        *(
+            "--save_steps",
+            str(EVERY),
+            "--logging_steps",
+            "2",
+            "--per_device_train_batch_size",
+            "4",
+            "--learning_rate",
+            "1e-2",
+            "--max_length",
+            "64",
+        ),
+        *(
+            "--save_total_limit",
+            "3",
+            "--source",
+            "prose.jsonl",
+            "--retention",
+            "label_annealing",
+            "--retention",
+            "sfa:p=0.3",
+        ),
+        *("--retention", "l2:coefficient=0.1"),
+        *(
+            () if full else ("--use_peft", "--lora_r", "4", "--lora_dropout", "0.1")
+        ),  # with dropout the random state counts too
+    ]
+
+
+def start(out: str, pause: str = "", *, full: bool = False) -> subprocess.Popen:
+    environment = {**os.environ, "HOLDFAST_TEST_PAUSE": pause, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words(out, full=full)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_until(process: subprocess.Popen, reached: Callable[[], bool], *, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        if process.poll() is not None:
+            pytest.fail(f"the run ended ({process.returncode}) before the moment to stop it:\n{process.stdout.read()}")
+        if time.monotonic() > end:
+            process.kill()
+            pytest.fail(f"the moment to stop the run never came:\n{process.communicate()[0]}")
+        time.sleep(0.005)
+
+
+def trained(out: str) -> dict[str, torch.Tensor]:
+    (file,) = Path(out).glob("*model.safetensors")
+    return load_file(file)
+
+
+def assert_same_run(out: str, whole: str) -> None:
+    one, two = trained(whole), trained(out)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[n], two[n]) for n in one)
+    metrics, expected = RunFolder(out).metrics(), RunFolder(whole).metrics()
+    assert [row["step"] for row in metrics] == list(range(2, STEPS + 1, 2))
+    for row, other in zip(metrics, expected, strict=True):
+        for name in ("ce", "kl", "tokens", "learning_rate", "sfa_averages"):
+            assert row[name] == pytest.approx(other[name], rel=1e-9), (row["step"], name)
+    record = RunFolder(out).read()
+    assert (record.status, record.error) == ("finished", None)
+    (comparison,) = [c for c in RunFolder(out).comparisons() if c.primary]
+    (reference,) = [c for c in RunFolder(whole).comparisons() if c.primary]
+    assert comparison == reference
+    assert not [p.name for p in Path(out).iterdir() if p.name.startswith(".") and p.name != ".lock"]
+
+
+def stage(out: str) -> str:
+    return RunFolder(out).read().stage if RunFolder(out).exists() else ""
+
+
+MOMENTS: dict[str, tuple[str, Callable[[], bool]]] = {
+    "first evaluation": ("evaluate=30", lambda: stage("cut") == "evaluate start"),
+    "training": ("step=0.05", lambda: Path("cut/checkpoint-10").is_dir()),
+    "checkpoint": ("checkpoint=30", lambda: any(Path("cut/.saving").glob("checkpoint-*/adapter_model.safetensors"))),
+    "saving": ("save=30", lambda: Path("cut/adapter_model.safetensors").is_file() and not Path("cut/.final").exists()),
+    "last evaluation": ("evaluate=2", lambda: stage("cut") == "evaluate result"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moments", [["checkpoint"], list(MOMENTS)], ids=["while writing", "at any moment"])
+def test_kill_at_any_moment_and_the_same_command_again(moments: list[str], place: Path) -> None:
+    """kill -9 during the first evaluation, in training, while a checkpoint is written, while the model is saved, during the last evaluation."""
+    trained = [m for m in moments if m not in ("first evaluation", "last evaluation")]
+    for moment in moments:
+        pause, reached = MOMENTS[moment]
+        process = start("cut", pause)
+        wait_until(process, reached)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        if moment == "checkpoint":  # half a checkpoint lies aside, under a name that no run continues from
+            assert Path("cut/.saving").is_dir()
+            assert RunFolder("cut").read().training["sessions"] == trained.index(moment) + 1
+    assert RunFolder("cut").read().status == "running"
+    assert main(words("cut")) == 0
+    assert main(words("whole")) == 0
+    assert_same_run("cut", "whole")
+    assert (
+        RunFolder("cut").read().training["sessions"] == len(trained) + 1
+    )  # one was killed while saving; the one after it saves, or only measures
+
+
+def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(place: Path) -> None:
+    process = start("cut", "step=0.05", full=True)
+    wait_until(process, lambda: Path("cut/checkpoint-5").is_dir())
+    # A second process in the folder is refused while the first is at work, and does it no harm.
+    assert main(words("cut", full=True)) == 2
+    process.send_signal(signal.SIGINT)
+    shown = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, shown
+    assert re.search(r"Interrupted at step \d+ of 40; a checkpoint is in cut\. The same command continues\.", shown), (
+        shown
+    )
+    assert "Traceback" not in shown
+    record = RunFolder("cut").read()
+    assert record.status == "interrupted"
+    assert Path(f"cut/checkpoint-{record.training['steps']}").is_dir()
+    assert Path("cut/report.html").is_file()
+    assert main(words("cut", full=True)) == 0
+    assert main(words("whole", full=True)) == 0
+    assert_same_run("cut", "whole")
+
+
+def test_a_second_process_is_refused_with_the_reason(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import fcntl
+
+    Path("cut").mkdir()
+    with open("cut/.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(words("cut")) == 2
+    assert (
+        "Another holdfast process is at work in cut. Wait for it, or choose another output_dir."
+        in capsys.readouterr().err
+    )
+    assert not Path("cut/run.json").exists()
+
+
+def test_ctrl_c_outside_of_training(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """During an evaluation, by a signal or from the keyboard: exit code 130, and the record says where the run stands."""
+    from holdfast.runs import run
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with monkeypatch.context() as patch:
+            patch.setattr(run._Run, "evaluate", lambda *_, number=number: (os.kill(os.getpid(), number), time.sleep(5)))
+            assert main(words("cut")) == 130
+        assert "Interrupted during stage 'evaluate start'" in capsys.readouterr().err
+        record = RunFolder("cut").read()
+        assert (record.status, record.stage) == ("interrupted", "evaluate start")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_stop_at_the_last_step_still_saves_the_model(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from holdfast.training.callbacks import StopOnSignal
+
+    original = StopOnSignal.on_step_end
+
+    def at_the_end(self, args, state, control, **kwargs):
+        if state.global_step == state.max_steps:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        return original(self, args, state, control, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_step_end", at_the_end)
+        assert main(words("cut")) == 130
+    assert "Interrupted after the last step; the trained model is in cut" in capsys.readouterr().err
+    held = Path("cut/adapter_model.safetensors").stat().st_mtime_ns
+    assert main(words("cut")) == 0
+    assert Path("cut/adapter_model.safetensors").stat().st_mtime_ns == held  # measured, not trained again
+    assert RunFolder("cut").read().status == "finished"

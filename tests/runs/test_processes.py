@@ -1,0 +1,87 @@
+"""`holdfast train --num_processes 2` on CPUs: distributed for real, and the same weights as one process with the same global batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from tiny import SENTENCES
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+
+
+def train(place: Path, model: Path, name: str, *options: str) -> Path:
+    command = [
+        "train", "--model_name_or_path", str(model), "--dataset_name", "train.jsonl", "--output_dir", name,
+        "--max_steps", "6", "--optim", "sgd", "--learning_rate", "0.1", "--lr_scheduler_type", "constant", "--logging_steps", "2", "--save_steps", "3",
+        "--max_length", "64", "--retention", "label_annealing:weight=1.0", "--retention", "l2:coefficient=0.1", "--source", "held_out.jsonl", *options,
+    ]  # fmt: skip
+    if "--num_processes" not in options:
+        assert main(command) == 0
+        return place / name
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *command], cwd=place, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place / name
+
+
+@pytest.mark.slow
+def test_two_processes_end_with_the_weights_of_one(model_folder, tmp_path, monkeypatch):
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(tmp_path)
+
+    rows = [{"text": f"{number}. {sentence}"} for number in range(8) for sentence in SENTENCES]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "held_out.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
+    one = train(tmp_path, model_folder, "one", "--per_device_train_batch_size", "4")
+    two = train(tmp_path, model_folder, "two", "--per_device_train_batch_size", "2", "--num_processes", "2")
+    a, b = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    assert a.keys() == b.keys()
+    assert max(float((a[n] - b[n]).abs().max()) for n in a) < 5e-6
+    figures = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, two)]
+    assert [row["step"] for row in figures[1]] == [2, 4, 6]
+    for single, double in zip(*figures, strict=True):
+        assert double["tokens"] == single["tokens"]
+        assert double["ce"] == pytest.approx(single["ce"], abs=1e-5)
+        assert double["kl"] == pytest.approx(single["kl"], abs=1e-6)
+    assert (two / "report.html").is_file()
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_only_the_first_process_clears_the_folder_that_the_model_is_saved_in(main, tmp_path, monkeypatch):
+    """A process that comes late used to remove what the first one was writing: a save that failed one time in a hundred."""
+    from types import SimpleNamespace
+
+    from holdfast.runs.run import _Run
+
+    left, seen = tmp_path / ".final" / "left.txt", []
+    left.parent.mkdir()
+    left.write_text("of an earlier session")
+    accelerator = SimpleNamespace(
+        wait_for_everyone=lambda: seen.append(left.exists()), unwrap_model=lambda model, **_: model
+    )
+    run = _Run.__new__(_Run)
+    run.main, run.folder, run.console = main, SimpleNamespace(path=tmp_path), SimpleNamespace(is_terminal=False)
+    run.record = SimpleNamespace(training={}, distance=None)
+
+    def save_model(place, **_):
+        Path(place).mkdir(exist_ok=True)
+        (Path(place) / "model.safetensors").write_bytes(b"weights")
+
+    run.trainer = SimpleNamespace(accelerator=accelerator, model=None, save_model=save_model)
+    monkeypatch.setattr(_Run, "_distances", lambda self: [])
+    monkeypatch.setattr(_Run, "write", lambda self: None)
+    run.save()
+    assert (
+        seen[0] is not main
+    )  # every process waits before the first byte, and only the first has cleared the folder by then
+    assert (tmp_path / "model.safetensors").is_file() is main

@@ -1,0 +1,492 @@
+"""`holdfast train` from the command line to the finished folder, on a model of thirty thousand parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder, RunRecord
+from tiny import SENTENCES
+
+CHAT = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+QUESTIONS = [{"question": f"What is {i} plus one?", "answer": f"It is {i + 1}."} for i in range(24)]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, training text, and held-out text of both kinds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    shutil.copytree(model_folder, tmp_path / "tiny")
+    write_rows(tmp_path / "train.jsonl", [{"text": f"{n}. {s}"} for n in range(6) for s in SENTENCES])
+    write_rows(
+        tmp_path / "prose.jsonl", [{"text": f"{s} So it is said, {n} times."} for n in range(2) for s in SENTENCES]
+    )
+    write_rows(tmp_path / "held_out.jsonl", [{"text": f"{n}. {s}"} for n in (7, 8) for s in SENTENCES])
+    write_rows(tmp_path / "old.jsonl", [{"text": f"Old knowledge number {n} stays where it is."} for n in range(20)])
+    return tmp_path
+
+
+def words(data: str = "train.jsonl", out: str = "out", *more: str) -> list[str]:
+    return [
+        *(
+            "train",
+            "--model_name_or_path",
+            "tiny",
+            "--dataset_name",
+            data,
+            "--output_dir",
+            out,
+            "--max_steps",
+            "4",
+            "--save_steps",
+            "2",
+        ),
+        *(
+            "--logging_steps",
+            "1",
+            "--per_device_train_batch_size",
+            "4",
+            "--learning_rate",
+            "1e-2",
+            "--max_length",
+            "64",
+            *more,
+        ),
+    ]
+
+
+def run(*more: str, data: str = "train.jsonl", out: str = "out") -> RunRecord:
+    assert main(words(data, out, *more)) == 0
+    return RunFolder(out).read()
+
+
+def weights(folder: str | Path, name: str = "model.safetensors") -> dict[str, torch.Tensor]:
+    return load_file(str(Path(folder) / name))
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+EVALUATED = ("--source", "prose.jsonl", "--target", "held_out.jsonl")
+
+
+def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    record = run("--retention", "label_annealing:weight=0.5", *EVALUATED)
+    shown, noise = capfd.readouterr()
+    folder = RunFolder("out")
+
+    assert (record.status, record.stage, record.error) == ("finished", "done", None)
+    assert record.data["name"] == "train.jsonl" and record.data["examples"] == 36 and record.data["format"] == "text"
+    assert record.data["trained_tokens"] == record.data["tokens"] > 36
+    assert record.model["parameters"] == record.model["trainable"] == sum(t.numel() for t in weights("out").values())
+    assert record.retention[0]["method"] == "label_annealing"
+    assert record.training["steps"] == record.training["total_steps"] == 4 and record.training["sessions"] == 1
+    stages = record.training["stages"]
+    assert {"prepare", "evaluate start", "train", "save", "evaluate result", "report"} <= stages.keys()
+    assert all(seconds >= 0 for seconds in stages.values()) and stages["train"] > 0
+
+    metrics = folder.metrics()
+    assert [row["step"] for row in metrics] == [1, 2, 3, 4]
+    assert metrics[0]["kl"] == 0.0 and metrics[-1]["kl"] > 0  # the teacher is the start model
+    assert all(row["loss"] == pytest.approx(row["ce"] + 0.5 * row["kl"], rel=1e-5) for row in metrics)
+    assert (
+        metrics[-1]["tokens"]
+        == record.training["tokens"]
+        == sum(
+            b - a for a, b in zip([0, *(r["tokens"] for r in metrics)], [r["tokens"] for r in metrics], strict=False)
+        )
+    )
+
+    for side in ("start", "result"):
+        for suite, name in (("source", "prose"), ("target", "held_out")):
+            evaluation = folder.evaluated(side).find(suite, name)
+            assert (
+                evaluation is not None
+                and evaluation.metrics["nats_per_token"].n == len(folder.evaluated(side).samples(suite, name)) == 12
+            )
+    comparisons = folder.comparisons()
+    assert {(c.suite, c.name) for c in comparisons if c.primary} == {("source", "prose"), ("target", "held_out")}
+    assert next(c for c in comparisons if c.primary and c.suite == "target").verdict == "gained"
+
+    assert {d.layer for d in record.distance} == {"embed", "0", "1", "norm", "total"}
+    expected = torch.sqrt(sum((weights("out")[n] - weights("tiny")[n]).double().square().sum() for n in weights("out")))
+    assert next(d for d in record.distance if d.layer == "total").l2 == pytest.approx(float(expected), rel=1e-4)
+
+    page, card = (place / "out" / "report.html").read_text(), (place / "out" / "README.md").read_text()
+    assert "</html>" in page and str(place) not in page
+    assert "label annealing" in card.lower() and "held_out" in card and str(place) not in card
+    assert not (place / "out" / "training_args.bin").exists()
+    assert not [p.name for p in (place / "out").iterdir() if p.name.startswith(".") and p.name != ".lock"]
+    assert {p.name for p in (place / "out").glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
+    assert same(weights("out"), weights("out/checkpoint-4"))
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained("out"), AutoTokenizer.from_pretrained("out")
+    assert model(**tokenizer("The quick", return_tensors="pt")).logits.isfinite().all()
+
+    for part in (
+        "Evaluating the start model on 2 entries",
+        "Fine-tuning with label_annealing: 4 steps",
+        "  step 4/4, 0:00:00 left  CE ",
+        "Evaluating the result on 2 entries",
+        f"\nLoss: {record.training['loss']}\n",
+    ):
+        assert shown.count(part) == 1
+    for part in ("Loading weights", "Writing model shards", "FutureWarning", "DeprecationWarning"):
+        assert part not in noise and part not in shown
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_how_the_loss_is_computed_is_what_the_hidden_states_of_training_decide(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    from datasets import Dataset
+    from transformers import TrainingArguments, default_data_collator
+
+    from holdfast import RetentionTrainer
+    from holdfast.ops.annealing import describe_backend
+    from holdfast.ops.heads import describe_head
+    from tiny import build_model
+
+    model = build_model(96).to(dtype)
+    row = {"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]}
+    trainer = RetentionTrainer(
+        model=model,
+        args=TrainingArguments(
+            str(tmp_path),
+            max_steps=3,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            bf16=False,
+            per_device_train_batch_size=2,
+        ),
+        train_dataset=Dataset.from_list([row] * 4),
+        eval_dataset=Dataset.from_list([row]),
+        data_collator=default_data_collator,
+    )
+    told: list[str] = []
+    trainer.on_loss_backend = told.append
+    trainer.evaluate()
+    assert trainer.loss_backend is None and told == []
+    trainer.train()
+    assert told == [trainer.loss_backend] == [describe_backend(torch.zeros(1, dtype=dtype), describe_head(model))]
+
+
+def test_a_run_that_fails_has_said_how_the_loss_is_computed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.training.mixin import RetentionMixin
+
+    def fail(self: RetentionMixin) -> None:
+        raise RuntimeError("in the first step")
+
+    monkeypatch.setattr(RetentionMixin, "after_optimizer_step", fail)
+    assert main(words()) != 0
+    record = RunFolder("out").read()
+    assert record.status == "failed" and "products" in record.training["loss"]
+
+
+def test_a_finished_run_is_not_computed_again(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(*EVALUATED)
+    before = {p: p.stat().st_mtime_ns for p in (place / "out").rglob("*") if p.is_file()}
+    capsys.readouterr()
+    from holdfast.runs import loading
+
+    monkeypatch.setattr(loading, "load_model", lambda config: pytest.fail("a finished run loads no model"))
+    run(*EVALUATED)
+    assert "Nothing to do" in capsys.readouterr().out
+    assert {p: p.stat().st_mtime_ns for p in (place / "out").rglob("*") if p.is_file()} == before
+
+
+def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> None:
+    run("--source", "prose.jsonl")
+    kept = [place / "out" / n for n in ("model.safetensors", "metrics.jsonl", "evaluations/result/source.prose.json")]
+    before = [p.stat().st_mtime_ns for p in kept]
+    record = run(*EVALUATED)
+    assert [p.stat().st_mtime_ns for p in kept] == before
+    assert {c.suite for c in RunFolder("out").comparisons()} == {"source", "target"}
+    assert record.status == "finished" and record.training["sessions"] == 1
+    # The same names with other content are evaluated anew, on the result and on the start.
+    write_rows(place / "prose.jsonl", [{"text": f"{s} Now it is another."} for s in SENTENCES])
+    run(*EVALUATED)
+    assert [
+        RunFolder("out").evaluated(side).find("source", "prose").metrics["nats_per_token"].n
+        for side in ("start", "result")
+    ] == [6, 6]
+    assert [p.stat().st_mtime_ns for p in kept[:2]] == before[:2]
+
+
+def test_a_later_session_measures_what_the_first_would_have(place: Path) -> None:
+    for out, more in (("full", ()), ("lora", ("--use_peft", "--lora_r", "4"))):
+        run(*EVALUATED, *more, out=out)
+        run(*more, out=out + "2")
+        run(*EVALUATED, *more, out=out + "2")
+        one, two = (RunFolder(o).evaluated("result").find("target", "held_out") for o in (out, out + "2"))
+        assert one.metrics == two.metrics
+
+
+def test_evaluating_before_changes_nothing_of_the_training(place: Path) -> None:
+    for more in ((), ("--use_peft", "--lora_r", "4", "--lora_dropout", "0.2")):
+        name = "adapter_model.safetensors" if more else "model.safetensors"
+        run(*more, out=f"bare{len(more)}")
+        run(*more, *EVALUATED, out=f"evaluated{len(more)}")
+        assert same(weights(f"bare{len(more)}", name), weights(f"evaluated{len(more)}", name))
+
+
+def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None:
+    from peft import AutoPeftModelForCausalLM, PeftModel
+    from transformers import AutoModelForCausalLM
+
+    settings = ("--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj", "--model_init_kwargs", "{}")
+    record = run(*settings, "--retention", "label_annealing", *EVALUATED)
+    assert (place / "out" / "adapter_config.json").is_file() and not (place / "out" / "model.safetensors").exists()
+    assert 0 < record.model["trainable"] < record.model["parameters"]
+
+    run(*EVALUATED, out="full")  # the start's evaluation does not depend on how it is trained after
+    one, two = (RunFolder(out).evaluated("start").find("source", "prose") for out in ("out", "full"))
+    assert one.metrics == two.metrics and one.key == two.key
+    after = RunFolder("out").evaluated("result").find("source", "prose")
+    assert after.metrics["nats_per_token"].value != one.metrics["nats_per_token"].value
+
+    merged = AutoPeftModelForCausalLM.from_pretrained("out").merge_and_unload().state_dict()
+    start = AutoModelForCausalLM.from_pretrained("tiny").state_dict()
+    squares = {"0": 0.0, "1": 0.0}
+    for name in start:
+        for layer in squares:
+            if f"layers.{layer}." in name:
+                squares[layer] += float((merged[name] - start[name]).double().square().sum())
+    found = {d.layer: d.l2 for d in record.distance}
+    assert found.keys() == {"0", "1", "total"}
+    for layer, square in squares.items():
+        assert found[layer] == pytest.approx(square**0.5, rel=1e-3) and found[layer] > 0
+    assert isinstance(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("tiny"), "out"), PeftModel)
+
+
+def test_methods_compose(place: Path) -> None:
+    (place / "run.yaml").write_text(
+        "model_name_or_path: tiny\ndataset_name: train.jsonl\noutput_dir: out\nmax_steps: 4\nlogging_steps: 2\nlearning_rate: 1e-2\n"
+        "per_device_train_batch_size: 4\nmax_length: 64\nretention:\n  - label_annealing: {weight: 0.3, temperature: 2}\n  - l2: {coefficient: 1e-3}\n"
+        "  - sfa: {p: 0.5}\n  - replay: {data: old.jsonl, fraction: 0.25}\nevaluation:\n  source: [prose.jsonl]\n  target: [held_out.jsonl]\n"
+    )
+    assert main(["train", "--config", "run.yaml"]) == 0
+    folder = RunFolder("out")
+    record, last = folder.read(), folder.metrics()[-1]
+    assert [m["method"] for m in record.retention] == ["label_annealing", "l2", "sfa", "replay"]
+    assert last["kl"] > 0 and last["l2_distance"] > 0 and last["sfa_averages"] == 2.0
+    (mixed,) = record.data["mixed"]
+    assert mixed["method"] == "replay" and record.data["examples"] > 36
+    # After the last average the model stands half way to the start: closer than any run without it.
+    run("--retention", "l2:coefficient=0", out="direct")
+    total = {out: next(d.l2 for d in RunFolder(out).read().distance if d.layer == "total") for out in ("out", "direct")}
+    assert 0 < total["out"] < 0.7 * total["direct"]
+
+
+LAYOUTS: dict[str, tuple[str, list[dict[str, Any]], list[str], str]] = {
+    "prompt_completion": (
+        "rows.jsonl",
+        [{"prompt": r["question"], "completion": " " + r["answer"]} for r in QUESTIONS],
+        [],
+        "prompt_completion",
+    ),
+    "alpaca": (
+        "rows.jsonl",
+        [{"instruction": r["question"], "input": "", "output": r["answer"]} for r in QUESTIONS],
+        [],
+        "instruction",
+    ),
+    "question_answer": ("rows.jsonl", QUESTIONS, [], "question_answer"),
+    "templates": (
+        "rows.jsonl",
+        [{"q": r["question"], "a": r["answer"]} for r in QUESTIONS],
+        ["--data", '{prompt: "Question: {q}\\nAnswer:", completion: " {a}"}'],
+        "prompt_completion",
+    ),
+    "text template": (
+        "rows.jsonl",
+        [{"title": s[:9], "body": s} for s in SENTENCES * 4],
+        ["--data", '{text: "{title}: {body}"}'],
+        "text",
+    ),
+    "packed": ("rows.jsonl", [{"text": s} for s in SENTENCES * 4], ["--packing"], "text"),
+    "chat": (
+        "rows.jsonl",
+        [
+            {"messages": [{"role": "user", "content": r["question"]}, {"role": "assistant", "content": r["answer"]}]}
+            for r in QUESTIONS
+        ],
+        [],
+        "chat",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, place: Path) -> None:
+    file, rows, more, name = LAYOUTS[layout]
+    write_rows(place / file, rows)
+    if layout == "chat":
+        (place / "tiny" / "chat_template.jinja").write_text(CHAT)
+    if layout == "alpaca":  # its preamble alone is longer than the tiny model's context
+        config = place / "tiny" / "config.json"
+        config.write_text(
+            config.read_text().replace('"max_position_embeddings": 128', '"max_position_embeddings": 512')
+        )
+        more = [*more, "--max_length", "400"]
+    record = run(*more, data=file)
+    assert record.data["format"] == name and record.data["examples"] == len(rows)
+    assert record.data["packed"] is (layout == "packed")
+    if name in ("prompt_completion", "instruction", "question_answer"):
+        assert 0 < record.data["trained_tokens"] < record.data["tokens"]  # the prompt is given, not learnt
+    else:
+        assert record.data["trained_tokens"] == record.data["tokens"]
+    first, last = (RunFolder("out").metrics()[i]["ce"] for i in (0, -1))
+    assert last < first
+
+
+def test_text_and_parquet_files_and_folders(place: Path) -> None:
+    import datasets
+
+    (place / "texts").mkdir()
+    for number, sentence in enumerate(SENTENCES):
+        (place / "texts" / f"{number}.txt").write_text(sentence * 3)
+    datasets.Dataset.from_list(QUESTIONS).to_parquet(str(place / "rows.parquet"))
+    assert run(data="texts", out="a").data["examples"] == len(SENTENCES)
+    assert run(data="texts/0.txt", out="b").data["examples"] == 1
+    assert run(data="rows.parquet", out="c").data == {
+        **RunFolder("c").read().data,
+        "examples": 24,
+        "format": "question_answer",
+    }
+
+
+def write_colour_task(place: Path) -> None:
+    rows = [{"q": f"Is item {i} red or blue?", "options": ["red", "blue"], "right": i % 2} for i in range(8)]
+    write_rows(place / "colours.jsonl", rows)
+    (place / "colour_task.yaml").write_text(
+        "task: colour_task\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: colours.jsonl\ntest_split: test\noutput_type: multiple_choice\n"
+        'doc_to_text: "Question: {{q}}\\nAnswer:"\ndoc_to_choice: options\ndoc_to_target: right\n'
+        "metric_list:\n  - metric: acc\n    aggregation: mean\n    higher_is_better: true\n"
+    )
+
+
+def test_a_local_harness_task_before_and_after(place: Path) -> None:
+    write_colour_task(place)
+    record = run("--source", "colour_task.yaml", "--target", "held_out.jsonl")
+    (found,) = [c for c in RunFolder("out").comparisons() if c.name == "colour_task" and c.primary]
+    assert found.metric == "acc" and found.n == 8 and found.test == "McNemar (exact)"
+    assert record.status == "finished"
+    stamp = (place / "out" / "run.json").stat().st_mtime_ns
+    run("--source", "colour_task.yaml", "--target", "held_out.jsonl")
+    assert (place / "out" / "run.json").stat().st_mtime_ns == stamp
+
+
+def test_a_budget_for_the_metric_of_a_task(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_colour_task(place)
+    budget = (
+        "--retention",
+        "label_annealing:weight=1",
+        "--retention",
+        "budget:metric_drop=20 points,task=colour_task,every=2",
+    )
+    run("--source", "colour_task.yaml", *budget)
+    (found,) = [c for c in RunFolder("out").comparisons() if c.name == "colour_task" and c.primary]
+    logged = [row for row in RunFolder("out").metrics() if "budget_constraint" in row]
+    assert logged[-1]["budget_limit"] == 20.0
+    assert logged[-1]["budget_constraint"] == pytest.approx(100 * (found.before - found.after), abs=1e-6)
+    assert (
+        main(
+            words(
+                "train.jsonl",
+                "again",
+                "--source",
+                "colour_task.yaml",
+                *budget[:3],
+                "budget:metric_drop=20 points,task=color_task",
+            )
+        )
+        == 2
+    )
+    assert "budget.task: expected a task under evaluation:, which has colour_task, got 'color_task'" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert main(words("train.jsonl", "again", *budget)) == 2
+    assert "budget.task: expected a task under evaluation:, which lists none" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert not Path("again").exists()
+
+
+def test_a_run_shorter_than_its_logging_has_its_last_figures(place: Path) -> None:
+    record = run("--logging_steps", "50")
+    (row,) = RunFolder("out").metrics()
+    assert row["step"] == 4 and record.training["final"]["ce"] == row["ce"]
+    assert record.training["tokens"] == row["tokens"]
+
+
+def test_without_checkpoints_nothing_but_the_model_is_kept(place: Path) -> None:
+    run("--save_strategy", "no")
+    assert not list((place / "out").glob("checkpoint-*"))
+    assert (place / "out" / "model.safetensors").is_file()
+
+
+def test_libraries_are_quiet_only_inside_a_run() -> None:
+    import warnings
+
+    from huggingface_hub.utils import are_progress_bars_disabled
+    from transformers.utils import logging
+
+    from holdfast.runs.run import quiet_libraries
+
+    before = (logging.is_progress_bar_enabled(), are_progress_bars_disabled(), list(warnings.filters))
+    with contextlib.suppress(KeyError), quiet_libraries():
+        assert not logging.is_progress_bar_enabled()
+        assert are_progress_bars_disabled() == before[1]  # downloads may take long: their bars stay
+        raise KeyError
+    assert (logging.is_progress_bar_enabled(), are_progress_bars_disabled(), list(warnings.filters)) == before
+
+
+def test_on_a_terminal_there_is_one_bar(place: Path) -> None:
+    import io
+
+    from rich.console import Console
+
+    from holdfast.runs.config import load_train_config
+    from holdfast.runs.run import train
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    train(load_train_config(words("train.jsonl", "out", "--retention", "label_annealing")[1:]), console=console)
+    shown = console.file.getvalue()
+    last = next(
+        line for line in reversed(re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))) if " left " in line
+    )
+    assert re.fullmatch(r"Training .*━ 4/4 left 0:00:00 CE \d\.\d+, KL \S+ *", last) and "…" not in last
+    assert "step 4/4" not in shown  # no lines beside the bar
+
+
+def test_trained_tokens_are_the_labels_that_count():
+    from datasets import Dataset
+
+    from holdfast.training.hosts import trained_tokens
+
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 3], [4], [5, 6]], "labels": [[-100, 2, 3], [-100], [5, 6]]})
+    assert trained_tokens(rows) == 4
+    assert trained_tokens(rows.select([2, 0])) == 4
+    assert trained_tokens(rows.select([1])) == 0

@@ -1,0 +1,570 @@
+"""Rules of selection: what each takes and leaves, with intervals against values known otherwise, and how firm a choice is."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigError
+from holdfast.records.study import StudyRecord, trial_from_json
+from holdfast.statistics.selection import (
+    BOTH,
+    NOTHING,
+    SAMPLES,
+    SEEDS,
+    Rule,
+    allowance,
+    incomplete,
+    is_share,
+    knee_distances,
+    mean_gain,
+    pareto,
+    rule_from_config,
+    select,
+    select_all,
+    shares,
+    t_quantile,
+)
+from reports.synthetic_studies import (
+    compared,
+    finished_frontier,
+    frontier,
+    large,
+    nothing_finished,
+    objective,
+    one_seed,
+    points_study,
+    seed_run,
+    trial,
+)
+
+
+def changed(record: StudyRecord, number: int, **fields) -> StudyRecord:
+    return dataclasses.replace(
+        record, trials=[dataclasses.replace(t, **fields) if t.number == number else t for t in record.trials]
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- gains
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 30, 101])
+@pytest.mark.parametrize("p", [0.025, 0.3, 0.9, 0.975, 0.9995])
+def test_t_quantiles_are_those_of_scipy(df, p):
+    from scipy.special import stdtrit
+
+    assert t_quantile(df, p) == pytest.approx(stdtrit(df, p), rel=1e-9)
+
+
+def test_an_interval_is_that_of_seeds_and_samples():
+    gains, halves = [0.10, 0.14, 0.09], [(0.02, 0.04), (0.03, 0.04), (0.01, 0.04)]
+    runs = [
+        seed_run(s, [compared("prose", g + 0.02, a), compared("code", g - 0.02, b)])
+        for s, (g, (a, b)) in enumerate(zip(gains, halves, strict=True))
+    ]
+    found = mean_gain(trial(1, "l2", "x", {}, runs), objective("source", "prose", "code"))
+    assert found is not None
+    assert found.value == pytest.approx(0.11)
+    assert found.by_seed == pytest.approx({0: 0.10, 1: 0.14, 2: 0.09})
+    assert found.covers == BOTH
+    samples = math.sqrt(0.02**2 + 0.04**2) / 2  # means over the seeds, in quadrature, over two entries
+    seeds = 4.302652729749464 * statistics.stdev(gains) / math.sqrt(3)
+    assert found.samples_half == pytest.approx(samples)
+    assert found.half == pytest.approx(math.hypot(seeds, samples))
+    assert found.samples == 800
+    assert found.before == pytest.approx((2.9013 + 1.8422) / 2)
+    assert found.after == pytest.approx(found.before - 0.11)  # lower is better
+    assert found.interval_after == pytest.approx((found.after - found.half, found.after + found.half))
+
+
+def test_an_interval_says_which_parts_it_holds():
+    source = objective("source", "prose")
+
+    def covers(*rows):
+        found = mean_gain(trial(1, "l2", "x", {}, [seed_run(i, [r]) for i, r in enumerate(rows)]), source)
+        assert found is not None
+        return found.covers, found.interval
+
+    nothing = {"interval": (math.nan, math.nan)}
+    assert covers(compared("prose", 0.1, 0.02)) == (SAMPLES, pytest.approx((0.08, 0.12)))
+    assert covers(compared("prose", 0.1, 0.02), compared("prose", 0.1, 0.02))[0] == BOTH
+    assert covers(compared("prose", 0.1, **nothing), compared("prose", 0.2, **nothing))[0] == SEEDS
+    assert covers(compared("prose", 0.1, **nothing)) == (NOTHING, None)
+
+
+def test_intervals_at_another_confidence_are_brought_to_the_same():
+    wide = compared("prose", 0.1, 2.5758293 * 0.01, confidence=0.99)
+    found = mean_gain(trial(1, "l2", "x", {}, [seed_run(0, [wide])]), objective("source", "prose"))
+    assert found is not None
+    assert found.half == pytest.approx(1.959964 * 0.01)
+
+
+def test_what_is_missing_gives_no_gain():
+    runs = [seed_run(0, [compared("prose", 0.1)])]
+    t = trial(1, "l2", "x", {}, runs)
+    assert mean_gain(t, objective("source", "prose"), seeds=[0, 1]) is None
+    assert mean_gain(t, objective("source", "prose", "code")) is None
+    assert mean_gain(dataclasses.replace(t, runs=[]), objective("source", "prose")) is None
+    assert (
+        mean_gain(trial(1, "l2", "x", {}, [seed_run(0, [compared("prose", math.nan)])]), objective("source", "prose"))
+        is None
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- the frontier
+
+
+def test_the_frontier_by_hand():
+    points = [(0.0, 0.0), (-1.0, 5.0), (-0.5, 4.0), (-0.5, 3.0), (-2.0, 5.0), (math.nan, 9.0), (-0.5, 4.0)]
+    assert pareto(points) == [1, 2, 6, 0]
+    assert pareto([]) == []
+    assert pareto([(1.0, 1.0)]) == [0]
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), max_size=25))
+@settings(max_examples=150, deadline=None)
+def test_the_frontier_is_what_nothing_beats(points):
+    def beats(a, b):
+        return a[0] >= b[0] and a[1] >= b[1] and a != b
+
+    expected = {i for i, p in enumerate(points) if not any(beats(q, p) for q in points)}
+    found = pareto(points)
+    assert set(found) == expected
+    assert [points[i][0] for i in found] == sorted(points[i][0] for i in found)
+
+
+def test_the_knee_by_hand_and_its_edge_cases():
+    points = [(0.0, 0.0), (-1.0, 1.0), (-0.25, 0.75), (-0.5, 0.5), (-0.6, 0.8)]
+    found = knee_distances(points)
+    assert found == pytest.approx({1: 0.0, 2: 0.5 / math.sqrt(2), 4: 0.2 / math.sqrt(2), 0: 0.0})
+    assert knee_distances([(0.0, 0.0), (-1.0, 1.0)]) == {1: 0.0, 0: 0.0}
+    assert knee_distances([(0.3, 0.2), (0.0, 0.0)]) == {0: 0.0}
+    assert knee_distances([]) == {}
+    assert knee_distances([(0.0, 0.0), (-0.9, 0.5), (-1.0, 1.0)])[1] < 0  # within the chord
+
+
+@given(
+    st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=1, max_size=12),
+    st.integers(1, 50),
+    st.integers(1, 50),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_knee_does_not_depend_on_the_units(points, across, up):
+    plain, scaled = knee_distances(points), knee_distances([(x * across, y * up) for x, y in points])
+    assert scaled == pytest.approx(plain)
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+
+def test_paper_takes_the_best_source_of_those_that_improve():
+    study = one_seed([(0.5, -0.3), (0.4, -0.1), (0.0, 0.2), (-0.1, 0.3), (0.2, -0.05), (0.3, -0.05)], direct=0)
+    found = select(study, "paper")
+    assert found.chosen == 5  # as good a source as trial 4, and the better target
+    assert {d.number: d.reason for d in found.dropped} == {
+        2: "the target does not improve on the start: gain 0 nats/token",
+        3: "the target does not improve on the start: gain -0.1 nats/token",
+    }
+    assert found.candidates == [0, 1, 2, 3, 4, 5]
+    assert "of 6 complete trials, 4 improve" in found.reason
+
+
+def test_direct_is_a_candidate_of_every_rule():
+    """Where direct fine-tuning forgets nothing, nothing is to be gained by holding on."""
+    study = one_seed([(0.5, 0.1), (0.4, -0.1)], direct=0)
+    assert [select(study, name).chosen for name in ("paper", "target_within", "knee")] == [0, 0, 0]
+
+
+def test_paper_strict_asks_for_more_than_noise():
+    study = one_seed([(0.5, -0.3), (0.02, 0.1), (0.2, -0.1)], halves=0.05, direct=0)
+    assert select(study, "paper").chosen == 1
+    found = select(study, "paper", strict=True)
+    assert found.chosen == 2
+    assert found.strict
+    assert [d.reason for d in found.dropped] == [
+        "the target does not improve on the start beyond noise (±0.05): gain 0.02 nats/token"
+    ]
+
+
+def test_strict_uses_the_interval_that_is_shown():
+    for study in (finished_frontier(), finished_frontier(seeds=(4,))):
+        bounds = [mean_gain(t, study.target, seeds=study.seeds) for t in study.trials if t.state == "complete"]
+        lowest = sorted(g.interval[0] for g in bounds if g is not None and g.interval is not None)
+        shifted = dataclasses.replace(study, trials=[_moved(t, -(lowest[6] + lowest[7]) / 2) for t in study.trials])
+        assert (
+            sum(
+                "beyond noise" in d.reason or "does not improve" in d.reason
+                for d in select(shifted, "paper", strict=True).dropped
+            )
+            == 7
+        )
+
+
+def test_strict_states_the_half_width_that_is_shown():
+    study = points_study([[(0.5, 0.0)] * 3, [(0.1, 0.0), (0.3, 0.0), (-0.1, 0.0)]], halves=0.02)
+    gain = mean_gain(study.trials[1], study.target)
+    assert gain is not None
+    (dropped,) = select(study, "paper", strict=True).dropped
+    assert (
+        dropped.reason
+        == f"the target does not improve on the start beyond noise (±{gain.half:.3g}): gain 0.1 nats/token"
+    )
+
+
+def _moved(t, by):
+    runs = [
+        dataclasses.replace(r, comparisons=[compared(c.name, c.gain + by, (c.interval[1] - c.interval[0]) / 2) if c.name == "answers" else c for c in r.comparisons])
+        for r in t.runs
+    ]  # fmt: skip
+    return dataclasses.replace(t, runs=runs)
+
+
+def test_paper_says_when_nothing_improves():
+    found = select(one_seed([(-0.3, 0.1), (-0.1, 0.0)]), "paper")
+    assert found.chosen is None
+    assert found.reason == "no trial improves the target on the start: the best, trial 1, changes it by -0.1 nats/token"
+    assert (found.target, found.source, found.kept, found.avoided, found.label) == (None, None, None, None, None)
+    assert [d.number for d in found.dropped] == [0, 1]
+
+
+def test_target_within_takes_the_best_target_of_those_that_hold():
+    study = one_seed([(0.5, -0.3), (0.4, -0.1), (0.3, -0.05), (0.4, -0.09), (0.2, 0.1)], direct=0)
+    assert select(study, "target_within", points=0.1).chosen == 3
+    assert select(study, "target_within", points=0.06).chosen == 2
+    assert select(study, "target_within", points=0).chosen == 4
+    assert select(study, "target_within", points=1.0).chosen == 0
+    within = select(study, "target_within")  # a tenth of direct's 0.3
+    assert within.points == pytest.approx(0.03)
+    assert within.chosen == 4
+    assert "a tenth of what direct fine-tuning loses" in within.text
+    none = select(one_seed([(0.5, -0.3), (0.4, -0.2)]), "target_within", points=0.1)
+    assert none.chosen is None
+    assert (
+        none.reason
+        == "no trial keeps the source within 0.1 nats/token: the best, trial 1, changes it by -0.2 nats/token"
+    )
+
+
+def test_target_within_strict_asks_for_the_whole_interval():
+    study = one_seed([(0.5, -0.3), (0.4, -0.09), (0.3, -0.04)], halves=0.05)
+    assert select(study, "target_within", points=0.1).chosen == 1
+    assert select(study, "target_within", points=0.1, strict=True).chosen == 2
+
+
+def test_a_loss_of_exactly_the_allowance_is_within_it():
+    """.49 - .50 is not -0.01 in floating point."""
+    row = compared("arc_easy", 0.49 - 0.50)
+    assert row.gain < -0.01
+    study = points_study([[(0.5, 0.0)]], source=objective("source", "arc_easy"))
+    study = changed(study, 0, runs=[seed_run(0, [compared("answers", 0.5), row])])
+    assert select(study, "target_within", points="1pt").chosen == 0
+    assert select(study, "target_within", points="0.9pt").chosen is None
+
+
+def test_ties_do_not_hang_on_the_last_bit():
+    study = points_study([[(0.1, 0.1), (0.1, 0.2), (0.1, 0.3)], [(0.2, 0.3), (0.2, 0.1), (0.2, 0.2)]])
+    assert select(study, "paper").chosen == 1  # equal sources, whatever the order of adding
+
+
+def test_knee_takes_what_stands_out_and_never_the_start():
+    study = one_seed([(1.0, -1.0), (0.75, -0.25), (0.5, -0.5), (0.2, -0.1)], direct=0)
+    found = select(study, "knee")
+    assert found.chosen == 1
+    assert {d.number: d.reason for d in found.dropped} == {2: "beaten on both sides by trial 1"}
+    assert "farthest beyond the line between its ends (0.35 of 0.71)" in found.reason
+
+
+def test_knee_of_one_and_of_two():
+    alone = select(one_seed([(0.5, 0.1), (0.4, 0.05)]), "knee")
+    assert (alone.chosen, alone.reason) == (0, "of 2 complete trials, it alone is on the Pareto frontier")
+    beside_the_start = select(one_seed([(0.5, -0.1)]), "knee")
+    assert beside_the_start.chosen == 0
+    two = select(one_seed([(0.5, 0.1), (0.4, 0.2)]), "knee")  # both beat the start, so there is no third point
+    assert two.chosen == 1
+    assert "none beyond the line" in two.reason
+    lost = select(one_seed([(-0.5, -0.1), (0.0, -0.2)]), "knee")
+    assert (lost.chosen, lost.reason) == (
+        None,
+        "no trial is on the frontier: the start is as good as each of them on both sides",
+    )
+    within = select(
+        one_seed([(1.0, -1.0), (0.3, -0.9)]), "knee"
+    )  # worse than going back and forth between start and trial 0
+    assert within.chosen == 0
+
+
+def test_only_whole_trials_count():
+    study = frontier()
+    found = select(study, "paper")
+    reasons = {d.number: d.reason for d in found.dropped}
+    assert reasons == {
+        18: "pruned: at half of seed 0 no better than the start",
+        19: "failed: the loss became NaN at step 12",
+        20: "its worker died; trial 21 has it now",
+        22: "is still running",
+        23: "has not begun",
+    }
+    assert set(found.candidates) | set(reasons) == set(range(24))
+
+
+def test_a_trial_without_a_seed_or_a_measure_is_left_out():
+    study = points_study([[(0.5, -0.3)] * 2, [(0.4, 0.0)] * 2, [(0.3, 0.1)] * 2])
+    runs = study.trials[2].runs
+    assert incomplete(study.trials[2], study) is None
+    assert incomplete(changed(study, 2, runs=runs[:1]).trials[2], study) == "seed 1 not finished"
+    assert incomplete(changed(study, 2, runs=[]).trials[2], study) == "seeds 0, 1 not finished"
+    half = [runs[0], dataclasses.replace(runs[1], comparisons=runs[1].comparisons[:1])]
+    assert incomplete(changed(study, 2, runs=half).trials[2], study) == "seed 1 has no source/prose/nats_per_token"
+    again = changed(study, 2, state="failed", reason="no memory", continued_by=7).trials[2]
+    assert incomplete(again, study) == "failed: no memory; trial 7 has it now"
+    bad = [runs[0], dataclasses.replace(runs[1], comparisons=[runs[1].comparisons[0], compared("prose", math.nan)])]
+    without = changed(study, 2, runs=bad)
+    assert incomplete(without.trials[2], study) == "seed 1: source/prose/nats_per_token is not finite"
+    assert select(without, "paper").chosen == 1
+
+
+def test_a_study_with_nothing_finished_chooses_nothing():
+    for found in select_all(nothing_finished()):
+        assert found.chosen is None
+        assert found.reason == "no trial is complete with all its seeds yet"
+        assert found.stability is None
+
+
+def test_all_rules_begin_with_the_study_s_own():
+    study = dataclasses.replace(frontier(), selection={"rule": "knee", "points": None})
+    assert [s.rule for s in select_all(study)] == ["knee", "paper", "target_within"]
+    study = dataclasses.replace(frontier(), selection={"rule": "target_within", "points": 0.05})
+    own = select_all(study)[0]
+    assert (own.rule, own.points) == ("target_within", 0.05)
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_all_mistakes_of_a_rule_at_once():
+    with pytest.raises(ConfigError) as error:
+        rule_from_config({"rule": "papr", "pionts": 1, "strict": "yes"})
+    text = str(error.value)
+    assert "3 problems" in text
+    assert "Did you mean 'paper'?" in text
+    assert "Did you mean 'points'?" in text
+    assert "expected true or false for 'strict', got 'yes'" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"rule": "paper", "points": 1}, "belongs to the rule target_within"),
+        ({"rule": "knee", "strict": True}, "belongs to the rules paper and target_within"),
+        ({"rule": "target_within", "points": -1}, "A loss is written without a minus"),
+        ({"rule": "target_within", "points": "-1pt"}, "A loss is written without a minus"),
+        ({"rule": "target_within", "points": "much"}, "got 'much'"),
+        ({"rule": "target_within", "points": True}, "got True"),
+        ({"rule": "target_within", "points": math.nan}, "got nan"),
+        ({"rule": "target_within", "points": "1.2.3pt"}, "got '1.2.3pt'"),
+        ({"rule": ["paper"]}, "expected one of the rules paper, target_within, knee"),
+    ],
+)
+def test_a_mistake_of_a_rule(value, said):
+    with pytest.raises(ConfigError, match=said):
+        rule_from_config(value)
+
+
+def test_rules_that_are_right():
+    assert rule_from_config({}) == Rule(name="paper")
+    assert rule_from_config({"rule": "target_within", "points": "1pt", "strict": True}) == Rule(
+        name="target_within", points="1pt", strict=True
+    )
+
+
+def test_points_in_the_unit_of_the_source():
+    accuracy, nats = objective("source", "arc_easy"), objective("source", "prose")
+    assert (
+        allowance("1pt", accuracy)
+        == allowance("1 point", accuracy)
+        == allowance(0.01, accuracy)
+        == allowance("0.01", accuracy)
+        == 0.01
+    )
+    assert allowance(2, nats) == 2.0
+    with pytest.raises(ConfigError, match="hundredths of a share, but prose is in nats/token"):
+        allowance("1pt", nats)
+    with pytest.raises(ConfigError, match="write '1pt'"):
+        allowance(1.0, accuracy)
+    assert allowance(1.0, accuracy, [55.0, 61.2]) == 1.0  # an accuracy in percent is no share
+    assert is_share("share of tokens")
+    assert not is_share("nats/token")
+    assert not is_share("accuracy", [55.0])
+    assert not is_share("%")
+    with pytest.raises(ConfigError, match="write '1pt'"):
+        select(points_study([[(0.1, 0.1)]], source=accuracy), "target_within", points=1.0)
+
+
+# ------------------------------------------------------------------------------------------------------------- shares
+
+
+def test_shares_of_direct():
+    study = points_study([[(0.5, -0.4), (0.52, -0.38)], [(0.4, -0.1), (0.42, -0.12)]], halves=0.01, direct=0)
+    kept, avoided = shares(study.trials[1], study)
+    assert kept.value == pytest.approx(0.41 / 0.51)
+    assert avoided.value == pytest.approx(1 - 0.11 / 0.39)
+    for share in (kept, avoided):
+        assert share.interval is not None
+        assert share.reason is None
+        assert share.interval[0] < share.value < share.interval[1]
+    itself = shares(study.trials[0], study)[0]
+    assert (itself.value, itself.reason) == (None, "direct fine-tuning is what the shares are of")
+
+
+def test_fieller_s_set_is_where_the_difference_cannot_be_told_from_zero():
+    """An end of the interval is a ratio r for which a - r b is just not told from zero by the same seeds and samples."""
+    ours, theirs = np.array([0.40, 0.46, 0.41]), np.array([0.50, 0.55, 0.54])
+    study = points_study([[(g, -0.1) for g in theirs], [(g, -0.1) for g in ours]], halves=0.02, direct=0)
+    turned = points_study([[(0.5, -g) for g in theirs], [(0.5, -g) for g in ours]], halves=0.02, direct=0)
+    avoided = shares(turned.trials[1], turned)[1]
+    interval = shares(study.trials[1], study)[0].interval
+    assert interval is not None
+    assert avoided.interval == pytest.approx((1 - interval[1], 1 - interval[0]))  # the same losses as those gains
+    for r in interval:
+        d = ours - r * theirs
+        half = math.hypot(4.302652729749464 * d.std(ddof=1) / math.sqrt(3), 0.02 * math.sqrt(1 + r * r))
+        assert abs(d.mean()) == pytest.approx(half, rel=1e-6)
+
+
+def test_no_share_where_direct_did_nothing_and_no_interval_where_that_is_open():
+    study = points_study([[(-0.1, 0.2), (-0.12, 0.1)], [(0.4, 0.1), (0.4, 0.2)]], halves=0.01, direct=0)
+    kept, avoided = shares(study.trials[1], study)
+    assert (kept.value, kept.reason) == (None, "direct fine-tuning gained nothing on the target")
+    assert (avoided.value, avoided.reason) == (None, "direct fine-tuning lost nothing on the source")
+    noisy = points_study([[(0.9, -0.1), (0.01, -0.1)], [(0.4, -0.1), (0.3, -0.1)]], halves=0.01, direct=0)
+    kept, _ = shares(noisy.trials[1], noisy)
+    assert kept.value == pytest.approx(0.35 / 0.455)
+    assert (kept.interval, kept.reason) == (None, "direct fine-tuning's own gain cannot be told from zero")
+    without = points_study([[(0.5, -0.1)], [(0.4, -0.1)]])
+    assert shares(without.trials[1], without)[0].reason == "direct fine-tuning is not finished"
+
+
+def test_fieller_covers_the_true_share():
+    """Coverage of the kept share with four seeds of normal noise: about 95 %."""
+    rng = np.random.default_rng(5)
+    hits, rounds = 0, 400
+    for _ in range(rounds):
+        common = rng.normal(0, 0.02, 4)
+        direct, ours = 0.5 + common + rng.normal(0, 0.02, 4), 0.4 + common + rng.normal(0, 0.02, 4)
+        study = points_study([[(g, -0.1) for g in direct], [(g, -0.1) for g in ours]], direct=0)
+        interval = shares(study.trials[1], study)[0].interval
+        hits += interval is not None and interval[0] <= 0.8 <= interval[1]
+    assert 0.92 < hits / rounds < 0.98
+
+
+# ------------------------------------------------------------------------------------------------------ trust in a choice
+
+
+@pytest.mark.parametrize(
+    ("rule", "strict"),
+    [("paper", False), ("paper", True), ("target_within", False), ("target_within", True), ("knee", False)],
+)
+def test_stability_is_that_of_all_draws_one_by_one(rule, strict):
+    rng = np.random.default_rng(2)
+    points = [[(0.5, -0.3)] * 3] + [
+        [(0.3 + rng.normal(0, 0.2), -0.1 + rng.normal(0, 0.1)) for _ in range(3)] for _ in range(6)
+    ]
+    study = points_study(points, halves=0.01, direct=0)
+    points_given = None if rule != "target_within" else 0.1
+    found = select(study, rule, points=points_given, strict=strict)
+    chosen: dict[int | None, int] = {}
+    for draw in itertools.product(range(3), repeat=3):
+        drawn = points_study([[gains[i] for i in draw] for gains in points], halves=0.01, direct=0)
+        number = select(drawn, rule, points=points_given, strict=strict).chosen
+        chosen[number] = chosen.get(number, 0) + 1
+    assert found.stability is not None
+    assert found.stability == pytest.approx({k: v / 27 for k, v in chosen.items() if k is not None})
+    assert found.stability_none == pytest.approx(chosen.get(None, 0) / 27)
+    assert found.draws == 27
+    assert list(found.stability.values()) == sorted(found.stability.values(), reverse=True)
+
+
+def test_more_seeds_than_can_be_enumerated_are_drawn_the_same_each_time():
+    study = large(20, seeds=range(7))
+    one, other = select(study, "paper"), select(study, "paper")
+    assert one == other
+    assert one.draws == 2000
+    assert one.stability is not None
+    assert sum(one.stability.values()) + (one.stability_none or 0) == pytest.approx(1)
+
+
+def test_five_seeds_are_enumerated():
+    found = select(large(12, seeds=range(5)), "knee")
+    assert found.draws == 3125
+    assert found.stability is not None
+    assert sum(found.stability.values()) + (found.stability_none or 0) == pytest.approx(1)
+
+
+def test_a_rule_is_scored_on_the_seed_left_out():
+    points = [[(0.5, -0.3)] * 3, [(0.4, 0.00), (0.4, -0.2), (0.4, -0.1)], [(0.3, -0.12), (0.3, -0.05), (0.3, -0.12)]]
+    found = select(points_study(points, direct=0), "paper")
+    assert found.left_out == {0: 2, 1: 1, 2: 2}
+    assert found.rule_source is not None
+    assert found.rule_target is not None
+    assert found.rule_source.by_seed == pytest.approx({0: -0.12, 1: -0.2, 2: -0.12})
+    assert found.rule_target.by_seed == pytest.approx({0: 0.3, 1: 0.4, 2: 0.3})
+    half = 4.302652729749464 * statistics.stdev([-0.12, -0.2, -0.12]) / math.sqrt(3)
+    assert found.rule_source.value == pytest.approx(-0.44 / 3)
+    assert found.rule_source.interval == pytest.approx((-0.44 / 3 - half, -0.44 / 3 + half))
+
+
+def test_a_seed_whose_others_choose_nothing_keeps_the_start():
+    found = select(points_study([[(0.5, 0.1), (-0.4, 0.1), (-0.4, 0.1)]]), "paper")
+    assert found.left_out == {0: None, 1: 0, 2: 0}
+    assert found.rule_target is not None
+    assert found.rule_target.by_seed == {0: 0.0, 1: -0.4, 2: -0.4}
+
+
+def test_the_chosen_trial_s_own_score_is_too_good():
+    """Sixty trials that are all alike: the winner seems to lose nothing, the rule shows what it is on seeds unseen."""
+    rng = np.random.default_rng(1)
+    own, rule = [], []
+    for _ in range(20):
+        points = [[(0.5, -0.1 + rng.normal(0, 0.05)) for _ in range(3)] for _ in range(60)]
+        found = select(points_study(points), "paper")
+        assert found.source is not None
+        assert found.rule_source is not None
+        own.append(found.source.value)
+        rule.append(found.rule_source.value)
+    assert statistics.fmean(own) > -0.06
+    assert statistics.fmean(rule) == pytest.approx(-0.1, abs=0.02)
+
+
+def test_one_seed_gives_no_stability_and_says_why():
+    found = select(one_seed([(0.5, -0.3), (0.4, -0.1)], direct=0, halves=0.01), "paper")
+    assert (found.stability, found.stability_none, found.rule_target, found.rule_source, found.left_out) == (
+        None,
+        None,
+        None,
+        None,
+        {},
+    )
+    assert (
+        found.seeds_reason == "the study has one seed, so nothing is known of how far another would change the choice"
+    )
+    assert found.target is not None
+    assert found.target.covers == SAMPLES
+
+
+def test_a_study_survives_its_json(tmp_path):
+    from holdfast.records.study import read_study, write_study
+    from holdfast.support.files import read_json, to_jsonable, write_json
+
+    study = frontier()
+    write_study(tmp_path, study)
+    assert select_all(read_study(tmp_path)) == select_all(study)
+    write_json(tmp_path / "s.json", select(study, "paper"))
+    assert read_json(tmp_path / "s.json")["chosen"] == select(study, "paper").chosen
+    assert trial_from_json(to_jsonable(study.trials[0])) == study.trials[0]

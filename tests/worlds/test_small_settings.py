@@ -1,0 +1,236 @@
+"""The small settings in their quick form: files that are the same every time, held-out data that is held out, and runs that read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.errors import ConfigError
+from holdfast.worlds.embedded import embedded_corpus
+from holdfast.worlds.fictional_manual import NAMES, VALUES, documents, facts, questions
+from holdfast.worlds.reference_chat import CHAT_TEMPLATE, conversations, split
+from holdfast.worlds.small_settings import SETTINGS, base_recipe, base_texts, beginnings, digest, make_setting
+from holdfast.worlds.word_problems import OPERATIONS, articles, told, word_problems
+
+RECIPES = Path(__file__).parents[2] / "src" / "holdfast" / "studies" / "recipes"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """All four, quick, with a cache of their own."""
+    place = tmp_path_factory.mktemp("settings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_CACHE", str(place / "cache"))
+        return {name: make_setting(name, place / name, quick=True) for name in SETTINGS}
+
+
+def rows(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def words(row):
+    """Everything that is said in a row."""
+    if "messages" in row:
+        return " ".join(m["content"] for m in row["messages"])
+    return row.get("text") or f"{row['prompt']}{row['completion']}"
+
+
+def test_the_table_says_what_there_is(made):
+    assert list(SETTINGS) == ["code", "math", "alignment_tax", "niche_knowledge"]
+    for name, setting in SETTINGS.items():
+        assert setting.name == name and setting.sentence.endswith(".") and setting.stands_for
+        assert set(made[name]) == set(setting.placeholders)
+        assert all(Path(path).is_absolute() and Path(path).exists() for path in made[name].values())
+
+
+def test_the_study_files_use_what_there_is(made):
+    for name in SETTINGS:
+        text = (RECIPES / f"{name}-tiny.yaml").read_text()
+        named = {part.partition("}")[0] for part in text.split("${")[1:]}
+        assert named <= set(made[name]), name
+        assert yaml.safe_load(text)["small"] == name
+
+
+def test_all_share_one_base(made):
+    assert made["code"]["base"] == made["math"]["base"]
+    weights = [Path(made[name]["base"]) / "model.safetensors" for name in ("code", "alignment_tax", "niche_knowledge")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert weights[0].read_bytes() != weights[2].read_bytes(), "the niche's start was tuned on conversations"
+
+
+def test_a_second_call_does_nothing(made, monkeypatch):
+    place = Path(made["niche_knowledge"]["train"]).parent
+    before = {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()}
+    monkeypatch.setattr("holdfast.worlds.small_settings.cached_base", lambda *a, **k: pytest.fail("made again"))
+    assert make_setting("niche_knowledge", place, quick=True) == made["niche_knowledge"]
+    assert {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()} == before
+
+
+def test_a_file_that_went_is_made_again(made, monkeypatch, tmp_path):
+    import shutil
+
+    cache = Path(made["code"]["base"]).parents[2]
+    monkeypatch.setenv("HOLDFAST_CACHE", str(cache))
+    first = make_setting("math", tmp_path / "math", quick=True)
+    before = digest({k: v for k, v in first.items() if k != "base"})
+    Path(first["problems_heldout"]).unlink()
+    again = make_setting("math", tmp_path / "math", quick=True)
+    assert (
+        digest({k: v for k, v in again.items() if k != "base"})
+        == before
+        == digest({k: v for k, v in made["math"].items() if k != "base"})
+    )
+    shutil.rmtree(tmp_path / "math")
+
+
+def test_another_seed_draws_other_problems(made, monkeypatch, tmp_path):
+    monkeypatch.setattr("holdfast.worlds.small_settings.cached_base", lambda *a, **k: tmp_path)
+    other = make_setting("math", tmp_path / "math", quick=True, seed=1)
+    assert Path(other["train"]).read_bytes() != Path(made["math"]["train"]).read_bytes()
+    assert Path(other["prose_heldout"]).read_bytes() == Path(made["math"]["prose_heldout"]).read_bytes()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_nothing_held_out_is_trained_on(made, name):
+    paths = made[name]
+    learnt = {words(row) for part in ("train", "replay") for row in rows(paths[part])}
+    running = "\n".join(sorted(learnt))
+    for part in (p for p in paths if p.endswith("_heldout")):
+        held = [words(row) for row in rows(paths[part])]
+        assert len(held) >= 20
+        assert len(set(held)) == len(held)
+        assert not [text for text in held if text in learnt or text in running], part
+
+
+def test_the_niche_asks_for_what_its_documents_tell(made):
+    asked = rows(made["niche_knowledge"]["questions"])
+    told_texts = "\n".join(words(row) for row in rows(made["niche_knowledge"]["train"]))
+    options = [value for values in VALUES.values() for value in values]
+    for row in asked:
+        assert row["completion"] == f" {options[row['label']]}"
+        beginning = row["prompt"].rpartition("\n")[2]
+        assert f"{beginning}{row['completion']}" in told_texts
+    conversations_file = Path(made["niche_knowledge"]["replay"]).read_text()
+    assert asked[0]["prompt"].rpartition("\n")[2] not in conversations_file
+    recipe = yaml.safe_load((RECIPES / "niche_knowledge-tiny.yaml").read_text())
+    assert recipe["train"]["evaluation"]["target"][0]["options"] == [f" {value}" for value in options]
+
+
+def test_starts_of_conversations_have_a_chat_template(made):
+    from transformers import AutoTokenizer
+
+    for name in ("alignment_tax", "niche_knowledge"):
+        tokenizer = AutoTokenizer.from_pretrained(made[name]["base"])
+        assert tokenizer.chat_template == CHAT_TEMPLATE
+        messages = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}]
+        shown = tokenizer.apply_chat_template(messages, tokenize=False)
+        assert shown == "<user>\nHello?\n<assistant>\nYes.<|endoftext|>\n"
+        found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        said = tokenizer.decode([i for i, on in zip(found["input_ids"], found["assistant_masks"], strict=True) if on])
+        assert said == "Yes.<|endoftext|>\n"
+        assert (
+            tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
+            == "<user>\nHello?\n<assistant>\n"
+        )
+    assert not AutoTokenizer.from_pretrained(made["code"]["base"]).chat_template
+
+
+def test_an_unknown_setting_is_named(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"small: expected one of code, math, .*, got 'maths'\. Did you mean 'math'\?"
+    ):
+        make_setting("maths", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_quickstart_starts_from_the_same_base():
+    from holdfast.studies import quickstart
+
+    assert quickstart.base_texts is base_texts
+    assert base_recipe(seed=3).seed == 3
+    assert base_recipe(quick=True).steps < base_recipe().steps
+
+
+def test_beginnings_are_spread_and_end_with_a_line():
+    texts = [f"{number}\n" + "line\n" * 100 for number in range(50)]
+    found = beginnings(texts, 10, characters=42)
+    assert [text.partition("\n")[0] for text in found] == [str(n) for n in range(0, 50, 5)]
+    assert all(len(text) <= 42 and text.endswith("line") for text in found)
+    assert beginnings(texts[:3], 10) and len(beginnings(["same"] * 9, 9)) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ generators
+
+
+def test_problems_are_right_and_all_different():
+    found = word_problems(400, seed=1)
+    assert len({p.question for p in found}) == 400
+    assert {p.operation for p in found} == set(OPERATIONS)
+    for problem in found:
+        equation = problem.solution.split(". ")[1]
+        left, right = equation.split(" = ")
+        assert eval(left) == int(right) == problem.answer, problem
+        assert str(problem.answer) in problem.solution.split(". ", 2)[2]
+        assert problem.solution.startswith(f"We {problem.operation}.")
+
+
+def test_problems_follow_from_the_seed():
+    assert word_problems(20, seed=1)[:10] == word_problems(10, seed=1) != word_problems(10, seed=2)
+    assert word_problems(0) == []
+    with pytest.raises(ConfigError, match="at least 0 problems, got -1"):
+        word_problems(-1)
+
+
+def test_articles_work_every_problem_once():
+    problems = word_problems(10)
+    text = "\n".join(articles(problems, worked=4))
+    assert all(text.count(f"{told(p)}{p.solution}") == 1 for p in problems)
+    assert len(list(articles(problems, worked=4))) == 3
+    with pytest.raises(ConfigError, match="at least 1 problem"):
+        next(articles(problems, worked=0))
+
+
+def test_facts_are_dealt_evenly_and_told_evenly():
+    known = facts(16, seed=2)
+    assert known == facts(16, seed=2) != facts(16, seed=3)
+    for attribute, values in VALUES.items():
+        assert sorted(f.value for f in known if f.attribute == attribute) == sorted(values * 2)
+    text = " ".join(documents(known, 64, sentences=8))
+    told_times = [
+        sum(text.count(f"{q.beginning} {q.fact.value}") for q in questions(known) if q.fact == fact) for fact in known
+    ]
+    assert min(told_times) == max(told_times) == 16
+    assert len(NAMES) == len(set(NAMES))
+    for wrong in (0, len(NAMES) + 1):
+        with pytest.raises(ConfigError, match=f"between 1 and {len(NAMES)}, got {wrong}"):
+            facts(wrong)
+    with pytest.raises(ConfigError, match="at least one fact"):
+        next(documents([], 1))
+
+
+def test_conversations_speak_the_documentations_words():
+    code = 'import os\n\ndef widen(rope, by=2, *, knots: int = 0):\n    """Make the rope wider.\n\n    Slowly.\n    """\n\nclass Rope:\n    """A rope of some width."""\n'
+    found = {talk.about: talk for talk in conversations([code, code])}
+    assert set(found) == {"widen", "Rope"}
+    assert "Make the rope wider." in found["widen"].messages[1]["content"]
+    for talk in found.values():
+        assert [m["role"] for m in talk.messages] in (["user", "assistant"], ["user", "assistant"] * 2)
+        assert talk.about in talk.messages[0]["content"]
+        assert all(m["content"].strip() for m in talk.messages)
+        if len(talk.messages) == 4:
+            assert "rope, by and knots" in talk.messages[3]["content"]
+
+
+def test_conversations_of_the_embedded_source():
+    corpus = embedded_corpus()
+    found = conversations(corpus.code_train)
+    assert len(found) > 1000
+    assert len({talk.about for talk in found}) == len(found)
+    learnt, held = split(found, 100)
+    assert len(held) == 100
+    assert learnt + held == found
+    follow_ups = sum(len(talk.messages) == 4 for talk in found)
+    assert 0.1 < follow_ups / len(found) < 0.9
