@@ -1,8 +1,9 @@
-"""A frozen copy in 8 or 4 bits: the backbone's linear maps replaced by bitsandbytes's, from the weights in memory.
+"""bitsandbytes's 8 and 4 bits: a frozen copy quantised from the weights in memory; 4-bit layers kept fit for training.
 
-    8 bits   LLM.int8(): int8 weights with one scale a row, int8 products, activations beyond 6.0 in half precision
-    about 1.0 byte a weight 4 bits   NF4 with doubly quantised scales a block of 64 weights, products in the model's own
-    dtype                     about 0.52 bytes a weight
+    8 bits   LLM.int8(): int8 weights with one scale a row, int8 products, activations beyond 6.0 in half precision;
+             about 1.0 byte a weight
+    4 bits   NF4 with doubly quantised scales a block of 64 weights, products in the model's own dtype;
+             about 0.52 bytes a weight
 
 Sources: Dettmers et al., LLM.int8(), NeurIPS 2022; Dettmers et al., QLoRA, NeurIPS 2023. Only `nn.Linear` modules of
 the backbone change: never the output head (the loss op multiplies by it itself, and its error would enter every logit),
@@ -14,7 +15,13 @@ measure it (`annealed_loss` of the start model against the quantised teacher giv
 bfloat16 where it fits, which the op compares without loss.
 
 Weights are quantised when the module moves to its device, one after another, so the device never holds the whole model
-unquantised. Not here: quantised students, and loading of checkpoints that were quantised before.
+unquantised. Not here: quantising students (transformers does that when it loads them), and loading of checkpoints that
+were quantised before.
+
+**CPUs with AVX-512 BF16.** There bitsandbytes (0.50) repacks a 4-bit layer in place at its first forward in evaluation
+mode, for a product in bfloat16 that passes no gradient on to its input; output sizes that are not multiples of 32 fail.
+Unpacking rounds the scales, and without double quantisation leaves them transposed. `keep_unpacked` prevents it for
+models that are trained and for teachers.
 """
 
 from __future__ import annotations
@@ -88,11 +95,34 @@ def _replacement(library: Any, module: nn.Linear, bits: int) -> nn.Module:
         new.weight = library.nn.Params4bit(
             weight, requires_grad=False, compress_statistics=True, quant_type="nf4", module=new
         )
-        # On some CPUs bitsandbytes would switch to a bfloat16 product for shapes in multiples of 32 and fail for
-        # others.
-        new.support_avx512bf16_for_cpu = False
     new.bias = module.bias
     return new.train(module.training)
+
+
+def keep_unpacked(model: nn.Module) -> None:
+    """Keeps bitsandbytes from repacking a model's 4-bit layers on CPUs with AVX-512 BF16; other layers are left alone.
+
+    Call it between loading and the first forward. The layers then compute as they do on other CPUs, for good.
+
+    Raises:
+        ModelError: layers that were repacked already, even if they were unpacked again.
+    """
+    repacked = []
+    for name, module in model.named_modules():
+        if not hasattr(module, "support_avx512bf16_for_cpu"):
+            continue
+        module.support_avx512bf16_for_cpu = False
+        # The state has this attribute from the first repacking on; unpacking sets it to False.
+        if hasattr(getattr(module.weight, "quant_state", None), "packing_format_for_cpu"):
+            repacked.append(name)
+    if repacked:
+        raise ModelError(
+            f"Expected 4-bit weights as they were loaded, got {len(repacked)} layers that bitsandbytes has repacked "
+            f"for inference on a CPU ({repacked[0]}, ...), as it does at the first forward in evaluation mode. "
+            "Gradients do not pass through them, and unpacking loses precision. Load the model again, and give it to "
+            "the trainer before anything is computed with it; to evaluate it earlier, call "
+            "holdfast.retention.quantize.keep_unpacked(model) right after loading."
+        )
 
 
 def _ends(model: nn.Module) -> list[nn.Module]:

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from holdfast.errors import ModelError
 from holdfast.ops.heads import Head, causal_lm, describe_head, is_distributed_tensor, is_sharded, run_outside
 from holdfast.retention.offload import HostLayers, decoder_layers
-from holdfast.retention.quantize import quantize_linears
+from holdfast.retention.quantize import keep_unpacked, quantize_linears
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -57,8 +57,8 @@ class OnlineTeacher:
         on_cpu: keep its layers in host memory and stream them to the device (see `retention.offload`).
 
     Raises:
-        ModelError: bits other than 8 or 4, no bitsandbytes, nothing to quantise, no list of layers to stream, or
-            options that exclude each other.
+        ModelError: bits other than 8 or 4, no bitsandbytes, nothing to quantise, no list of layers to stream, 4-bit
+            layers repacked for inference (see `keep_unpacked`), or options that exclude each other.
     """
 
     name = "online"
@@ -82,6 +82,7 @@ class OnlineTeacher:
         self._head = _FrozenHead(self.model)
         if bits is not None:
             quantize_linears(self.model, bits)
+        keep_unpacked(self.model)  # also a copy of a student in 4 bits: both compute alike
         if on_cpu:
             decoder_layers(self.model)  # an error now rather than at the first step
 

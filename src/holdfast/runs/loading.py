@@ -26,6 +26,8 @@ def load_model(config: TrainConfig) -> Any:
     """
     from trl import get_quantization_config
 
+    from holdfast.retention.quantize import keep_unpacked
+
     name = config.model.model_name_or_path
     kwargs: dict[str, Any] = {
         "revision": config.model.model_revision,
@@ -44,7 +46,9 @@ def load_model(config: TrainConfig) -> Any:
         # for teachers and anchors.
         os.environ[EFFICIENT_LOADING] = "false"
     models.check_model(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
-    return models.from_pretrained(name, **kwargs)
+    model = models.from_pretrained(name, **kwargs)
+    keep_unpacked(model)  # it is measured before it is trained
+    return model
 
 
 def load_tokenizer(config: TrainConfig) -> Any:

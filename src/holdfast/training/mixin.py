@@ -42,6 +42,7 @@ from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss
+from holdfast.retention.quantize import keep_unpacked
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
@@ -72,7 +73,7 @@ class RetentionMixin(WholeCheckpoints):
 
     Raises:
         ConfigError: methods that do not fit together, the model or the way it is trained.
-        ModelError: the model's head is not understood.
+        ModelError: the model's head is not understood, or its 4-bit layers were repacked (see `keep_unpacked`).
     """
 
     loss_is_scaled_for_ga = True
@@ -120,6 +121,7 @@ class RetentionMixin(WholeCheckpoints):
                 model, dtype=getattr(torch, self._token_loss.teacher_dtype) if self._token_loss.teacher_dtype else cast
             )
         super().__init__(*args, **kwargs)
+        keep_unpacked(self.model)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
         self.model_accepts_loss_kwargs = True
         self._loss_shifts_labels = True
