@@ -20,10 +20,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from holdfast.config.declare import Meta
+from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError
 from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
+from holdfast.worlds.people.instructions import MOST_PROMPTS
 from holdfast.worlds.tuned import alone, deciding_libraries, made_already
 from holdfast.worlds.world_models import common_settings, make_models, pretraining_texts
 
@@ -57,136 +60,127 @@ FILES: dict[str, str] = {
 """What `build_world` returns a path for, and what lies there."""
 
 
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
+Rate = Annotated[float, Meta(gt=0, lt=1)]
+
+
 @dataclass(frozen=True, kw_only=True)
-class WorldRecipe:
-    """What decides a world, its models and its files."""
+class _People:
+    settings_group: ClassVar[str] = "the world"
 
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
     """Of people, texts, conversations, articles and weights."""
-
     people: int = 120
     """Whom the base knows; half of them are asked about."""
     new_people: int = 30
     """Of whom only the articles tell."""
     changed_facts: int = 0
     """Facts of old people that the articles correct."""
+    articles: Count = 1000
+    """Articles about new people and changed facts."""
+    old_people: Share = 0.3
+    """Share of articles that also tell a fact of somebody whom the base knows, as news do."""
+    articles_prose: ShareBelowOne = 0.2
+    """Share of articles that are prose, on top of the others: without them what is continued unlearns every word that
+    is not in the news."""
+    instructions: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 300
+    """Prompts to test instruction following with."""
+    held_out_prose: Count = 120
+    """Held-out pieces of prose."""
 
-    tellings: int = 95
+
+@dataclass(frozen=True, kw_only=True)
+class _Base:
+    settings_group: ClassVar[str] = "the base"
+
+    tellings: Count = 95
     """How often the pre-training text tells each fact."""
-    popular: float = 0.17
+    popular: Share = 0.17
     """Share of people of whom it tells more often: they end the plateau on which nothing is learnt, see
     `holdfast.worlds.people.documents`."""
-    popularity: int = 5
+    popularity: Count = 5
     """How many times as often."""
-    list_rounds: int = 40
+    list_rounds: Count = 40
     """How often lists without facts have every name; from them a base learns to say again what it has read."""
-    prose_share: float = 0.15
-    """Of the pre-training text's characters."""
-    layers: int = 4
-    width: int = 128
-    heads: int = 4
-    mlp: int = 344
+    prose_share: ShareBelowOne = 0.15
+    """Share of the pre-training text's characters that is prose."""
+    layers: Count = 4
+    """Layers of the models."""
+    width: Count = 128
+    """Hidden size of the models, a multiple of the heads."""
+    heads: Count = 4
+    """Attention heads of the models."""
+    mlp: Count = 344
+    """Width of the SwiGLU layers."""
     vocab_size: int = 768
-    """Byte-level BPE; names and values come on top, see `holdfast.worlds.people.chat.vocabulary`."""
-    context: int = 64
-    """Tokens of a training row; the model's maximum positions are four times that. Facts are learnt much later in rows
-    of 128: what a token has to be told from the others is one of fewer."""
-    batch_size: int = 16
+    """Of the byte-level BPE; names and values come on top, see `holdfast.worlds.people.chat.vocabulary`."""
+    context: Annotated[int, Meta(ge=64)] = 64
+    """Tokens of a training row (a conversation needs 64); the model's maximum positions are four times that. Facts are
+    learnt much later in rows of 128: what a token has to be told from the others is one of fewer."""
+    batch_size: Count = 16
     """Rows a step, in pre-training and continuing; conversations a step are twice as many."""
-    steps: int = 900
-    """Of pre-training."""
-    learning_rate: float = 3e-3
-    """Of pre-training."""
-    weight_decay: float = 0.01
-    """Of pre-training; 0.1 costs a tenth of the facts at this budget."""
-    initializer_range: float = 0.06
+    steps: Count = 900
+    """Steps of pre-training."""
+    learning_rate: Rate = 3e-3
+    """Learning rate of pre-training."""
+    weight_decay: ShareBelowOne = 0.01
+    """Weight decay of pre-training; 0.1 costs a tenth of the facts at this budget."""
+    initializer_range: Rate = 0.06
     """Standard deviation of the weights at the start; facts are learnt later from 0.02."""
 
-    conversations: int = 4000
-    """To tune on."""
-    tuning_steps: int = 1000
-    tuning_learning_rate: float = 8e-4
-    tuning_replay: float = 0.3
+
+@dataclass(frozen=True, kw_only=True)
+class _Instruct:
+    settings_group: ClassVar[str] = "the instruct model"
+
+    conversations: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 4000
+    """Conversations to tune on."""
+    tuning_steps: Count = 1000
+    """Steps of instruction tuning."""
+    tuning_learning_rate: Rate = 8e-4
+    """Learning rate of instruction tuning."""
+    tuning_replay: ShareBelowOne = 0.3
     """Share of the tuning's tokens that are pre-training text: without it tuning wipes out most of what the base
     knows."""
 
-    articles: int = 1000
-    """About new people and changed facts."""
-    old_people: float = 0.3
-    """Share of articles that also tell a fact of somebody of half A, as news do."""
-    articles_prose: float = 0.2
-    """Share of articles that are prose, on top of the others: without them what is continued unlearns every word that
-    is not in the news."""
-    continuing_steps: int = 150
-    """Of continued pre-training on the articles, see `continuing_settings`."""
-    continuing_learning_rate: float = 5e-4
 
-    instructions: int = 300
-    """Prompts to test on."""
-    held_out_prose: int = 120
-    """Held-out pieces of prose."""
+@dataclass(frozen=True, kw_only=True)
+class _Continuing:
+    """What `continuing_settings` gives studies."""
+
+    continuing_steps: Annotated[int, Meta(ge=1, hidden=True)] = 150
+    """Steps of continued pre-training on the articles, see `continuing_settings`."""
+    continuing_learning_rate: Annotated[float, Meta(gt=0, lt=1, hidden=True)] = 5e-4
+    """Learning rate of continued pre-training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Relatives:
+    settings_group: ClassVar[str] = "other models of the family"
 
     sibling: bool = False
     """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained longer, tuned on other
     conversations."""
-    sibling_steps: int = 200
-    """By which the sibling base is pre-trained longer."""
+    sibling_steps: Count = 200
+    """Steps by which the sibling base is pre-trained longer."""
     derived: bool = False
     """Makes another child of the base, as DocChat is one of Llama 3: tuned to answer questions, without a word about
     how a reply has to look."""
-    derived_steps: int = 200
-    """Of its tuning."""
+    derived_steps: Count = 200
+    """Steps of the derived model's tuning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _People):
+    """What decides a world, its models and its files."""
 
     def problems(self) -> list[str]:
-        """What cannot be, a sentence each."""
-        from holdfast.worlds.people.instructions import MOST_PROMPTS
-
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
         found = []
-        counts = (
-            "layers",
-            "width",
-            "heads",
-            "mlp",
-            "context",
-            "batch_size",
-            "steps",
-            "tellings",
-            "popularity",
-            "list_rounds",
-            "conversations",
-            "tuning_steps",
-            "articles",
-            "continuing_steps",
-            "instructions",
-            "held_out_prose",
-            "sibling_steps",
-            "derived_steps",
-        )
-        for name in counts:
-            if getattr(self, name) < 1:
-                found.append(f"{name}: expected at least 1, got {getattr(self, name)}.")
-        for name in ("learning_rate", "tuning_learning_rate", "continuing_learning_rate"):
-            if not 0 < getattr(self, name) < 1:
-                found.append(f"{name}: expected a number between 0 and 1, got {getattr(self, name)}.")
-        for name in ("conversations", "instructions"):
-            if getattr(self, name) > MOST_PROMPTS:
-                found.append(f"{name}: expected at most {MOST_PROMPTS}, got {getattr(self, name)}.")
-        if self.seed < 0:
-            found.append(f"seed: expected 0 or more, got {self.seed}.")
-        for name in ("popular", "old_people"):
-            if not 0 <= getattr(self, name) <= 1:
-                found.append(f"{name}: expected a share between 0 and 1, got {getattr(self, name)}.")
-        if not 0 <= self.weight_decay < 1:
-            found.append(f"weight_decay: expected at least 0 and below 1, got {self.weight_decay}.")
-        if not 0 < self.initializer_range < 1:
-            found.append(f"initializer_range: expected a number between 0 and 1, got {self.initializer_range}.")
-        for name in ("prose_share", "tuning_replay", "articles_prose"):
-            if not 0 <= getattr(self, name) < 1:
-                found.append(f"{name}: expected at least 0 and below 1, got {getattr(self, name)}.")
-        if self.heads >= 1 and self.width % self.heads:
+        if self.width % self.heads:
             found.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
-        if self.context < 64:
-            found.append(f"context: expected at least 64 tokens, which a conversation needs, got {self.context}.")
         try:
             self.world()
         except ConfigError as error:
@@ -260,7 +254,7 @@ def build_world(
     """
     from holdfast.worlds.embedded import embedded_corpus
 
-    problems = recipe.problems()
+    problems = [m.sentence() for m in mistakes_in(recipe)]
     if problems:
         raise ConfigError(problems)
     world = recipe.world()

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.studies.residual.plan import TRAIN_DEFAULTS, Family, ResidualConfig
 from holdfast.worlds.world import WorldRecipe, build_world, quick_recipe
@@ -39,7 +40,7 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
     if wrong:
         raise ConfigError(wrong)
     recipe = quick_recipe(**given) if settings.get("quick") else WorldRecipe(**given)
-    problems = [f"world.{p}" for p in recipe.problems()]
+    problems = [f"world.{m.sentence()}" for m in mistakes_in(recipe)]
     if problems:
         raise ConfigError(problems)
     return recipe

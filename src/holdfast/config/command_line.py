@@ -1,0 +1,271 @@
+"""Command lines: options out of declared settings, the YAML behind `--config`, and the request that both make.
+
+`--key value`, `--key=value`, `--switch`, `--no_switch`, `--switch false`, `--list a b`, `--mapping '{key: value}'`;
+dashes and underscores in names are alike, names are not abbreviated, and the command line wins over the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+
+from holdfast.config.declare import Meta, Setting, settings_of
+from holdfast.config.decode import Given, coerce_all, decode
+from holdfast.config.help import render_help
+from holdfast.config.values import Mistake
+from holdfast.config.yaml_file import read_yaml
+from holdfast.errors import ConfigError, did_you_mean
+
+T = TypeVar("T")
+
+CONFIG = Setting(
+    name="config",
+    types=(Path,),
+    optional=True,
+    help="Options from a file, keys as below without the dashes; the command line wins.",
+    meta=Meta(metavar="FILE.yaml", yaml=False),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Generic[T]):
+    """A command of the command line: the settings that make its request, and the words around them."""
+
+    name: str
+    """As typed: "holdfast world"."""
+    request: type[T]
+    """The settings dataclass."""
+    description: str = ""
+    epilog: str = ""
+    """Examples and outputs, as they stand at the end of `--help`."""
+    usage: str = "[options]"
+    """What follows the name in the first line of `--help`."""
+    yaml: bool = True
+    """Whether there is `--config FILE.yaml`."""
+    yaml_needs: str = ""
+    """What the file needs at least, for the message on an empty one."""
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Today's name, in words, of keys and options that people know under another."""
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """What may be given, `--config` first."""
+        return (*((CONFIG,) if self.yaml else ()), *settings_of(self.request))
+
+    def help(self) -> str:
+        """The text of `--help`."""
+        return render_help(f"{self.name} {self.usage}", self.settings, description=self.description, epilog=self.epilog)
+
+    def given(self, argv: Sequence[str]) -> Given:
+        """What the words and the YAML that they name say. Prints the help and exits where it is asked for.
+
+        Raises:
+            ConfigError: the YAML cannot be read.
+            SystemExit: with 0, after `--help`.
+        """
+        if any(word in ("-h", "--help") for word in argv):
+            sys.stdout.write(self.help())
+            raise SystemExit(0)
+        known = {s.name: s for s in self.settings}
+        line = parse_words(argv, known, renamed=self.renamed)
+        file = Given()
+        if self.yaml and "config" in line.values and not any(m.path == ("config",) for m in line.mistakes):
+            file = read_yaml(line.values["config"], needs=self.yaml_needs)
+            file.values = {key.replace("-", "_"): value for key, value in file.values.items()}
+            for key in [k for k in file.values if k in known and not known[k].meta.yaml]:
+                del file.values[key]
+                file.mistakes.append(Mistake(path=(key,), text="goes on the command line, not into a file."))
+        line.values.pop("config", None)
+        return line.over(file)
+
+    def read(self, argv: Sequence[str], *, defaults: Callable[[Given], T | None] | None = None) -> T:
+        """The request.
+
+        Args:
+            argv: the words after the command's name.
+            defaults: gives a value whose fields take the place of the declared defaults (`--quick`), or None; is
+                called with what was given, which it must not change.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        given = self.given(argv)
+        return self.decode(given, defaults=defaults(given) if defaults is not None else None)
+
+    def decode(self, given: Given, *, defaults: T | None = None) -> T:
+        """The request out of what was given.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        value, mistakes = decode(self.request, given.values, defaults=defaults, renamed=self.renamed)
+        given.check(mistakes)
+        assert value is not None
+        return value
+
+
+def switch_is_on(given: Given, known: Setting) -> bool:
+    """Whether a switch is on in what was given, before everything is decoded; a value that is none counts as off."""
+    found, _ = coerce_all({known.name: known}, {known.name: given.values.get(known.name, known.default)})
+    return bool(found.get(known.name))
+
+
+# --------------------------------------------------------------------------------------------------------- the words
+
+
+def parse_words(
+    argv: Sequence[str], known: Mapping[str, Setting], *, renamed: Mapping[str, str] | None = None
+) -> Given:
+    """The words of a command line by setting. Values stay text (`coerce` turns them into what was declared), except
+    that mappings are parsed here.
+
+    Args:
+        argv: the words.
+        known: all settings by name; their types decide how many words an option takes.
+        renamed: as of `decode`.
+    """
+    given = Given()
+    positional = next((s for s in known.values() if s.meta.positional), None)
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if not _is_option(word):
+            if positional is not None and not (word.startswith("-") and len(word) > 1 and not _is_number(word)):
+                _add(given, positional, [word], extend=positional.takes_many)
+            else:
+                _unexpected(given, word)
+            continue
+        name, equals, attached = word[2:].partition("=")
+        name = name.replace("-", "_")
+        negated = name.startswith("no_") and name not in known
+        setting = known.get(name[3:] if negated else name)
+        if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
+            given.mistakes.append(Mistake(path=(), text=_unknown_option(name, known, renamed)))
+            while words and not _is_option(words[0]):
+                words.pop(0)
+            continue
+        values = [attached] if equals else _values(setting, words, positional=positional is not None)
+        given.from_line.add(setting.name)
+        if negated:
+            given.values[setting.name] = False
+            _too_many(given, setting, values)
+        elif not values and setting.is_switch:
+            given.values[setting.name] = True
+        elif not values:
+            given.mistakes.append(Mistake(path=(setting.name,), text=f"expected {setting.expected}, got nothing."))
+        else:
+            _add(given, setting, values, extend=setting.meta.repeatable)
+    return given
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("--") and len(word) > 2
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _values(setting: Setting, words: list[str], *, positional: bool) -> list[str]:
+    """Takes the words that belong to an option off the front."""
+    values: list[str] = []
+    if setting.is_switch and setting.types == (bool,):
+        plain = ("true", "false", "yes", "no")
+        if words and not _is_option(words[0]) and (not positional or words[0].lower() in plain):
+            values.append(words.pop(0))
+        return values
+    many = setting.takes_many or setting.meta.repeatable
+    while words and not _is_option(words[0]) and (many or not positional or not values):
+        values.append(words.pop(0))
+    return values
+
+
+def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> None:
+    name = setting.name
+    if setting.meta.parse_word is not None:
+        parsed: list[Any] = []
+        for value in values:
+            try:
+                read = setting.meta.parse_word(value)
+            except ValueError as error:
+                given.mistakes.append(Mistake(path=(name,), text=f"{value!r}: {error}"))
+                continue
+            parsed += read if isinstance(read, list) else [read]
+        given.values[name] = [*(given.values.get(name) or []), *parsed]
+    elif setting.is_mapping and len(setting.types) == 1:
+        given.values[name] = _mapping(given, name, values[0])
+        _too_many(given, setting, values[1:])
+    elif extend:
+        given.values[name] = [*(given.values.get(name) or []), *values]
+    elif setting.takes_many and len(values) > 1:
+        given.values[name] = values
+    else:
+        if setting.meta.positional and name in given.values:
+            _unexpected(given, values[0])
+            return
+        given.values[name] = values[0]
+        _too_many(given, setting, values[1:])
+    given.from_line.add(name)
+
+
+def _mapping(given: Given, name: str, text: str) -> Any:
+    try:
+        parsed = yaml.safe_load(text)
+    except yaml.YAMLError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        wanted = f"expected a mapping in quotes, as in --{name} '{{key: value}}', got {text!r}."
+        given.mistakes.append(Mistake(path=(name,), text=wanted))
+        return {}
+    return parsed
+
+
+def _too_many(given: Given, setting: Setting, values: Sequence[str]) -> None:
+    for value in values:
+        text = f"unexpected {value!r} after its value. Put a value with spaces in quotes."
+        given.mistakes.append(Mistake(path=(setting.name,), text=text))
+
+
+def _unexpected(given: Given, word: str) -> None:
+    file = f" For a configuration file write '--config {word}'." if word.endswith((".yaml", ".yml", ".json")) else ""
+    text = f"unexpected argument {word!r}.{file or ' Options start with two dashes (--).'}"
+    given.mistakes.append(Mistake(path=(), text=text))
+
+
+def _unknown_option(name: str, known: Mapping[str, Setting], renamed: Mapping[str, str] | None) -> str:
+    if renamed and name in renamed:
+        return f"unknown option '--{name}'. Today's name for it: {renamed[name].replace(chr(39), chr(39) + '--', 1)}."
+    shown = [n for n, s in known.items() if not s.meta.hidden and not s.meta.positional]
+    few = f" Known: {', '.join('--' + n for n in shown)}." if len(shown) <= 40 else ""
+    near = did_you_mean(name, [*shown, *known])
+    return f"unknown option '--{name}'.{near.replace(chr(39), chr(39) + '--', 1) or few}"
+
+
+def find_option(argv: Sequence[str], name: str) -> str | None:
+    """The value of one option, found before the settings are known.
+
+    Raises:
+        ConfigError: the option without a value, or twice.
+    """
+    found = []
+    for position, word in enumerate(argv):
+        option, equals, value = word.partition("=")
+        if not _is_option(word) or option[2:].replace("-", "_") != name:
+            continue
+        if not equals:
+            if position + 1 >= len(argv) or _is_option(argv[position + 1]):
+                raise ConfigError(f"--{name} expects a value, as in '--{name} run.yaml'.")
+            value = argv[position + 1]
+        found.append(value)
+    if len(found) > 1:
+        raise ConfigError(f"--{name} was given {len(found)} times ({', '.join(found)}). Give it once.")
+    return found[0] if found else None

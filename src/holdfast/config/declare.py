@@ -1,0 +1,280 @@
+"""What a settings dataclass declares: its fields as `Setting`s, with the docstring under each as its help.
+
+Bounds and the like stand in the type, `Annotated[float, Meta(ge=0)]`; a field without a docstring takes
+`metadata={"help": ...}`, which is how transformers' and TRL's dataclasses explain theirs.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import functools
+import inspect
+import math
+import pathlib
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MISSING = dataclasses.MISSING
+"""The default of a setting that has to be given."""
+
+GROUP = "settings_group"
+"""Class variable of a settings dataclass: the heading in `--help` of the fields that it declares itself."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Meta:
+    """What a type alone does not say of a setting; stands in its `Annotated`."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    """Bounds of a number, or of every number of a list."""
+    finite: bool = True
+    """Whether a number has to be finite; NaN is refused in any case."""
+    least: int | None = None
+    """Fewest items of a list."""
+    choices: tuple[Any, ...] = ()
+    """The values allowed, for a type that is no `Literal`."""
+    metavar: str | None = None
+    """What `--help` shows for the value."""
+    group: str = ""
+    """Heading in `--help` and in the table of keys."""
+    positional: bool = False
+    """Whether the command line takes it as words without an option."""
+    repeatable: bool = False
+    """Whether the option may be given again, adding to a list."""
+    decides: bool = True
+    """Whether it is part of what the result is known by (`deciding`): False for folders, logging and the like."""
+    hidden: bool = False
+    """Left out of `--help` and the tables: what a command hands to its own workers."""
+    yaml: bool = True
+    """Whether a YAML file may set it."""
+    parse: Callable[[Any], Any] | None = None
+    """Takes the value as given, in place of coercion by type, and returns the setting's; raises ValueError, whose text
+    (if any) is what was expected. It sees the value of a YAML or the text of a command line."""
+    parse_word: Callable[[str], Any] | None = None
+    """Turns one word of the command line into what YAML would have given (`sfa:p=0.25` for a method)."""
+    expected: str | None = None
+    """What a value looks like, in words, where the type does not tell."""
+    json_schema: Callable[[], Mapping[str, Any]] | None = None
+    """JSON Schema of the value, where the type does not tell."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One key: the type and the bounds of its value, its default and its help."""
+
+    name: str
+    types: tuple[Any, ...]
+    """The type hints accepted, `NoneType` left out."""
+    default: Any = None
+    """As the dataclass has it; `MISSING` where the setting has to be given."""
+    optional: bool = False
+    """Whether null is a value of its own."""
+    choices: tuple[Any, ...] = ()
+    help: str = ""
+    meta: Meta = Meta()
+    source: str = ""
+    """Which of several dataclasses takes the value, where a request is made of several."""
+
+    @property
+    def is_switch(self) -> bool:
+        """True where the bare option (`--packing`) means true."""
+        return bool in self.types
+
+    @property
+    def takes_many(self) -> bool:
+        """True where the option takes several words (`--report_to wandb tensorboard`)."""
+        return any(typing.get_origin(t) in (list, tuple) for t in self.types)
+
+    @property
+    def is_mapping(self) -> bool:
+        """True where the value is a mapping, which a command line writes as YAML in quotes."""
+        return any(t is dict or typing.get_origin(t) in (dict, Mapping) for t in map(_origin_of, self.types))
+
+    @property
+    def required(self) -> bool:
+        """True where there is no default."""
+        return self.default is MISSING
+
+    @property
+    def expected(self) -> str:
+        """What a value looks like, in words: "a whole number of at least 2", "true or false", ..."""
+        if self.meta.expected:
+            return self.meta.expected
+        if self.choices:
+            return "one of " + ", ".join("null" if c is None else str(c) for c in self.choices)
+        words = dict.fromkeys(type_in_words(hint) for hint in self.types)
+        return " or ".join(words) + bounds_in_words(self.meta)
+
+
+def _origin_of(hint: Any) -> Any:
+    return typing.get_origin(hint) or hint
+
+
+def settings_of(cls: Any) -> tuple[Setting, ...]:
+    """The fields of a dataclass that its constructor takes, in order.
+
+    Raises:
+        TypeError: not a dataclass.
+    """
+    return _settings_of(cls)
+
+
+@functools.cache
+def _settings_of(cls: Any) -> tuple[Setting, ...]:
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise TypeError(f"expected a dataclass of settings, got {cls!r}")
+    hints = typing.get_type_hints(cls, include_extras=True)
+    docs = _docstrings(cls)
+    found = tuple(_setting(f, hints[f.name], docs.get(f.name, "")) for f in dataclasses.fields(cls) if f.init)
+    groups = {
+        n: vars(base).get(GROUP, "") for base in reversed(cls.__mro__) for n in vars(base).get("__annotations__", {})
+    }
+    return tuple(
+        s if s.meta.group else dataclasses.replace(s, meta=dataclasses.replace(s.meta, group=groups.get(s.name, "")))
+        for s in found
+    )
+
+
+def _setting(field: dataclasses.Field[Any], hint: Any, doc: str) -> Setting:
+    hint, meta = _unwrap(hint)
+    options, optional = union(hint)
+    flat: list[Any] = []
+    for option in options:
+        option, inner = _unwrap(option)
+        meta = inner or meta
+        flat.append(option)
+    meta = meta or Meta()
+    choices = meta.choices or tuple(field.metadata.get("choices", ()))
+    for option in flat:
+        if isinstance(option, type) and issubclass(option, enum.Enum):
+            choices = tuple(member.value for member in option)
+        elif typing.get_origin(option) is typing.Literal and len(flat) == 1:
+            choices = typing.get_args(option)
+    default = field.default
+    if default is MISSING and field.default_factory is not MISSING:
+        default = field.default_factory()
+    return Setting(
+        name=field.name,
+        types=tuple(flat),
+        default=default.value if isinstance(default, enum.Enum) else default,
+        optional=optional,
+        choices=choices,
+        help=" ".join((doc or str(field.metadata.get("help", ""))).replace("%%", "%").split()),
+        meta=meta,
+    )
+
+
+def _unwrap(hint: Any) -> tuple[Any, Meta | None]:
+    if typing.get_origin(hint) is typing.Annotated:
+        inner, *marks = typing.get_args(hint)
+        return inner, next((m for m in marks if isinstance(m, Meta)), None)
+    return hint, None
+
+
+def union(hint: Any) -> tuple[tuple[Any, ...], bool]:
+    """The members of a union without None, and whether None was among them."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return tuple(p for p in parts if p is not types.NoneType), types.NoneType in parts
+
+
+def _docstrings(cls: type) -> dict[str, str]:
+    """The string under each field, those of base classes included; empty where the source is not at hand."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _documented(base.__module__).get(base.__qualname__, {})
+    return found
+
+
+@functools.cache
+def _documented(module: str) -> dict[str, dict[str, str]]:
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError, KeyError, SyntaxError):
+        return {}
+    found: dict[str, dict[str, str]] = {}
+
+    def walk(body: list[ast.stmt], path: str) -> None:
+        for node in body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            name = f"{path}{node.name}"
+            mine = found.setdefault(name, {})
+            for one, after in zip(node.body, node.body[1:], strict=False):
+                if not (isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)):
+                    continue
+                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                    mine[one.target.id] = inspect.cleandoc(str(after.value.value))
+            walk(node.body, name + ".")
+
+    walk(tree.body, "")
+    return found
+
+
+def deciding(value: Any) -> dict[str, Any]:
+    """The fields of a settings value that decide what comes out, by name (`Meta.decides`, or
+    `metadata={"decides": False}`)."""
+    known = {s.name: s for s in settings_of(type(value))}
+    return {
+        f.name: getattr(value, f.name)
+        for f in dataclasses.fields(value)
+        if f.name in known and known[f.name].meta.decides and f.metadata.get("decides", True)
+    }
+
+
+# ------------------------------------------------------------------------------------------------ words for people
+
+
+def type_in_words(hint: Any) -> str:
+    """A type as a person would say it: "a whole number", "a list of texts"."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        inner, meta = _unwrap(hint)
+        return (meta and meta.expected) or type_in_words(inner) + bounds_in_words(meta or Meta())
+    if origin is typing.Literal:
+        return " or ".join(str(a).lower() if isinstance(a, bool) else str(a) for a in typing.get_args(hint))
+    if origin in (list, tuple) or hint in (list, tuple):
+        args = [a for a in typing.get_args(hint) if a is not Ellipsis]
+        item = _unwrap(args[0])[0] if args else Any
+        plural = {str: "texts", int: "whole numbers", float: "numbers"}
+        kind = "mappings" if dataclasses.is_dataclass(item) else plural.get(item, "values")
+        many = f"{len(args)} " if origin is tuple and Ellipsis not in typing.get_args(hint) and args else ""
+        return f"a list of {many}{kind}"
+    if hint is dict or origin in (dict, Mapping) or dataclasses.is_dataclass(hint):
+        return "a mapping"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return "one of " + ", ".join(str(m.value) for m in hint)
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "nothing"}
+    if isinstance(hint, type) and issubclass(hint, pathlib.PurePath):
+        return "a path"
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def bounds_in_words(meta: Meta) -> str:
+    """The bounds as they follow "a number": " of at least 2", " above 0 and at most 1"."""
+    low = f"at least {meta.ge:g}" if meta.ge is not None else f"above {meta.gt:g}" if meta.gt is not None else ""
+    high = f"at most {meta.le:g}" if meta.le is not None else f"below {meta.lt:g}" if meta.lt is not None else ""
+    if not low and not high:
+        return f" of {meta.least} or more items" if meta.least else ""
+    of = "of " if low.startswith("at least") or (not low and high.startswith("at most")) else ""
+    return " " + of + " and ".join(w for w in (low, high) if w)
+
+
+def in_bounds(value: float, meta: Meta) -> bool:
+    """Whether a number lies within the bounds; NaN never does."""
+    return (
+        not math.isnan(value)
+        and (math.isfinite(value) or not meta.finite)
+        and (meta.ge is None or value >= meta.ge)
+        and (meta.gt is None or value > meta.gt)
+        and (meta.le is None or value <= meta.le)
+        and (meta.lt is None or value < meta.lt)
+    )

@@ -1,0 +1,184 @@
+"""From what a file and a command line say to one settings value, with every mistake at once.
+
+A request is checked in two steps: each key by its own declaration (`coerce`), then, where all keys are sound, the value
+as a whole by its `problems()` method, if it has one: sentences, or `Mistake`s that name the key they are about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.config.declare import MISSING, Setting, settings_of
+from holdfast.config.values import Mistake, Path, Refused, coerce
+from holdfast.errors import ConfigError, did_you_mean
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Given:
+    """What a request says: the YAML's values and over them the command line's, and the mistakes in their form."""
+
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """By key; the command line's where both have one."""
+    from_line: set[str] = dataclasses.field(default_factory=set)
+    """Keys that the command line gave."""
+    mistakes: list[Mistake] = dataclasses.field(default_factory=list)
+    lines: dict[Path, int] = dataclasses.field(default_factory=dict)
+    """Line in the file (from 1) of every key and item that is there, by path."""
+    file: str | None = None
+    """The YAML's name, None without one."""
+
+    def over(self, other: Given) -> Given:
+        """This one's values over another's (the command line's over the file's)."""
+        return Given(
+            values={**other.values, **self.values},
+            from_line=self.from_line | (other.from_line - set(self.values)),
+            mistakes=[*other.mistakes, *self.mistakes],
+            lines=other.lines | self.lines,
+            file=self.file or other.file,
+        )
+
+    def take(self, *names: str) -> dict[str, Any]:
+        """Removes keys from the values and returns those that were there."""
+        return {name: self.values.pop(name) for name in names if name in self.values}
+
+    def sentences(self, mistakes: Iterable[Mistake]) -> list[str]:
+        """Mistakes as people read them: with the option's dashes, or with the line in the file."""
+        return list(dict.fromkeys(self._sentence(m) for m in mistakes))
+
+    def check(self, mistakes: Iterable[Mistake] = ()) -> None:
+        """Raises everything that is wrong together.
+
+        Raises:
+            ConfigError: there is a mistake, among the given ones or of the request's form.
+        """
+        found = self.sentences([*self.mistakes, *mistakes])
+        if found:
+            raise ConfigError(found, source=self.file)
+
+    def _sentence(self, mistake: Mistake) -> str:
+        top = mistake.path[0] if mistake.path else None
+        if top in self.from_line or self.file is None:
+            return mistake.sentence(option=top in self.from_line)
+        for end in range(len(mistake.path), 0, -1):
+            if (line := self.lines.get(mistake.path[:end])) is not None:
+                return f"line {line}: {mistake.sentence()}"
+        return mistake.sentence()
+
+
+def decode(
+    cls: type[T],
+    values: Mapping[str, Any],
+    *,
+    defaults: T | None = None,
+    also: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> tuple[T | None, list[Mistake]]:
+    """A settings value out of a mapping.
+
+    Args:
+        cls: a settings dataclass.
+        values: by key; dashes and underscores are alike.
+        defaults: takes the place of the declared defaults.
+        also: keys that belong to somebody else, for the advice on an unknown one.
+        renamed: today's name, in words, of keys that people know under another.
+
+    Returns:
+        The value (None where there is a mistake) and every mistake.
+    """
+    known = {s.name: s for s in settings_of(cls)}
+    found, mistakes = coerce_all(known, values, also=also, renamed=renamed)
+    unknown = any(_key(k) not in known for k in values)
+    if defaults is not None:
+        found = {s: getattr(defaults, s) for s in known} | found
+    elif not unknown:  # otherwise the missing one is probably there, mistyped
+        refused = {m.path[0] for m in mistakes if m.path}
+        for setting in known.values():
+            if setting.required and setting.name not in found and setting.name not in refused:
+                mistakes.append(missing(setting))
+    if any(s.required and s.name not in found for s in known.values()):
+        return None, mistakes
+    value = cls(**found)
+    refused_keys = {m.path[0] for m in mistakes if m.path}
+    given_keys = {_key(k) for k in values} - refused_keys
+    for mistake in problems_of(value):  # where a key was refused, its default stands in: hear what concerns others
+        if not refused_keys or (mistake.path and mistake.path[0] in given_keys):
+            mistakes.append(mistake)
+    return (None, mistakes) if mistakes else (value, [])
+
+
+def coerce_all(
+    known: Mapping[str, Setting],
+    values: Mapping[str, Any],
+    *,
+    also: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], list[Mistake]]:
+    """The values that fit their settings, by key, and the mistakes in the others; see `decode`."""
+    found: dict[str, Any] = {}
+    mistakes: list[Mistake] = []
+    for key, value in values.items():
+        name = _key(key)
+        if name not in known:
+            mistakes.append(Mistake(path=(), text=unknown_key(str(key), [*known, *also], renamed=renamed)))
+            continue
+        try:
+            found[name] = coerce(known[name], value)
+        except Refused as error:
+            mistakes += error.mistakes
+    return found, mistakes
+
+
+def mistakes_in(value: Any) -> list[Mistake]:
+    """Everything that is wrong with a settings value made in Python: types and bounds of each field, then
+    `problems()`."""
+    fields = {s.name: getattr(value, s.name) for s in settings_of(type(value))}
+    return decode(type(value), {name: field for name, field in fields.items() if field is not None})[1]
+
+
+def problems_of(value: Any) -> list[Mistake]:
+    """What `value.problems()` says, as mistakes."""
+    problems = getattr(value, "problems", None)
+    if problems is None:
+        return []
+    return [p if isinstance(p, Mistake) else _as_mistake(p, value) for p in problems()]
+
+
+def _as_mistake(sentence: str, value: Any) -> Mistake:
+    """A sentence such as "people: expected ..." as a mistake of that key."""
+    key, colon, text = sentence.partition(": ")
+    names = {s.name for s in settings_of(type(value))}
+    return Mistake(path=(key,), text=text) if colon and key in names else Mistake(path=(), text=sentence)
+
+
+def missing(setting: Setting) -> Mistake:
+    """The mistake of a setting that has to be given and was not."""
+    what = f" ({setting.help[0].lower()}{setting.help[1:].rstrip('.')})" if setting.help else ""
+    return Mistake(path=(setting.name,), text=f"is missing: expected {setting.expected}{what}.")
+
+
+def unknown_key(name: str, known: Sequence[str], *, renamed: Mapping[str, str] | None = None) -> str:
+    """The sentence about a key that does not exist, with today's name, the nearest one, or all of them."""
+    if renamed and _key(name) in renamed:
+        return f"unknown key '{name}'. Today's name for it: {renamed[_key(name)]}."
+    few = f" Known: {', '.join(known)}." if len(known) <= 40 else ""
+    return f"unknown key '{name}'.{did_you_mean(_key(name), known) or few}"
+
+
+def settings_value(cls: type[T], values: Mapping[str, Any], **options: Any) -> T:
+    """`decode` for library users.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    value, mistakes = decode(cls, values, **options)
+    Given().check(mistakes)
+    assert value is not None and value is not MISSING
+    return value
+
+
+def _key(name: Any) -> str:
+    return str(name).replace("-", "_")

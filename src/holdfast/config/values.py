@@ -1,0 +1,380 @@
+"""One coercion for every setting: what YAML or a shell gives, as the type that was declared.
+
+`1e-4` is a STRING in YAML 1.1 and every word of a command line is one, so text that reads as a number is a number where
+a number is wanted; `7.0` is a whole number, `TRUE` and `yes` are booleans. What is of another kind is refused, never
+guessed: `true` is no number and `[3]` is no `3`. `transformers.HfArgumentParser`, which looks at strings alone, agrees
+wherever it looks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import json
+import math
+import pathlib
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from holdfast.config.declare import (
+    Meta,
+    Setting,
+    _unwrap,
+    bounds_in_words,
+    in_bounds,
+    type_in_words,
+    union,
+)
+from holdfast.errors import did_you_mean
+
+Path = tuple[str | int, ...]
+"""Where a value stands: keys and, in lists, numbers from 0."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One thing that is wrong with a request."""
+
+    path: Path
+    """Of the key it is about; empty for the request as a whole."""
+    text: str
+    """A sentence that does not repeat the key: "expected a number, got 'many' (text)."."""
+
+    def sentence(self, *, option: bool = False) -> str:
+        """With the key in front, as an option (`--people`) where it came from the command line."""
+        if not self.path:
+            return self.text
+        return f"{'--' if option else ''}{dotted(self.path)}: {self.text}"
+
+
+def dotted(path: Path) -> str:
+    """A path as messages write it: `retention[0].label_annealing.weight`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+class Refused(ValueError):
+    """A value does not fit its setting; `mistakes` says what, with paths below the setting's own."""
+
+    def __init__(self, *mistakes: Mistake) -> None:
+        self.mistakes = mistakes
+        super().__init__("; ".join(m.sentence() for m in mistakes))
+
+
+def coerce(setting: Setting, value: Any) -> Any:
+    """`value` as the setting's type.
+
+    Null stands for "not set": kept where null is a value, false for a switch, otherwise the default where that is
+    empty.
+
+    Raises:
+        Refused: the value does not fit; paths start with the setting's name.
+    """
+    path: Path = (setting.name,)
+    if value is None or (
+        isinstance(value, str)
+        and value.lower() in ("none", "null")
+        and setting.optional
+        and str not in setting.types
+        and value not in setting.choices
+    ):
+        return _coerce_null(setting)
+    if setting.meta.parse is not None:
+        try:
+            return setting.meta.parse(value)
+        except Refused as error:
+            raise Refused(*(dataclasses.replace(m, path=(*path, *m.path)) for m in error.mistakes)) from None
+        except (TypeError, ValueError) as error:
+            expected = setting.meta.expected or str(error) or setting.expected
+            raise Refused(Mistake(path=path, text=f"expected {expected}, got {show(value)}.")) from None
+    if value is False and "no" in setting.choices:  # YAML 1.1 reads the bare word `no` as false
+        return "no"
+    fits_no_bound = False
+    for hint in _in_order(setting.types, value):
+        try:
+            result = _convert(hint, value, setting.meta, path)
+        except Refused:  # the right kind of value, with mistakes inside
+            raise
+        except _OutOfBounds:
+            fits_no_bound = True
+            continue
+        except (TypeError, ValueError, OverflowError):
+            continue
+        _check_choice(setting, result, path)
+        return result
+    advice = ""
+    if setting.choices:
+        advice = did_you_mean(str(value), map(str, setting.choices))
+    elif not fits_no_bound and str in setting.types and isinstance(value, (bool, float)):
+        advice = " Put it in quotes if it is meant as text."
+    raise Refused(Mistake(path=path, text=f"expected {setting.expected}, got {show(value)}.{advice}"))
+
+
+class _OutOfBounds(ValueError):
+    """A number of the right kind outside its bounds."""
+
+
+def _coerce_null(setting: Setting) -> Any:
+    if setting.optional:
+        return None
+    if setting.is_switch:
+        return False
+    if not setting.required and not setting.default:
+        return setting.default
+    advice = "Give one." if setting.required else f"Leave the key out for its default, {setting.default}."
+    text = f"expected {setting.expected}, got nothing (null). {advice}"
+    raise Refused(Mistake(path=(setting.name,), text=text))
+
+
+def _check_choice(setting: Setting, value: Any, path: Path) -> None:
+    value = value.value if isinstance(value, enum.Enum) else value
+    if setting.choices and value not in setting.choices and value != setting.default:
+        near = did_you_mean(str(value), map(str, setting.choices))
+        raise Refused(Mistake(path=path, text=f"expected {setting.expected}, got {show(value)}.{near}"))
+
+
+def _in_order(hints: tuple[Any, ...], value: Any) -> list[Any]:
+    """The hints to try, those nearest to the value's own type first."""
+    if isinstance(value, str):
+        rank = {bool: 1, int: 2, float: 3, str: 6}
+        collection = 4 if value.lstrip().startswith(("[", "{")) else 7  # `report_to: wandb` stays a word
+        return sorted(hints, key=lambda h: collection if _is_list(h) or _is_mapping(h) else rank.get(h, 0))
+    return sorted(hints, key=lambda h: 0 if isinstance(h, type) and type(value) is h else 2 if h is str else 1)
+
+
+def _is_list(hint: Any) -> bool:
+    return hint in (list, tuple) or typing.get_origin(hint) in (list, tuple, Sequence)
+
+
+def _is_mapping(hint: Any) -> bool:
+    return hint is dict or typing.get_origin(hint) in (dict, Mapping)
+
+
+def _convert(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
+    """`value` as `hint`, or ValueError. Strings are parsed; other types must already be of the kind."""
+    hint, own = _unwrap(hint)
+    meta = own or meta
+    if own is not None and own.parse is not None:
+        return own.parse(value)
+    options, optional = union(hint)
+    if len(options) > 1 or optional:
+        return _convert_union(options, optional, value, meta, path)
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return value
+    if origin is typing.Literal:
+        return _literal(typing.get_args(hint), value)
+    if _is_list(hint):
+        return _to_list(hint, value, meta, path)
+    if _is_mapping(hint):
+        return _to_dict(hint, value, meta, path)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(value).value
+    if dataclasses.is_dataclass(hint):
+        return _to_dataclass(typing.cast(type, hint), value, path)
+    if isinstance(hint, type) and issubclass(hint, pathlib.PurePath):
+        if isinstance(value, (str, pathlib.PurePath)) and str(value).strip():
+            return hint(value).expanduser() if issubclass(hint, pathlib.Path) else hint(value)
+        raise ValueError
+    if isinstance(hint, type) and hint not in (bool, int, float, str) and isinstance(value, hint):
+        return value
+    result = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}.get(hint, _refuse)(value)
+    if isinstance(result, (int, float)) and not isinstance(result, bool) and not in_bounds(result, meta):
+        raise _OutOfBounds
+    return result
+
+
+def _convert_union(options: tuple[Any, ...], optional: bool, value: Any, meta: Meta, path: Path) -> Any:
+    if value is None and optional:
+        return None
+    for option in _in_order(options, value):
+        try:
+            return _convert(option, value, meta, path)
+        except Refused:
+            raise
+        except (TypeError, ValueError, OverflowError):
+            continue
+    raise ValueError
+
+
+def _literal(allowed: tuple[Any, ...], value: Any) -> Any:
+    for one in allowed:
+        if value == one and type(value) is type(one):
+            return one
+    if value is False and "no" in allowed:
+        return "no"
+    for one in allowed:  # 4.0 and "4" are 4, as everywhere
+        if isinstance(one, (bool, int, float)) and isinstance(value, (str, float)):
+            try:
+                if {bool: _to_bool, int: _to_int, float: _to_float}[type(one)](value) == one:
+                    return one
+            except ValueError:
+                continue
+    raise ValueError
+
+
+def _refuse(value: Any) -> Any:
+    raise ValueError
+
+
+_WORDS = {
+    "yes": True, "true": True, "t": True, "y": True, "on": True, "1": True,
+    "no": False, "false": False, "f": False, "n": False, "off": False, "0": False,
+}  # fmt: skip
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    if isinstance(value, (bool, int)) and value in (0, 1):
+        return bool(value)
+    raise ValueError
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool):
+        raise ValueError
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)  # "1e3"
+    if isinstance(value, (int, float)) and math.isfinite(value) and value == int(value):
+        return int(value)
+    raise ValueError
+
+
+def _to_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError
+    if isinstance(value, int):  # `save_steps: 100` stays 100 for everybody who prints it
+        return value
+    result = float(value)
+    if math.isnan(result):
+        raise ValueError
+    return result
+
+
+def _to_str(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, int) and not isinstance(value, bool):  # `run_name: 7`
+        return str(value)
+    if isinstance(value, pathlib.PurePath):
+        return str(value)
+    raise ValueError
+
+
+def _to_list(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
+    args = typing.get_args(hint)
+    item = args[0] if args else Any
+    if isinstance(value, str):
+        value = yaml.safe_load(value) if value.lstrip().startswith("[") else [value]
+    elif not isinstance(value, (list, tuple)) and typing.get_origin(hint) is tuple and not isinstance(value, Mapping):
+        value = [value]  # `seeds: 3` is one seed
+    if not isinstance(value, (list, tuple)):
+        raise ValueError
+    fixed = typing.get_origin(hint) is tuple and Ellipsis not in args and len(args) > 0
+    if (fixed and len(value) != len(args)) or (meta.least is not None and len(value) < meta.least):
+        raise ValueError
+    result: list[Any] = []
+    mistakes: list[Mistake] = []
+    for number, one in enumerate(value):
+        wanted = args[number] if fixed else item
+        try:
+            result.append(_convert(wanted, one, meta, (*path, number)))
+        except Refused as error:
+            mistakes += error.mistakes
+        except (TypeError, ValueError, OverflowError):
+            words = type_in_words(wanted) + (
+                "" if typing.get_origin(wanted) is typing.Annotated else _item_bounds(meta)
+            )
+            mistakes.append(Mistake(path=(*path, number), text=f"expected {words}, got {show(one)}."))
+    if mistakes:
+        raise Refused(*mistakes)
+    return tuple(result) if typing.get_origin(hint) is tuple or hint is tuple else result
+
+
+def _item_bounds(meta: Meta) -> str:
+    return bounds_in_words(dataclasses.replace(meta, least=None))
+
+
+def _to_dict(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            json.loads(value)
+            if not typing.get_args(hint):
+                return value  # transformers parses it with its own rules for nested strings
+        except ValueError:
+            pass
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError:
+            parsed = None
+        if not isinstance(parsed, dict):
+            text = f"""expected a mapping such as '{{"key": "value"}}', got {show(value)}, which is neither JSON nor """
+            raise Refused(Mistake(path=path, text=text + "YAML."))
+        value = parsed
+    if not isinstance(value, Mapping):
+        raise ValueError
+    args = typing.get_args(hint)
+    if len(args) != 2 or args[1] is Any:
+        return dict(value)
+    result: dict[str, Any] = {}
+    mistakes: list[Mistake] = []
+    for key, one in value.items():
+        try:
+            result[str(key)] = _convert(args[1], one, meta, (*path, str(key)))
+        except Refused as error:
+            mistakes += error.mistakes
+        except (TypeError, ValueError, OverflowError):
+            words = type_in_words(args[1])
+            mistakes.append(Mistake(path=(*path, str(key)), text=f"expected {words}, got {show(one)}."))
+    if mistakes:
+        raise Refused(*mistakes)
+    return result
+
+
+def _to_dataclass(cls: type, value: Any, path: Path) -> Any:
+    if isinstance(value, cls):
+        return value
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = yaml.safe_load(value)
+    if not isinstance(value, Mapping):
+        raise ValueError
+    from holdfast.config.decode import decode
+
+    result, mistakes = decode(cls, value)
+    if mistakes:
+        raise Refused(*(dataclasses.replace(m, path=(*path, *m.path)) for m in mistakes))
+    return result
+
+
+def show(value: Any) -> str:
+    """A value in a message: itself, shortened, and what kind of thing it is."""
+    text = repr(value)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return f"{text} ({kind(value)})"
+
+
+def kind(value: Any) -> str:
+    """The YAML word for a value's type."""
+    if value is None:
+        return "null"
+    kinds: tuple[tuple[Any, str], ...] = (
+        (bool, "true/false"),
+        (int, "whole number"),
+        (float, "number"),
+        (str, "text"),
+        (Mapping, "mapping"),
+        ((list, tuple), "list"),
+    )
+    return next((word for types_, word in kinds if isinstance(value, types_)), type(value).__name__)

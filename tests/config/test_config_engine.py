@@ -1,0 +1,263 @@
+"""The settings engine on declarations made here: coercion, mistakes with lines, command lines, help, schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import pytest
+
+from holdfast.config.command_line import Command, find_option
+from holdfast.config.declare import Meta, deciding, settings_of
+from holdfast.config.decode import decode, mistakes_in, settings_value
+from holdfast.config.help import keys_table
+from holdfast.config.schema import json_schema
+from holdfast.config.values import dotted
+from holdfast.config.yaml_file import read_yaml
+from holdfast.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    layers: Annotated[int, Meta(ge=1)] = 2
+    """Layers of the model."""
+    kind: Literal["llama", "qwen"] = "llama"
+    """Architecture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    settings_group: ClassVar[str] = "where"
+
+    folder: Annotated[Path | None, Meta(decides=False)] = None
+    """Where it goes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Base):
+    settings_group: ClassVar[str] = "what"
+
+    name: str
+    """What it is called."""
+    rate: Annotated[float, Meta(gt=0, lt=1)] = 0.1
+    """Learning rate."""
+    steps: Annotated[int | None, Meta(ge=1)] = None
+    """Steps; null: one epoch."""
+    fast: bool = False
+    """Whether it hurries."""
+    seeds: Annotated[tuple[int, ...], Meta(ge=0, repeatable=True)] = (0,)
+    """Seeds of the repetitions."""
+    model: Model = Model()
+    """The model."""
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    """File by task."""
+    models: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL")] = ()
+    """Models to look at."""
+
+    def problems(self) -> list[str]:
+        """A rule over two settings."""
+        return ["rate: expected below 0.5 where fast is on, got more."] if self.fast and self.rate >= 0.5 else []
+
+
+COMMAND = Command(name="holdfast example", request=Request, renamed={"lr": "'rate'"})
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "expected"),
+    [
+        ("rate", "1e-1", 0.1),
+        ("rate", 0.25, 0.25),
+        ("steps", 7.0, 7),
+        ("steps", "7.0", 7),
+        ("steps", "1e3", 1000),
+        ("steps", None, None),
+        ("steps", "none", None),
+        ("fast", "TRUE", True),
+        ("fast", "no", False),
+        ("fast", 1, True),
+        ("seeds", 3, (3,)),
+        ("seeds", "3", (3,)),
+        ("seeds", "[1, 2]", (1, 2)),
+        ("seeds", [1, "2"], (1, 2)),
+        ("name", 7, "7"),
+        ("model", {"layers": "3"}, Model(layers=3)),
+        ("model", "{kind: qwen}", Model(kind="qwen")),
+        ("files", {"a": "b"}, {"a": "b"}),
+        ("folder", "x/y", Path("x/y")),
+    ],
+)
+def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any, expected: Any) -> None:
+    value = settings_value(Request, {"name": "n", key: given})
+    assert getattr(value, key) == expected
+    assert type(getattr(value, key)) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "words"),
+    [
+        ("rate", True, "rate: expected a number above 0 and below 1, got True (true/false)."),
+        ("rate", 1, "rate: expected a number above 0 and below 1, got 1 (whole number)."),
+        ("rate", ".nan", "rate: expected"),
+        ("rate", float("nan"), "rate: expected"),
+        ("rate", math.inf, "rate: expected"),
+        ("steps", 0, "steps: expected a whole number of at least 1, got 0 (whole number)."),
+        ("steps", 1.5, "steps: expected"),
+        ("steps", True, "steps: expected"),
+        ("steps", "many", "steps: expected a whole number of at least 1, got 'many' (text)."),
+        ("steps", [3], "steps: expected"),
+        ("fast", "maybe", "fast: expected true or false"),
+        ("fast", 2, "fast: expected true or false"),
+        ("seeds", [1, -1], "seeds[1]: expected a whole number of at least 0, got -1 (whole number)."),
+        ("seeds", {"a": 1}, "seeds: expected"),
+        ("name", 1.5, "Put it in quotes"),
+        ("name", None, "name: expected text, got nothing (null). Give one."),
+        ("rate", None, "Leave the key out for its default, 0.1."),
+        ("model", {"layers": 0}, "model.layers: expected a whole number of at least 1"),
+        ("model", {"layer": 1}, "unknown key 'layer'. Did you mean 'layers'?"),
+        (
+            "model",
+            {"kind": "lama"},
+            "model.kind: expected one of llama, qwen, got 'lama' (text). Did you mean 'llama'?",
+        ),
+        ("model", 3, "model: expected a mapping"),
+        ("files", {"a": [1]}, "files.a: expected text"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(key: str, given: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        settings_value(Request, {"name": "n", key: given})
+    assert words in str(error.value)
+
+
+def test_all_mistakes_come_at_once_and_missing_keys_with_them() -> None:
+    _, mistakes = decode(Request, {"rate": 2, "steps": 0})
+    assert [dotted(m.path) for m in mistakes] == ["rate", "steps", "name"]
+    assert mistakes[-1].text == "is missing: expected text (what it is called)."
+    _, mistakes = decode(Request, {"nam": "x"})
+    assert [m.text for m in mistakes] == ["unknown key 'nam'. Did you mean 'name'?"], "the missing one is the mistyped"
+
+
+def test_values_made_in_python_are_checked_alike() -> None:
+    assert mistakes_in(Request(name="n")) == []
+    assert [m.sentence() for m in mistakes_in(Request(name="n", rate=0.7, fast=True))] == [
+        "rate: expected below 0.5 where fast is on, got more."
+    ]
+    assert [m.path for m in mistakes_in(Request(name="n", rate=3.0))] == [("rate",)]
+
+
+def test_what_decides_leaves_folders_out() -> None:
+    found = deciding(Request(name="n", folder=Path("x")))
+    assert (
+        "folder" not in found
+        and found["name"] == "n"
+        and set(found) == {s.name for s in settings_of(Request)} - {"folder"}
+    )
+
+
+def request_file(folder: Path, text: str) -> str:
+    (folder / "request.yaml").write_text(text)
+    return str(folder / "request.yaml")
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = request_file(tmp_path, "name: a\nrate: 0.3\nseeds: [4, 5]\nmodel: {layers: 4}\n")
+    value = COMMAND.read(["one", "--config", file, "--rate=0.2", "two", "--fast", "--seeds", "1", "2", "--seeds", "3"])
+    assert (value.name, value.rate, value.fast, value.seeds) == ("a", 0.2, True, (1, 2, 3))
+    assert value.models == ("one", "two")
+    assert value.model == Model(layers=4)
+
+
+@pytest.mark.parametrize("words", [["--fast", "m"], ["--fast", "true", "m"], ["--fast=yes", "m"], ["m", "--fast"]])
+def test_switches_leave_words_alone(words: list[str]) -> None:
+    value = COMMAND.read(["--name", "n", *words])
+    assert value.fast is True and value.models == ("m",)
+    assert COMMAND.read(["--name", "n", "--no-fast"]).fast is False
+
+
+def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
+    file = request_file(tmp_path, "name: a\nsteps: 0\nmodel:\n  layers: none at all\nname: b\nbogus: 1\n")
+    with pytest.raises(ConfigError) as error:
+        COMMAND.read(["--config", file, "--rate", "2", "--lr", "3", "--ratte", "1"])
+    said = error.value.problems
+    assert "line 2: steps: expected a whole number of at least 1, got 0 (whole number)." in said
+    assert "line 4: model.layers: expected a whole number of at least 1, got 'none at all' (text)." in said
+    assert "'name' stands twice, in line 1 and in line 5. Keep one of them." in said
+    assert "--rate: expected a number above 0 and below 1, got '2' (text)." in said
+    assert "unknown option '--lr'. Today's name for it: '--rate'." in said
+    assert "unknown option '--ratte'. Did you mean '--rate'?" in said
+    assert any(s.startswith("unknown key 'bogus'. Known: name, rate") or "unknown key 'bogus'" in s for s in said)
+    assert len(said) == 7
+
+
+def test_duplicates_are_found_at_every_depth(tmp_path: Path) -> None:
+    given = read_yaml(request_file(tmp_path, "a:\n  - b: 1\n    b: 2\nc: {d: 1, d: 2}\n"))
+    assert [m.text for m in given.mistakes] == [
+        "'a[0].b' stands twice, in line 2 and in line 3. Keep one of them.",
+        "'c.d' stands twice, in line 4 and in line 4. Keep one of them.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the file is empty"),
+        ("- a\n", "expected a mapping"),
+        ("a: b: c\n", "needs quotes"),
+        ("a:\n\t- b\n", "spaces, not tabs"),
+    ],
+)
+def test_files_that_are_no_mapping(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_yaml(request_file(tmp_path, text))
+
+
+def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
+    request_file(tmp_path, "name: a\n")
+    with pytest.raises(ConfigError, match=r"no such file. Did you mean 'request.yaml'\?"):
+        read_yaml(tmp_path / "requst.yaml")
+
+
+def test_options_found_before_the_settings_are_known() -> None:
+    assert find_option(["--config", "a.yaml", "--x"], "config") == "a.yaml"
+    assert find_option(["--con-fig=a"], "con_fig") == "a"
+    for words in (["--config"], ["--config", "--x"], ["--config", "a", "--config=b"]):
+        with pytest.raises(ConfigError):
+            find_option(words, "config")
+
+
+def test_help_and_table_say_what_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        COMMAND.read(["--rate", "nonsense", "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for words in (
+        "usage: holdfast example",
+        "\nwhat\n",
+        "\nwhere\n",
+        "--rate X",
+        "(0.1; above 0 and below 1)",
+        "MODEL",
+    ):
+        assert words in said
+    assert "| `steps` | a whole number of at least 1 |  | Steps; null: one epoch. |" in keys_table(settings_of(Request))
+
+
+def test_the_schema_takes_what_the_engine_takes() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json_schema(Request, title="example")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    sound = {"name": "n", "rate": 0.2, "seeds": [1], "model": {"kind": "qwen"}, "files": {"a": "b"}, "steps": None}
+    jsonschema.validate(sound, schema)
+    for wrong in (
+        {"rate": 0.2},
+        {"name": "n", "rate": 2},
+        {"name": "n", "bogus": 1},
+        {"name": "n", "model": {"layers": 0}},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+        with pytest.raises(ConfigError):
+            settings_value(Request, wrong)
