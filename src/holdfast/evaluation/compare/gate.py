@@ -17,8 +17,9 @@ Outcome, with [low, high] the paired interval of the change, for `change > t`:
 
     failed      low > t         all of the interval is beyond the threshold: the data say that it was crossed
     passed      high <= t       none of it is: the data say that it was not (non-inferiority with margin t; Piaggio et
-    al. 2012, CONSORT extension) undecided   otherwise       the threshold lies inside; more questions would decide.
-    Passes, unless the gate is strict
+                                al. 2012, CONSORT extension)
+    undecided   otherwise       the threshold lies inside; more questions would decide. Passes, unless the gate is
+                                strict
 
 and likewise for the other operators: failed where the rule holds on the whole interval, passed where it holds nowhere
 on it. A two-sided interval at 95 % makes each of the two statements a one-sided test at 2.5 %, for one rule on one

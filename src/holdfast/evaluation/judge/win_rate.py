@@ -9,7 +9,7 @@ answers are ties and need no judge.
 Judges like long answers. The length-controlled win rate fits, over the pairs i,
 
     P(candidate wins pair i) = sigma(t0 + t1 tanh(d_i / s)),    d_i = characters of the candidate's answer - characters
-    of the reference's,
+                                                                of the reference's,
 
 with s the standard deviation of d, and reports sigma(t0): what the win rate would be were the answers of equal length.
 The form is that of "Length-Controlled AlpacaEval" (Dubois et al. 2024, arXiv 2404.04475) without its term for the
