@@ -29,11 +29,11 @@ import numpy as np
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.folders import match_entries, read_evaluations
-from holdfast.evaluation.compare.gate import is_share
 from holdfast.evaluation.compare.joint_scores import JointScores, Key, Scores
 from holdfast.records.comparison import StageMatrix
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
-from holdfast.statistics.estimates import expanded_interval
+from holdfast.statistics.intervals import expanded_interval
+from holdfast.statistics.points import is_share
 
 
 def average_accuracy(scores: np.ndarray) -> np.ndarray:
