@@ -6,7 +6,6 @@ import contextlib
 import os
 import runpy
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -47,8 +46,10 @@ def preload() -> None:
     assert torch and transformers and trl
 
 
-def in_process(work: Callable[[], int | None], folder: Path, *, name: str = "work") -> Outcome:
+def in_process(work: Callable[[], int | None], folder: Path, *, name: str = "work", stop_when: Callable[[], bool] | None = None) -> Outcome:
     """Runs a function in a fork of this process, with `folder` as its working directory and a cache in it.
+
+    As soon as `stop_when` says so, the process and those that it started get what Ctrl-C sends.
 
     Raises:
         RuntimeError: it took longer than `LIMIT`.
@@ -60,6 +61,8 @@ def in_process(work: Callable[[], int | None], folder: Path, *, name: str = "wor
     if child == 0:
         code = 1
         try:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
             os.chdir(folder)
             os.environ["HOLDFAST_CACHE"] = str(folder / "cache")
             for number, log in zip((1, 2), logs, strict=True):
@@ -75,35 +78,26 @@ def in_process(work: Callable[[], int | None], folder: Path, *, name: str = "wor
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    status = os.waitpid(child, 0)[1]
+    ended, status = 0, 0
+    while stop_when is not None and not ended:
+        if stop_when():
+            os.killpg(child, signal.SIGINT)
+            break
+        time.sleep(0.005)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        status = os.waitpid(child, 0)[1]
     out, err = (log.read_text(errors="replace") for log in logs)
     if os.WIFSIGNALED(status):
         raise RuntimeError(f"{name} ended by signal {os.WTERMSIG(status)}:\n{err[-2000:]}")
     return Outcome(code=os.WEXITSTATUS(status), out=out, err=err)
 
 
-def holdfast(words: Sequence[str], folder: Path) -> Outcome:
-    """One command of the tree under test."""
+def holdfast(words: Sequence[str], folder: Path, *, stop_when: Callable[[], bool] | None = None) -> Outcome:
+    """One command of the tree under test; see `in_process`."""
 
     def work() -> None:
         sys.argv = ["holdfast", *words]
         runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
 
-    return in_process(work, folder, name=words[0] if words else "none")
-
-
-def of_tree(source: Path, words: Sequence[str], folder: Path, *, stop_when: Callable[[], bool] | None = None) -> Outcome:
-    """One command of the tree at `source` in a new process; SIGINT as soon as `stop_when` says so."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "HOLDFAST_CACHE": str(folder / "cache")}
-    restored = lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *words], cwd=folder, env=environment, text=True, preexec_fn=restored,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    while stop_when is not None and process.poll() is None:
-        if stop_when():
-            process.send_signal(signal.SIGINT)
-            break
-        time.sleep(0.005)
-    out, err = process.communicate(timeout=LIMIT)
-    return Outcome(code=process.returncode, out=out, err=err)
+    return in_process(work, folder, name=words[0] if words else "none", stop_when=stop_when)

@@ -15,6 +15,7 @@ from typing import Any
 
 _VARYING = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[+-]\d\d:\d\d|Z)?)?"  # dates
+    r"|bookkeeping \([\d.]+ %\)|[\w.-]+:\d+\s+\d+\s+\S+ \S+\s+\d+ %"  # what a worker, HOST:PID, did with its time
     r"|\d\d?:\d\d(?::\d\d)?"  # times of day
     r"|\d+\.\d+\.\d+[\w.+-]*"  # versions
     r"|[\d.,]+\s?(?:[kMGT]i?B|[A-Za-z]+)?/s\b"  # rates
@@ -22,6 +23,7 @@ _VARYING = re.compile(
     r"|[\d.,]+\s?(?:ms|µs|s|sec|seconds?|min|minutes?|h|hours?|GPU-hours?)\b"
 )
 _FIGURE = re.compile(r"(?<![\w.#/-])[+\-−±]?\d+(?:[, \u202f]\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?:\s?(?:%|pt\b|×|x\b))?(?![\w])")
+_WORKER = re.compile(r"[\w.-]+:\d+")
 _UNSEEN = {"script", "style", "head", "noscript", "template"}
 
 
@@ -73,6 +75,8 @@ def of_page(path: Path) -> dict[str, dict[str, int]]:
 def _numbers(value: Any, found: Counter[str], *, inside: bool) -> None:
     """Counts the numbers that stand in arrays below `value`."""
     if isinstance(value, dict):
+        if any(isinstance(v, list) and v and isinstance(v[0], str) and _WORKER.fullmatch(v[0]) for v in value.values()):
+            return  # the time of workers
         for item in (v for k, v in value.items() if k not in ("layout", "marker", "line")):
             _numbers(item, found, inside=False)
     elif isinstance(value, list):

@@ -67,7 +67,9 @@ STEPS: list[tuple[str, list[str]]] = [
     ("sweep-within", ["sweep", "report", "study", "--rule", "target_within", "--points", "0.5"]),
     ("sweep-report", ["sweep", "report", "study"]),
     ("update", ["update", "--config", "update.yaml"]),
+    ("update-again", ["update", "--config", "update.yaml"]),
     ("residual-study", ["residual", "study", "--config", "residuals.yaml", *WITHIN]),
+    ("residual-study-again", ["residual", "study", "--config", "residuals.yaml", *WITHIN]),
     ("residual-extract", ["residual", "extract", "--instruct", "instruct", "--base", "base", "--output_dir", "residual", *WITHIN]),
     ("residual-apply", ["residual", "apply", "--residual", "residual", "--base", "math", "--scale", "0.5", "--output_dir", "applied", *WITHIN]),
     *((f"fisher-{name}", ["fisher", name, "--data", "old.jsonl", "--samples", "8"]) for name in ("math", "code")),
@@ -102,6 +104,8 @@ STEPS: list[tuple[str, list[str]]] = [
     ("world", ["world", "--output_dir", "world", "--quick", *WITHIN]),
 ]
 """Name: the command's words. In this order, in one working directory."""
+SHOW = re.compile(r"report.*|compare.*|sweep-.*|.*-again|distance|inspect|cost.*|theory|reproduce.*")
+"""Steps whose printed figures are recorded; the others print progress, which depends on the machine."""
 
 REPRODUCTIONS: list[tuple[str, list[str]]] = [
     (paper, ["reproduce", paper, "--quick", *WITHIN, "--output_dir", f"reproduced/{paper}"]) for paper in ("label-annealing", "residual")
@@ -109,7 +113,7 @@ REPRODUCTIONS: list[tuple[str, list[str]]] = [
 
 
 def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[str, Any]:
-    """Runs the steps in an empty folder that has the material; for each the exit code and the figures that it printed.
+    """Runs the steps in a folder that has the material; for each the exit code, and of those in `SHOW` the figures that they printed.
 
     Raises:
         RuntimeError: a step that does not compare ended with another code than 0 or 3.
@@ -121,7 +125,7 @@ def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[s
         print(f"  {name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
         if outcome.code not in (0, 3):
             raise RuntimeError(f"holdfast {' '.join(words)} ended with {outcome.code}:\n{outcome.err[-3000:]}")
-        printed[name] = {"code": outcome.code, "figures": figures.of_text(outcome.out)}
+        printed[name] = {"code": outcome.code, "figures": figures.of_text(outcome.out) if SHOW.fullmatch(name) else {}}
     return printed
 
 
@@ -131,7 +135,7 @@ _ASIDE = re.compile(r"(config|generation_config|tokenizer.*|special_tokens_map|t
 """Files of other packages."""
 _VARYING = re.compile(
     r"(.*_)?(seconds|created|finished|started|updated|began|ended|time|times|date_made|versions|libraries|hardware|host|pid|machine|holdfast|runtime)"
-    r"|.*(_per_second|_seconds|_memory|memory_gb|_ns|_at|_bytes_per_s)|peak_.*|memory|seconds_.*|speed|worker|processor|threads|cores"
+    r"|.*(_per_second|_seconds|_memory|memory_gb|_ns|_at|_bytes_per_s)|peak_.*|memory|seconds_.*|speed|worker|processor|threads|cores|overhead"
 )
 """Keys whose values differ between two equal runs, or between versions and machines."""
 _HEX = re.compile(r"(?<![0-9a-zA-Z])(?=[0-9a-f]*[0-9])[0-9a-f]{10,64}(?![0-9a-zA-Z])")
@@ -146,9 +150,10 @@ def outputs(folder: Path, pattern: str) -> list[Path]:
 
 
 def normalised(value: Any, root: str) -> Any:
-    """A JSON value without what differs from run to run; the working directory becomes `WORK`."""
+    """A JSON value without what differs from run to run (of a run's stages their names are left); the working directory becomes `WORK`."""
     if isinstance(value, dict):
-        return {normalised(k, root): normalised(v, root) for k, v in value.items() if not _VARYING.fullmatch(k)}
+        kept = {k: list(v) if k == "stages" and isinstance(v, dict) else v for k, v in value.items() if not _VARYING.fullmatch(k)}
+        return {normalised(k, root): normalised(v, root) for k, v in kept.items()}
     if isinstance(value, list):
         return [normalised(v, root) for v in value]
     if isinstance(value, str):
@@ -194,8 +199,14 @@ def records(folder: Path) -> dict[str, Any]:
 
 
 def fingerprints(folder: Path) -> dict[str, Any]:
-    """Fingerprints in the records, and the names of folders and files that carry one: by them finished work is found again."""
-    found: dict[str, Any] = {_HEX.sub("HEX", path): hashes(value) for path, value in read_records(folder).items()}
+    """Fingerprints in the records, and the names of folders and files that carry one: by them finished work is found again.
+
+    Those made of absolute paths or of the times of files say nothing here; the part `folders` shows that they are found again.
+    """
+    found: dict[str, Any] = {}
+    for path, value in read_records(folder).items():
+        if "corpus" not in Path(path).parts:
+            found[_HEX.sub("HEX", path)] = {where: text for where, text in hashes(value).items() if where != "training.evaluated"}
     named = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if _HEX.search(p.name) and "harness" not in p.parts)
     return {**{path: value for path, value in found.items() if value}, "names": named}
 

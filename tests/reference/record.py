@@ -176,9 +176,10 @@ def check(parts: list[str], work: Path, expected: Path, old_src: Path | None) ->
     if FOLDERS in parts:
         import folders
 
+        assert old_src is not None
         with _timed(FOLDERS):
-            commandline.preload()
-            total += _print(FOLDERS, folders.differences(work / "folders", old_src))
+            found = folders.differences(work / "folders", old_src)
+        total += _print(FOLDERS, found)
     print(f"{total} differences." if total else "No difference.")
     return 1 if total else 2 if len(plain) + (FOLDERS in parts) < len(parts) else 0
 
