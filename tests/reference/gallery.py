@@ -104,11 +104,12 @@ STEPS: list[tuple[str, list[str]]] = [
     ("world", ["world", "--output_dir", "world", "--quick", *WITHIN]),
 ]
 """Name: the command's words. In this order, in one working directory."""
-SHOW = re.compile(r"report.*|compare.*|sweep-.*|.*-again|distance|inspect|cost.*|theory|reproduce.*")
+SHOW = re.compile(r"report.*|compare.*|sweep-.*|.*-again|distance|inspect|cost.*|theory")
 """Steps whose printed figures are recorded; the others print progress, which depends on the machine."""
 
 REPRODUCTIONS: list[tuple[str, list[str]]] = [
-    (paper, ["reproduce", paper, "--quick", *WITHIN, "--output_dir", f"reproduced/{paper}"]) for paper in ("label-annealing", "residual")
+    (f"reproduce-{paper}", ["reproduce", paper, "--quick", *WITHIN, "--output_dir", f"reproduced/{paper}"])
+    for paper in ("label-annealing", "residual")
 ]
 
 
@@ -116,14 +117,14 @@ def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[s
     """Runs the steps in a folder that has the material; for each the exit code, and of those in `SHOW` the figures that they printed.
 
     Raises:
-        RuntimeError: a step that does not compare ended with another code than 0 or 3.
+        RuntimeError: a step ended with another code than 0 or 3 (a rule failed). Of `reproduce` the code is recorded, whatever it is.
     """
     printed = {}
     for name, words in steps:
         began = time.monotonic()
         outcome = commandline.holdfast(words, folder)
         print(f"  {name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
-        if outcome.code not in (0, 3):
+        if outcome.code not in (0, 3) and not name.startswith("reproduce-"):
             raise RuntimeError(f"holdfast {' '.join(words)} ended with {outcome.code}:\n{outcome.err[-3000:]}")
         printed[name] = {"code": outcome.code, "figures": figures.of_text(outcome.out) if SHOW.fullmatch(name) else {}}
     return printed
