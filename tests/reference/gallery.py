@@ -232,6 +232,13 @@ def pages(folder: Path) -> dict[str, Any]:
     return {_HEX.sub("HEX", str(path)): figures.of_page(folder / path) for path in outputs(folder, "*.html")}
 
 
+def reproductions(folder: Path) -> dict[str, Any]:
+    """The records of reproductions, without those of their runs, and the figures that are read on their pages."""
+    names = ("claims.json", "study.json", "update.json")
+    found = {path: value for path, value in records(folder).items() if path.endswith(names)}
+    return {"records": found, "pages": {path: value["read"] for path, value in pages(folder).items() if "/runs/" not in path}}
+
+
 def material_in(folder: Path) -> None:
     """Puts models, data and requests into a new folder."""
     folder.mkdir(parents=True)

@@ -122,9 +122,7 @@ def recorded(parts: list[str], work: Path) -> dict[str, Any]:
         place.mkdir()
         with _timed("reproduce"):
             printed = gallery.make(place, gallery.REPRODUCTIONS)
-            records = {path: value for path, value in gallery.records(place).items() if path.endswith(("claims.json", "study.json", "residual.json"))}
-            pages = {path: {"read": value["read"]} for path, value in gallery.pages(place).items() if "/runs/" not in path}
-            found["reproduce"] = {"printed": printed, "records": records, "pages": pages}
+            found["reproduce"] = {"printed": printed, **gallery.reproductions(place)}
     return found
 
 
