@@ -147,7 +147,8 @@ def outputs(folder: Path, pattern: str) -> list[Path]:
     """Files that commands wrote, in order; the material, the cache and hidden files are none."""
     given = {"base", "instruct", "math", "code", "base-b", "instruct-b", "adapter", "cache"}
     found = (p.relative_to(folder) for p in folder.rglob(pattern) if p.is_file())
-    return sorted(p for p in found if p.parts[0] not in given and len(p.parts) > (0 if pattern == "*.json" else 1) and not p.name.startswith("."))
+    least = 1 if pattern == "*.json" else 2
+    return sorted(p for p in found if p.parts[0] not in given and len(p.parts) >= least and not any(part.startswith(".") for part in p.parts))
 
 
 def normalised(value: Any, root: str) -> Any:
