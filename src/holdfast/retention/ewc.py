@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ModelError
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems, streamed
+from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems, open_anchor
 from holdfast.retention.fisher import (
     ESTIMATORS,
     Diagonal,
@@ -49,7 +49,7 @@ from holdfast.retention.fisher import (
     save_fisher,
 )
 from holdfast.retention.method import ActiveMethod, RetentionMethod
-from holdfast.retention.paths import data_problems, folder_problems
+from holdfast.retention.paths import data_problems
 from holdfast.retention.pull import Pull
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class EWC(RetentionMethod):
         return (
             found
             + data_problems("ewc.data", self.data)
-            + folder_problems("ewc.anchor", self.anchor)
+            + anchor_problems("ewc.anchor", self.anchor)
             + keep_problems("ewc.keep", self.keep)
         )
 
@@ -161,7 +161,7 @@ class EWC(RetentionMethod):
                 saved = SavedFisher(self.fisher)
                 saved.fit(named)
                 if not self.data and not found:
-                    of_anchor = fingerprints(named, None if self.anchor == START else streamed(self.anchor, named))
+                    of_anchor = fingerprints(named, None if self.anchor == START else open_anchor(self.anchor, named))
                     found += [f"ewc.fisher: {problem}" for problem in saved.other_model(of_anchor)]
             except ModelError as error:
                 found.append(f"ewc.fisher: {error}")
