@@ -46,7 +46,9 @@ def preload() -> None:
     assert torch and transformers and trl
 
 
-def in_process(work: Callable[[], int | None], folder: Path, *, name: str = "work", stop_when: Callable[[], bool] | None = None) -> Outcome:
+def in_process(
+    work: Callable[[], int | None], folder: Path, *, name: str = "work", stop_when: Callable[[], bool] | None = None
+) -> Outcome:
     """Runs a function in a fork of this process, with `folder` as its working directory and a cache in it.
 
     As soon as `stop_when` says so, the process and those that it started get what Ctrl-C sends.
@@ -62,7 +64,9 @@ def in_process(work: Callable[[], int | None], folder: Path, *, name: str = "wor
         code = 1
         try:
             os.setpgid(0, 0)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler
+            )  # ignored in what a shell started in the background
             os.chdir(folder)
             os.environ["HOLDFAST_CACHE"] = str(folder / "cache")
             for number, log in zip((1, 2), logs, strict=True):

@@ -22,7 +22,9 @@ _VARYING = re.compile(
     r"|[\d.,]+\s(?:[A-Za-z]+ )?(?:a|per) second"
     r"|[\d.,]+\s?(?:ms|µs|s|sec|seconds?|min|minutes?|h|hours?|GPU-hours?)\b"
 )
-_FIGURE = re.compile(r"(?<![\w.#/-])[+\-−±]?\d+(?:[, \u202f]\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?:\s?(?:%|pt\b|×|x\b))?(?![\w])")
+_FIGURE = re.compile(
+    r"(?<![\w.#/-])[+\-−±]?\d+(?:[, \u202f]\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?:\s?(?:%|pt\b|×|x\b))?(?![\w])"
+)
 _WORKER = re.compile(r"[\w.-]+:\d+")
 _UNSEEN = {"script", "style", "head", "noscript", "template"}
 

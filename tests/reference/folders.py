@@ -19,8 +19,22 @@ import commandline
 import gallery
 import material
 
-LONG = ["train", "--config", "train.yaml", *gallery.METHODS["label_annealing-cached"], "--max_steps", "60", "--save_steps", "5"]
-TEXTS = ["--perplexity", *(f"{name}.jsonl" for name in ("train", "prose", "code", "old")), "--memorisation", "train.jsonl"]
+LONG = [
+    "train",
+    "--config",
+    "train.yaml",
+    *gallery.METHODS["label_annealing-cached"],
+    "--max_steps",
+    "60",
+    "--save_steps",
+    "5",
+]
+TEXTS = [
+    "--perplexity",
+    *(f"{name}.jsonl" for name in ("train", "prose", "code", "old")),
+    "--memorisation",
+    "train.jsonl",
+]
 
 FINISHED: list[tuple[str, list[str]]] = [
     ("whole-run", [*LONG, "--output_dir", "finished/run"]),
@@ -36,8 +50,16 @@ HALF: list[tuple[str, list[str], Callable[[Path], bool]]] = [
         ["evaluate", "base", "math", "code", *TEXTS, "--output_dir", "half/measured"],
         lambda p: len(list(p.glob("half/measured/math/**/*.json"))) >= 2,
     ),
-    ("half-sweep", ["sweep", "--config", "half-sweep.yaml", *gallery.WITHIN], lambda p: _runs_done(p / "half/study") >= 3),
-    ("half-update", ["update", "--config", "update.yaml", "--output_dir", "half/updated"], lambda p: _runs_done(p / "half/updated") >= 1),
+    (
+        "half-sweep",
+        ["sweep", "--config", "half-sweep.yaml", *gallery.WITHIN],
+        lambda p: _runs_done(p / "half/study") >= 3,
+    ),
+    (
+        "half-update",
+        ["update", "--config", "update.yaml", "--output_dir", "half/updated"],
+        lambda p: _runs_done(p / "half/updated") >= 1,
+    ),
     (
         "half-residuals",
         ["residual", "study", "--config", "residuals.yaml", "--output_dir", "half/residuals", *gallery.WITHIN],
@@ -67,7 +89,9 @@ def begin(place: Path) -> None:
         outcome = commandline.holdfast(words, place, stop_when=lambda stop=stop: stop(place))
         print(f"  {name}: stopped", file=sys.stderr, flush=True)
         if outcome.code != 130:
-            raise RuntimeError(f"{name}: expected to be stopped half-way (exit code 130), got {outcome.code}:\n{outcome.err[-2000:]}")
+            raise RuntimeError(
+                f"{name}: expected to be stopped half-way (exit code 130), got {outcome.code}:\n{outcome.err[-2000:]}"
+            )
 
 
 def go_on(place: Path) -> dict[str, Any]:
@@ -98,7 +122,8 @@ def differences(work: Path, old_src: Path) -> list[str]:
     _with_tree(old_src, f"import folders; from pathlib import Path; folders.begin(Path({str(place)!r}))")
     shutil.copytree(place, copy, symlinks=True)  # with the times of the files
     _with_tree(
-        old_src, f"import folders, json; from pathlib import Path; Path({str(said)!r}).write_text(json.dumps(folders.go_on(Path({str(place)!r}))))"
+        old_src,
+        f"import folders, json; from pathlib import Path; Path({str(said)!r}).write_text(json.dumps(folders.go_on(Path({str(place)!r}))))",
     )
     shutil.rmtree(place)
     copy.rename(place)
@@ -109,11 +134,17 @@ def differences(work: Path, old_src: Path) -> list[str]:
     again = kept - set(now.pop("kept"))
     found = [f"folders: written again although it was there: {path}" for path in sorted(again)]
     if now["weights"]["half/run/model.safetensors"] != now["weights"]["finished/run/model.safetensors"]:
-        found.append("folders: the run that was stopped and continued ended with other weights than the one that was not")
+        found.append(
+            "folders: the run that was stopped and continued ended with other weights than the one that was not"
+        )
     return found + record.differences(old, now, "folders")
 
 
 def _with_tree(source: Path, code: str) -> None:
     """Runs Python with another tree's source."""
     path = os.pathsep.join([str(source.resolve()), str(Path(__file__).parent)])
-    subprocess.run([sys.executable, "-c", f"import commandline; commandline.preload(); {code}"], check=True, env={**os.environ, "PYTHONPATH": path})
+    subprocess.run(
+        [sys.executable, "-c", f"import commandline; commandline.preload(); {code}"],
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )

@@ -30,7 +30,16 @@ METHODS: dict[str, list[str]] = {
     "multitask": ["--retention", "multitask:data=old.jsonl"],
     "budget": ["--retention", "budget:kl=0.01", "--retention", "label_annealing"],
     "two-methods": ["--retention", "label_annealing:weight=0.5", "--retention", "sfa:every=3"],
-    "lora": ["--retention", "label_annealing:weight=1.0", "--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj"],
+    "lora": [
+        "--retention",
+        "label_annealing:weight=1.0",
+        "--use_peft",
+        "--lora_r",
+        "4",
+        "--lora_target_modules",
+        "q_proj",
+        "v_proj",
+    ],
     "packed": ["--retention", "label_annealing:weight=1.0", "--packing", "--packing_strategy", "wrapped"],
     "chat": ["--model_name_or_path", "instruct", "--dataset_name", "chat.jsonl", "--assistant_only_loss", "false"],
 }
@@ -52,15 +61,45 @@ MERGES: dict[str, list[str]] = {
 MEASURED = ["measured:base", "measured:math"]
 WITHIN = ["--workers", "1"]
 STEPS: list[tuple[str, list[str]]] = [
-    *((f"train-{name}", ["train", "--config", "train.yaml", "--output_dir", f"runs/{name}", *words]) for name, words in METHODS.items()),
+    *(
+        (f"train-{name}", ["train", "--config", "train.yaml", "--output_dir", f"runs/{name}", *words])
+        for name, words in METHODS.items()
+    ),
     ("report-run", ["report", "runs/label_annealing"]),
     ("evaluate", ["evaluate", "base", "math", "code", "--suite", "suite.yaml", "--output_dir", "measured"]),
     ("report-evaluation", ["report", "measured"]),
     ("compare-one", ["compare", "runs/direct"]),
-    ("compare-two", ["compare", "runs/direct", "runs/label_annealing", "--metrics", "all", "--output_dir", "compared/runs"]),
-    ("compare-measured", ["compare", *MEASURED, "--output_dir", "compared/measured", "--fail_if", "colours drop > 90pt", "--confidence", "0.9"]),
+    (
+        "compare-two",
+        ["compare", "runs/direct", "runs/label_annealing", "--metrics", "all", "--output_dir", "compared/runs"],
+    ),
+    (
+        "compare-measured",
+        [
+            "compare",
+            *MEASURED,
+            "--output_dir",
+            "compared/measured",
+            "--fail_if",
+            "colours drop > 90pt",
+            "--confidence",
+            "0.9",
+        ],
+    ),
     ("compare-failed", ["compare", *MEASURED, "--fail_if", "prose nats_per_token rise > -1000%", "--strict"]),
-    ("compare-stages", ["compare", *MEASURED, "measured:code", "--stages", "math=colours", "code=choices", "--json", "compared/stages.json"]),
+    (
+        "compare-stages",
+        [
+            "compare",
+            *MEASURED,
+            "measured:code",
+            "--stages",
+            "math=colours",
+            "code=choices",
+            "--json",
+            "compared/stages.json",
+        ],
+    ),
     ("sweep", ["sweep", "--config", "sweep.yaml", *WITHIN]),
     ("sweep-status", ["sweep", "status", "study"]),
     ("sweep-knee", ["sweep", "report", "study", "--rule", "knee"]),
@@ -70,10 +109,31 @@ STEPS: list[tuple[str, list[str]]] = [
     ("update-again", ["update", "--config", "update.yaml"]),
     ("residual-study", ["residual", "study", "--config", "residuals.yaml", *WITHIN]),
     ("residual-study-again", ["residual", "study", "--config", "residuals.yaml", *WITHIN]),
-    ("residual-extract", ["residual", "extract", "--instruct", "instruct", "--base", "base", "--output_dir", "residual", *WITHIN]),
-    ("residual-apply", ["residual", "apply", "--residual", "residual", "--base", "math", "--scale", "0.5", "--output_dir", "applied", *WITHIN]),
+    (
+        "residual-extract",
+        ["residual", "extract", "--instruct", "instruct", "--base", "base", "--output_dir", "residual", *WITHIN],
+    ),
+    (
+        "residual-apply",
+        [
+            "residual",
+            "apply",
+            "--residual",
+            "residual",
+            "--base",
+            "math",
+            "--scale",
+            "0.5",
+            "--output_dir",
+            "applied",
+            *WITHIN,
+        ],
+    ),
     *((f"fisher-{name}", ["fisher", name, "--data", "old.jsonl", "--samples", "8"]) for name in ("math", "code")),
-    *((f"merge-{n}", ["merge", *words, "--method", n, "--output_dir", f"merged/{n}", "--json", *WITHIN]) for n, words in MERGES.items()),
+    *(
+        (f"merge-{n}", ["merge", *words, "--method", n, "--output_dir", f"merged/{n}", "--json", *WITHIN])
+        for n, words in MERGES.items()
+    ),
     ("merge-yaml", ["merge", "--config", "merge.yaml", *WITHIN]),
     (
         "merge-adapter",
@@ -98,9 +158,40 @@ STEPS: list[tuple[str, list[str]]] = [
     ("inspect", ["inspect", "merged/ties", "--verify"]),
     ("cost", ["cost", "--config", "train.yaml", "--gpu", "H100", "--json", "cost.json"]),
     ("cost-study", ["cost", "--config", "sweep.yaml", "--json", "cost-study.json"]),
-    ("theory", ["theory", "regression", "--dimension", "40", "--pretrain_rows", "24", "--finetune_rows", "8", "--seeds", "5"]),
-    ("prepare", ["data", "prepare", "metamath", "--input", "metamath.jsonl", "--output", "prepared/rows.jsonl", "--seed", "0", "--heldout", "0.2"]),
-    ("corpus", ["data", "prepare", "corpus", "--input", "news.jsonl", "--after", "2024-03-01", "--output", "prepared/news.jsonl"]),
+    (
+        "theory",
+        ["theory", "regression", "--dimension", "40", "--pretrain_rows", "24", "--finetune_rows", "8", "--seeds", "5"],
+    ),
+    (
+        "prepare",
+        [
+            "data",
+            "prepare",
+            "metamath",
+            "--input",
+            "metamath.jsonl",
+            "--output",
+            "prepared/rows.jsonl",
+            "--seed",
+            "0",
+            "--heldout",
+            "0.2",
+        ],
+    ),
+    (
+        "corpus",
+        [
+            "data",
+            "prepare",
+            "corpus",
+            "--input",
+            "news.jsonl",
+            "--after",
+            "2024-03-01",
+            "--output",
+            "prepared/news.jsonl",
+        ],
+    ),
     ("world", ["world", "--output_dir", "world", "--quick", *WITHIN]),
 ]
 """Name: the command's words. In this order, in one working directory."""
@@ -132,7 +223,9 @@ def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[s
 
 # ----------------------------------------------------------------------------------------------------- what has to stay
 
-_ASIDE = re.compile(r"(config|generation_config|tokenizer.*|special_tokens_map|trainer_state|adapter_config|.*\.safetensors\.index)\.json")
+_ASIDE = re.compile(
+    r"(config|generation_config|tokenizer.*|special_tokens_map|trainer_state|adapter_config|.*\.safetensors\.index)\.json"
+)
 """Files of other packages."""
 _VARYING = re.compile(
     r"(.*_)?(seconds|created|finished|started|updated|began|ended|time|times|date_made|versions|libraries|hardware|host|pid|machine|holdfast|runtime)"
@@ -148,13 +241,21 @@ def outputs(folder: Path, pattern: str) -> list[Path]:
     given = {"base", "instruct", "math", "code", "base-b", "instruct-b", "adapter", "cache"}
     found = (p.relative_to(folder) for p in folder.rglob(pattern) if p.is_file())
     least = 1 if pattern == "*.json" else 2
-    return sorted(p for p in found if p.parts[0] not in given and len(p.parts) >= least and not any(part.startswith(".") for part in p.parts))
+    return sorted(
+        p
+        for p in found
+        if p.parts[0] not in given and len(p.parts) >= least and not any(part.startswith(".") for part in p.parts)
+    )
 
 
 def normalised(value: Any, root: str) -> Any:
     """A JSON value without what differs from run to run (of a run's stages their names are left); the working directory becomes `WORK`."""
     if isinstance(value, dict):
-        kept = {k: list(v) if k == "stages" and isinstance(v, dict) else v for k, v in value.items() if not _VARYING.fullmatch(k)}
+        kept = {
+            k: list(v) if k == "stages" and isinstance(v, dict) else v
+            for k, v in value.items()
+            if not _VARYING.fullmatch(k)
+        }
         return {normalised(k, root): normalised(v, root) for k, v in kept.items()}
     if isinstance(value, list):
         return [normalised(v, root) for v in value]
@@ -208,8 +309,12 @@ def fingerprints(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, value in read_records(folder).items():
         if "corpus" not in Path(path).parts:
-            found[_HEX.sub("HEX", path)] = {where: text for where, text in hashes(value).items() if where != "training.evaluated"}
-    named = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if _HEX.search(p.name) and "harness" not in p.parts)
+            found[_HEX.sub("HEX", path)] = {
+                where: text for where, text in hashes(value).items() if where != "training.evaluated"
+            }
+    named = sorted(
+        str(p.relative_to(folder)) for p in folder.rglob("*") if _HEX.search(p.name) and "harness" not in p.parts
+    )
     return {**{path: value for path, value in found.items() if value}, "names": named}
 
 
@@ -237,7 +342,10 @@ def reproductions(folder: Path) -> dict[str, Any]:
     """The records of reproductions, without those of their runs, and the figures that are read on their pages."""
     names = ("claims.json", "study.json", "update.json")
     found = {path: value for path, value in records(folder).items() if path.endswith(names)}
-    return {"records": found, "pages": {path: value["read"] for path, value in pages(folder).items() if "/runs/" not in path}}
+    return {
+        "records": found,
+        "pages": {path: value["read"] for path, value in pages(folder).items() if "/runs/" not in path},
+    }
 
 
 def material_in(folder: Path) -> None:

@@ -39,7 +39,19 @@ MADE = ("printed", "records", "fingerprints", "weights", "pages")
 SLOW = ("reproduce",)
 FOLDERS = "folders"
 """The part that needs `--old-src`."""
-LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "lm_eval", "tokenizers", "safetensors", "numpy", "optuna")
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "lm_eval",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "optuna",
+)
 SHOWN = 60
 """Differences of a part that are printed."""
 NEAR = 1e-12
@@ -53,19 +65,37 @@ def main() -> int:
     what.add_argument("--check", action="store_true", help="compare, print every difference")
     what.add_argument("--record", action="store_true", help="write the record")
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{', '.join((*SURFACE, *MADE))}; slow: {', '.join(SLOW)}; with --old-src: {FOLDERS}"
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"{', '.join((*SURFACE, *MADE))}; slow: {', '.join(SLOW)}; with --old-src: {FOLDERS}",
     )
     parser.add_argument("--slow", action="store_true", help="the slow parts too")
-    parser.add_argument("--old-src", type=Path, metavar="PATH", help="source folder of the tree that the record stands for")
-    parser.add_argument("--expected", type=Path, default=HERE / "expected", metavar="FOLDER", help="the record (expected/ beside this file)")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", help="work here and keep what was made (a temporary folder)")
+    parser.add_argument(
+        "--old-src", type=Path, metavar="PATH", help="source folder of the tree that the record stands for"
+    )
+    parser.add_argument(
+        "--expected",
+        type=Path,
+        default=HERE / "expected",
+        metavar="FOLDER",
+        help="the record (expected/ beside this file)",
+    )
+    parser.add_argument(
+        "--work", type=Path, metavar="FOLDER", help="work here and keep what was made (a temporary folder)"
+    )
     words = parser.parse_args()
     known = (*SURFACE, *MADE, *SLOW, FOLDERS)
     if unknown := [part for part in words.parts if part not in known]:
         parser.error(f"unknown part {', '.join(unknown)}; known: {', '.join(known)}")
     if FOLDERS in words.parts and (words.old_src is None or words.record):
         parser.error(f"{FOLDERS} needs --check and --old-src: what an old tree began is continued by this one")
-    parts = words.parts or [*SURFACE, *MADE, *(SLOW if words.slow else ()), *([FOLDERS] if words.old_src and words.check else ())]
+    parts = words.parts or [
+        *SURFACE,
+        *MADE,
+        *(SLOW if words.slow else ()),
+        *([FOLDERS] if words.old_src and words.check else ()),
+    ]
     os.environ.update(commandline.QUIET)
     with _work(words.work) as work:
         if words.record:
@@ -136,10 +166,15 @@ def _timed(name: str) -> Iterator[None]:
 
 def environment() -> dict[str, str]:
     """What figures and weights depend on beside the source: the processor with its instructions, and the libraries."""
-    facts = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if ":" in line)
+    facts = dict(
+        line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if ":" in line
+    )
     by_name = {name.strip(): value.strip() for name, value in facts.items()}
     flags = hashlib.sha256(" ".join(sorted(by_name.get("flags", "").split())).encode()).hexdigest()[:8]
-    found = {"python": platform.python_version(), "processor": f"{by_name.get('model name', platform.machine())}, instructions {flags}"}
+    found = {
+        "python": platform.python_version(),
+        "processor": f"{by_name.get('model name', platform.machine())}, instructions {flags}",
+    }
     return found | {name: version(name) for name in LIBRARIES}
 
 
@@ -157,19 +192,38 @@ def check(parts: list[str], work: Path, expected: Path, old_src: Path | None) ->
     """Prints every difference of the tree under test from the record; see `main` for the exit code."""
     plain = [part for part in parts if part != FOLDERS]
     exact = [part for part in plain if part not in SURFACE]
-    moved = [f"{name}: {old} there, {environment().get(name)} here" for name, old in _read(expected / "environment.json").items()] if exact else []
-    moved = [line for line in moved if line.split(": ", 1)[1].split(" there, ")[0] != line.rsplit(" there, ", 1)[1].removesuffix(" here")]
+    moved = (
+        [
+            f"{name}: {old} there, {environment().get(name)} here"
+            for name, old in _read(expected / "environment.json").items()
+        ]
+        if exact
+        else []
+    )
+    moved = [
+        line
+        for line in moved
+        if line.split(": ", 1)[1].split(" there, ")[0] != line.rsplit(" there, ", 1)[1].removesuffix(" here")
+    ]
     if exact and moved and old_src is not None:
         print(f"The record of {', '.join(exact)} was made elsewhere; recording {old_src} anew.", file=sys.stderr)
         _record_old(old_src, exact, work)
     elif exact and moved:
-        print(f"Not compared: {', '.join(exact)}. The record was made elsewhere; name the old tree with --old-src PATH.", *moved, sep="\n  ")
+        print(
+            f"Not compared: {', '.join(exact)}. The record was made elsewhere; name the old tree with --old-src PATH.",
+            *moved,
+            sep="\n  ",
+        )
         plain = [part for part in plain if part in SURFACE]
     now = recorded(plain, work) if plain else {}
     total = 0
     for part in plain:
         of_old_tree = work / "old-record" / f"{part}.json"
-        found = differences(_read(of_old_tree if of_old_tree.exists() else expected / f"{part}.json"), json.loads(json.dumps(now[part])), part)
+        found = differences(
+            _read(of_old_tree if of_old_tree.exists() else expected / f"{part}.json"),
+            json.loads(json.dumps(now[part])),
+            part,
+        )
         total += _print(part, found)
     if FOLDERS in parts:
         import folders
@@ -185,7 +239,9 @@ def check(parts: list[str], work: Path, expected: Path, old_src: Path | None) ->
 def _record_old(source: Path, parts: list[str], work: Path) -> None:
     """The record of another tree on this machine, into `old-record`."""
     words = ["--record", *parts, "--expected", str(work / "old-record"), "--work", str(work / "old")]
-    subprocess.run([sys.executable, __file__, *words], check=True, env={**os.environ, "PYTHONPATH": str(source.resolve())})
+    subprocess.run(
+        [sys.executable, __file__, *words], check=True, env={**os.environ, "PYTHONPATH": str(source.resolve())}
+    )
 
 
 def _read(path: Path) -> Any:
@@ -206,11 +262,15 @@ def differences(old: Any, new: Any, path: str) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         lines = [f"{path}: missing {key}: {_brief(old[key])}" for key in old if key not in new]
         lines += [f"{path}: new {key}: {_brief(new[key])}" for key in new if key not in old]
-        return lines + [line for key in old if key in new for line in differences(old[key], new[key], f"{path} / {key}")]
+        return lines + [
+            line for key in old if key in new for line in differences(old[key], new[key], f"{path} / {key}")
+        ]
     if isinstance(old, list) and isinstance(new, list):
         if len(old) != len(new):
             return [f"{path}: {len(old)} entries there, {len(new)} now: {_brief(old)} -> {_brief(new)}"]
-        return [line for i, (a, b) in enumerate(zip(old, new, strict=True)) for line in differences(a, b, f"{path}[{i}]")]
+        return [
+            line for i, (a, b) in enumerate(zip(old, new, strict=True)) for line in differences(a, b, f"{path}[{i}]")
+        ]
     numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (old, new))
     same = math.isclose(old, new, rel_tol=NEAR, abs_tol=NEAR) if numbers else old == new and type(old) is type(new)
     return [] if same else [f"{path}: {_brief(old)} -> {_brief(new)}"]

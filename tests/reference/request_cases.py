@@ -207,7 +207,10 @@ TWICE: dict[str, tuple[str, Any]] = {
 """A key that stands twice in the YAML."""
 
 WORDS: list[tuple[list[str], list[str]]] = [
-    *(([name], []) for name in ("train", "evaluate", "compare", "judge", "sweep", "reproduce", "report", "cost", "update", "merge")),
+    *(
+        ([name], [])
+        for name in ("train", "evaluate", "compare", "judge", "sweep", "reproduce", "report", "cost", "update", "merge")
+    ),
     *(([name], []) for name in ("residual", "distance", "perturb", "fisher", "inspect", "data", "theory")),
     ([], []),
     (["--version"], []),
@@ -237,7 +240,10 @@ WORDS: list[tuple[list[str], list[str]]] = [
     (["fisher", "base", "--samples", "0", "--data", "old.jsonl"], ["samples"]),
     (["cost", "--config", "train.yaml", "--gpu", "H1000"], ["H1000"]),
     (["cost", "--config", "train.yaml", "--utilisation", "2"], ["utilisation"]),
-    (["data", "prepare", "corpus", "--input", "news.jsonl", "--output", "asked.jsonl", "--after", "soon"], ["after", "soon"]),
+    (
+        ["data", "prepare", "corpus", "--input", "news.jsonl", "--output", "asked.jsonl", "--after", "soon"],
+        ["after", "soon"],
+    ),
     (["theory", "classification"], ["classification"]),
     (["quickstart", "--only", "nothing"], ["nothing"]),
     (["quickstart", "--workers", "0"], ["workers"]),

@@ -29,18 +29,31 @@ def names() -> dict[str, Any]:
 def _described(value: Any) -> Any:
     if not inspect.isclass(value):
         return _parameters(value) if callable(value) else repr(value)
-    found: dict[str, Any] = {"bases": [base.__name__ for base in value.__mro__ if base.__module__.startswith("holdfast")][1:]}
+    found: dict[str, Any] = {
+        "bases": [base.__name__ for base in value.__mro__ if base.__module__.startswith("holdfast")][1:]
+    }
     if dataclasses.is_dataclass(value):
         found["fields"] = {
-            f.name: _default(f.default if f.default_factory is dataclasses.MISSING else f.default_factory()) for f in dataclasses.fields(value)
+            f.name: _default(f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
+            for f in dataclasses.fields(value)
         }
     else:
         found["parameters"] = _parameters(value.__init__)
-    own = {name for base in value.__mro__ if base.__module__.startswith("holdfast") for name in vars(base) if not name.startswith("_")}
+    own = {
+        name
+        for base in value.__mro__
+        if base.__module__.startswith("holdfast")
+        for name in vars(base)
+        if not name.startswith("_")
+    }
     members = {name: inspect.getattr_static(value, name, None) for name in sorted(own)}
     plain = lambda member: getattr(member, "__func__", member)
     found["members"] = {
-        name: _parameters(plain(member)) if inspect.isfunction(plain(member)) else "property" if isinstance(member, property) else _default(member)
+        name: _parameters(plain(member))
+        if inspect.isfunction(plain(member))
+        else "property"
+        if isinstance(member, property)
+        else _default(member)
         for name, member in members.items()
         if name not in found.get("fields", {})
     }
@@ -77,7 +90,11 @@ def commands(folder: Path) -> dict[str, Any]:
     for name in listed:
         for words in ([name], *([name, sub] for sub in SUBCOMMANDS.get(name, ()))):
             outcome = commandline.holdfast([*words, "--help"], folder)
-            found[" ".join(words)] = {"code": outcome.code, "options": _options(outcome.out), "methods": _methods(outcome.out)}
+            found[" ".join(words)] = {
+                "code": outcome.code,
+                "options": _options(outcome.out),
+                "methods": _methods(outcome.out),
+            }
     settings = commandline.holdfast(["train", "--help_all"], folder).out.splitlines()
     found["train --help_all"] = dict(m.groups() for line in settings if (m := _SETTING.match(line)))
     return found
@@ -98,7 +115,10 @@ def _options(text: str) -> dict[str, Any]:
             found[name][1] += f" {line.strip()}"
         else:
             name = ""
-    return {option: [placeholder, (re.findall(r"\(([^()]*)\)", said) or [""])[-1]] for option, (placeholder, said) in found.items()}
+    return {
+        option: [placeholder, (re.findall(r"\(([^()]*)\)", said) or [""])[-1]]
+        for option, (placeholder, said) in found.items()
+    }
 
 
 def _methods(text: str) -> dict[str, dict[str, str]]:
@@ -124,5 +144,9 @@ def requests(folder: Path) -> dict[str, Any]:
             (folder / "asked.yaml").write_text(text)
         outcome = commandline.holdfast(words, folder)
         said = outcome.out + outcome.err
-        found[name] = {"code": outcome.code, "names": {word: word in said for word in wanted}, "traceback": "Traceback" in said}
+        found[name] = {
+            "code": outcome.code,
+            "names": {word: word in said for word in wanted},
+            "traceback": "Traceback" in said,
+        }
     return found

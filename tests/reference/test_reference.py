@@ -57,9 +57,7 @@ def test_figures_of_text():
 def test_figures_of_a_page_whatever_its_layout(tmp_path):
     table = "<table><tr><td>1.5</td><td>2 %</td></tr></table>"
     tiles = "<style>p{margin:9px}</style><p>2 %</p><div title='4'>1.5</div>"
-    script = (
-        '<script type="application/json">[{"data": [{"x": [1, 2.5], "width": 3}], "layout": {"margin": [8]}}]</script><script>var a = 7;</script>'
-    )
+    script = '<script type="application/json">[{"data": [{"x": [1, 2.5], "width": 3}], "layout": {"margin": [8]}}]</script><script>var a = 7;</script>'
     found = []
     for name, body in (("table", table), ("tiles", tiles)):
         (tmp_path / name).write_text(f"<html><head><title>5</title></head><body>{body}{script}</body></html>")
