@@ -2,7 +2,7 @@
 
     python tests/faults/seeded.py                       judge all of `faults.yaml`, or go on where it was interrupted
     python tests/faults/seeded.py --only ops-window     some of them, separated by commas
-    python tests/faults/seeded.py --check               also exit with 1 where a fault is missed that `baseline.json` caught
+    python tests/faults/seeded.py --check               exit with 1 where `baseline.json` caught what is missed now
 
 A fault is a snippet that stands exactly once in src/holdfast, whatever its indentation and line breaks, and what takes
 its place. A worker applies it to a copy of src/ and runs the fault's tests against that copy. Outcomes:
@@ -102,7 +102,7 @@ class Tree:
         if sum(found.values()) == 1:
             return next(iter(found))
         where = ", ".join(f"{path.relative_to(self.src)} ({n})" for path, n in found.items()) or "nowhere"
-        raise Inapplicable(f"{fault.id}: expected its snippet once in {PACKAGE}, found it {where}. Port it to the code.")
+        raise Inapplicable(f"{fault.id}: expected its snippet once in {PACKAGE}, found it {where}. Port it.")
 
     def with_fault(self, fault: Fault) -> tuple[Path, str]:
         """The file that a fault changes, and its text with the fault.

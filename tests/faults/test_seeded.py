@@ -1,4 +1,4 @@
-"""The list of seeded faults fits the code as it is: every fault can be applied."""
+"""The list of seeded faults fits the code as it is: every fault can be applied, and the baseline knows them all."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def test_its_tests_are_there() -> None:
 def test_there_are_sixty() -> None:
     assert len(FAULTS) == 60
     assert [name for name, count in Counter(fault.id for fault in FAULTS).items() if count > 1] == []
+
+
+def test_the_baseline_knows_them_all() -> None:
+    baseline = seeded.read_results(seeded.BASELINE)
+    assert sorted(baseline) == sorted(fault.id for fault in FAULTS)
+    assert [name for name, result in baseline.items() if result["outcome"] == seeded.ERROR] == []
 
 
 def test_a_snippet_is_found_however_it_is_wrapped(tmp_path) -> None:
