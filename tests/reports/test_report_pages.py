@@ -14,8 +14,8 @@ import pytest
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, distances, metric_lines, perplexity
 
 from holdfast.records.run import RunFolder
-from holdfast.reports.charts import MOST_POINTS, forest, layer_chart, plain, thin, training_charts
 from holdfast.reports.figures import row
+from holdfast.reports.legacy_charts import MOST_POINTS, forest, layer_chart, plain, thin, training_charts
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.run_report import _widths, write_run_report
 

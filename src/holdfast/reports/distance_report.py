@@ -27,8 +27,8 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.run import LayerDistance
-from holdfast.reports.charts import Chart, axis, layer_chart, layout, moved, plain, shorten, signs_kept
 from holdfast.reports.figures import count, duration, number, plural, significant
+from holdfast.reports.legacy_charts import Chart, axis, layer_chart, layout, moved, plain, shorten, signs_kept
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, bullets, header, tiles
 
