@@ -334,7 +334,7 @@ def test_reports_never_import_torch(make_run) -> None:
 import io, sys
 from rich.console import Console
 from holdfast.reports import arms, card, terminal, tradeoff_report, run_report
-from holdfast.results import RunFolder
+from holdfast.records.run import RunFolder
 folder = RunFolder({str(folder.path)!r})
 console = Console(file=io.StringIO(), width=80)
 run_report.write_run_report(folder)

@@ -244,7 +244,7 @@ def _report(argv: list[str]) -> int:
     if options.rule or options.points or options.strict:
         import dataclasses
 
-        from holdfast.statistics.selection import rule_from_config
+        from holdfast.statistics.rules import rule_from_config
 
         rule = {"rule": options.rule or "target_within" if options.points else options.rule or "paper"}
         rule |= {k: v for k, v in (("points", options.points), ("strict", options.strict)) if v}

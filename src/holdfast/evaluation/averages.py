@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.evaluation.compare.joint_scores import JointScores, mean_of
 from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
-from holdfast.statistics.estimates import expanded_interval
+from holdfast.statistics.intervals import expanded_interval
 from holdfast.support.files import fingerprint
 
 SUITE = "average"
@@ -104,7 +104,7 @@ def _interval(
 def _unit(metrics: Sequence[Metric]) -> str:
     """The members' unit; "share" where they are all shares (accuracies and exact matches), so that differences are in
     points."""
-    from holdfast.evaluation.compare.gate import is_share
+    from holdfast.statistics.points import is_share
 
     units = {m.unit for m in metrics}
     if len(units) == 1:

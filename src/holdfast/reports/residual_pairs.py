@@ -20,7 +20,7 @@ from holdfast.reports.figures import Row, decimals_for, group_rank, interval_tex
 from holdfast.reports.markup import Html, join, tag
 from holdfast.reports.page import Page, bullets, fold
 from holdfast.reports.residual_figures import label_of
-from holdfast.statistics.selection import Gain, gain_over_seeds
+from holdfast.statistics.gains import Gain, gain_over_seeds
 
 _SEED = re.compile(r", seed \d+")
 Entry = tuple[str, str, str]

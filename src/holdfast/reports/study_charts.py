@@ -31,7 +31,9 @@ from holdfast.reports.study_figures import (
     shown_params,
     study_curves,
 )
-from holdfast.statistics.selection import Gain, Selection, mean_gain, pareto
+from holdfast.statistics.gains import Gain, mean_gain
+from holdfast.statistics.pareto import pareto
+from holdfast.statistics.selection import Selection
 
 COLOURS = ("accent", "second", "good", "third", "fourth")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon")

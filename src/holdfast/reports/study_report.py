@@ -38,7 +38,10 @@ from holdfast.reports.study_figures import (
     tone,
     typographic,
 )
-from holdfast.statistics.selection import SAMPLES, Gain, RuleGain, Selection, Share
+from holdfast.statistics.gains import SAMPLES, Gain
+from holdfast.statistics.selection import Selection
+from holdfast.statistics.shares import Share
+from holdfast.statistics.stability import RuleGain
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 STATE_TONES = {"complete": "", "running": "good", "waiting": "", "pruned": "warn", "failed": "bad", "lost": "warn"}

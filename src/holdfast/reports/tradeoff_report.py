@@ -235,7 +235,7 @@ def _legend(figures: TradeoffFigures) -> str:
         f"{unit}, {direction}. Changes are after \u2212 before with their paired {confidence:g} % intervals over "
         f"documents ({documents}). Gain"
         " kept and loss share: the arm's change in percent of direct fine-tuning's, on target and source, with "
-        "bootstrap intervals where the"
+        "Fieller's intervals where the"
         " documents' rows allow one. One training run an arm: how far another seed would move it is not in the "
         "intervals."
     )

@@ -1,8 +1,8 @@
 """Elastic weight consolidation: a pull back to the start that is stronger where the old data needs the weights as they
 are.
 
-    penalty = coefficient / 2 * sum_i F_i (theta_i - theta_o,i)^2         gradient added: coefficient * F * (theta -
-    theta_o)
+    penalty = coefficient / 2 * sum_i F_i (theta_i - theta_o,i)^2
+        gradient added: coefficient * F * (theta - theta_o)
 
 F is the diagonal Fisher information of the old model on the old task's data (`fisher`), per trained token, so that
 coefficient 1 is the Laplace approximation of training on old and new tokens in equal parts; the ratio of old to new
@@ -13,8 +13,8 @@ F comes from a folder (`fisher`: `holdfast fisher`, or the `fisher` folder of an
 before the first step, on the start model, and kept in the run's folder, where a resumed run finds it. With both,
 `fisher` is of earlier tasks and `data` is the newest one's, and
 
-    F = decay * F_earlier + F_data                                        (online EWC: one penalty and one anchor,
-    however many tasks)
+    F = decay * F_earlier + F_data
+        (online EWC: one penalty and one anchor, however many tasks)
 
 The added gradient, its decoupled form, and where anchor and F may lie are those of L2 (`pull`). Decoupled, a step is an
 SGD step followed by an elementwise average with theta_o of weight eta * coefficient * F_i: sequential averaging with a

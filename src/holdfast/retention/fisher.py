@@ -1,7 +1,8 @@
 """The diagonal of the Fisher information: how much each parameter matters to what the model says about some data.
 
-    F = 1/N * sum_n g_n^2          g_n = d/d theta  sum_t log p(y_t | x_<=t)   over the trained tokens t of sample n,
-    squared elementwise
+    F = 1/N * sum_n g_n^2          g_n = d/d theta  sum_t log p(y_t | x_<=t)
+                                   over the trained tokens t of sample n, squared
+                                   elementwise
 
 N is the number of trained tokens of all samples together, so F is in squared nats per trained token. The reason: the
 loss of fine-tuning is a mean over tokens, and the Laplace approximation of the old data's loss around theta_o is a sum

@@ -1,7 +1,7 @@
 """Label annealing (paper 000): a KL term to the frozen start model at every trained token.
 
-    loss = CE + weight * KL(softmax(w / T) || softmax(z / T))          w: teacher logits, z: student logits, nats per
-    token
+    loss = CE + weight * KL(softmax(w / T) || softmax(z / T))
+        w: teacher logits, z: student logits, nats per token
 
 The teacher is the start model, in one of three forms: a second frozen copy (`online`); for LoRA students the same model
 with its adapters switched off (`adapter_off`), which needs no second copy; or its last hidden states, computed once and

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import ConfigError, DataError
+from holdfast.statistics.intervals import t_half_width
 from holdfast.theory.descent import PRETRAINING, Descent, gradient_descent
 from holdfast.theory.regression import (
     METHODS,
@@ -360,13 +361,11 @@ def geometry_grid(setting: Setting) -> list[tuple[float, float]]:
 
 def mean_interval(values: Sequence[float] | np.ndarray, confidence: float) -> Interval:
     """The mean of one value a seed with its t-interval; no interval for one seed."""
-    from scipy.special import stdtrit  # scipy.stats gives the same number and takes a second to load
-
     found = np.asarray(values, dtype=np.float64)
     n, mean = len(found), float(found.mean())
     if n < 2:
         return Interval(value=mean, low=None, high=None, n=n)
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * float(found.std(ddof=1)) / math.sqrt(n)
+    half = t_half_width(found.tolist(), confidence=confidence)
     return Interval(value=mean, low=mean - half, high=mean + half, n=n)
 
 

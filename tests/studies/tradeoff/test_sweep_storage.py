@@ -137,7 +137,7 @@ def test_a_process_that_ended_is_known_to_be_gone_at_once(begun):
     """No grace is waited for where the process was this machine's."""
     storage, study, config = begun
     script = f"""
-from holdfast.studies.storage import Storage, this_process
+from holdfast.studies.engine.storage import Storage, this_process
 storage = Storage({config.storage!r})
 print(storage.take(storage.load({config.name!r}), this_process()).number)
 """

@@ -138,7 +138,7 @@ def select_problems(
         wanted: the source.
         measured: see `metric_problems`.
     """
-    from holdfast.statistics.selection import allowance
+    from holdfast.statistics.points import allowance
 
     if select.get("points") is None:
         return []

@@ -479,7 +479,7 @@ def _pruning(value: Any, problems: list[str]) -> Pruning | None:
 
 
 def _select(value: Any, problems: list[str]) -> dict[str, Any]:
-    from holdfast.statistics.selection import rule_from_config
+    from holdfast.statistics.rules import rule_from_config
 
     value = {"rule": value} if isinstance(value, str) else value or {"rule": "paper"}
     if not isinstance(value, Mapping):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
 from holdfast.records.study import Rung, SeedRun, seed_run_from_json
-from holdfast.statistics.selection import pareto
+from holdfast.statistics.pareto import pareto
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Lease, Storage
 from holdfast.studies.tradeoff.record import gain
