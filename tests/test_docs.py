@@ -64,10 +64,11 @@ def table_rows(text: str) -> dict[str, list[str]]:
 
 
 def method_parameters() -> Iterator[tuple[str, str, Any]]:
-    from holdfast.retention.registry import METHODS, parameters_of
+    from holdfast.config.declare import settings_of
+    from holdfast.retention.registry import METHODS
 
     for name, cls in METHODS.items():
-        yield from ((name, parameter, default) for parameter, default, _ in parameters_of(cls))
+        yield from ((name, setting.name, setting.default) for setting in settings_of(cls))
 
 
 def test_every_method_has_its_section():

@@ -63,15 +63,16 @@ def test_mistakes_are_exit_code_2_and_nothing_is_trained(trained: list, capsys: 
 
 
 def test_help_names_every_method_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.retention.registry import METHODS, parameters_of
+    from holdfast.config.declare import settings_of
+    from holdfast.retention.registry import METHODS
 
     for option in ("--help", "-h"):
         assert main(["train", option]) == 0
     shown = capsys.readouterr().out
     for name, cls in METHODS.items():
         assert f"  {name}: " in shown
-        for parameter, _, _ in parameters_of(cls):
-            assert f"      {parameter}" in shown
+        for setting in settings_of(cls):
+            assert f"      {setting.name}" in shown
     assert max(map(len, shown.splitlines())) <= 150
 
 

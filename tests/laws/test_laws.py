@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import tempfile
@@ -125,8 +124,6 @@ def test_documents_itself(name):
     assert len(cls.source) > 20
     assert cls.__doc__
     assert "References" in cls.__doc__ or "paper" in cls.__doc__
-    for field in dataclasses.fields(cls):
-        assert len(field.metadata.get("help", "")) > 10, f"{name}.{field.name} has no help"
 
 
 @pytest.mark.parametrize(

@@ -209,17 +209,18 @@ def _value(value: Any) -> str:
 
 
 def _methods() -> str:
-    from holdfast.retention.registry import METHODS, parameters_of
+    from holdfast.config.declare import settings_of
+    from holdfast.config.help import default_text, shows_default
+    from holdfast.retention.registry import METHODS
 
     lines = []
     for name, cls in METHODS.items():
         lines.append(f"  {name}: {cls.summary}")
         lines.append(f"      from: {cls.source}")
-        for parameter, default, text in parameters_of(cls):
-            shown = "" if default in (None, "") else f" ({_text(default)})"
-            lines += textwrap.wrap(
-                f"{parameter}{shown}: {text}", 116, initial_indent="      ", subsequent_indent="          "
-            )
+        for s in settings_of(cls):
+            shown = f" ({default_text(s.default)})" if shows_default(s) else ""
+            text = f"{s.name}{shown}: {s.help}"
+            lines += textwrap.wrap(text, 116, initial_indent="      ", subsequent_indent="          ")
     return "\n".join(lines) + "\n"
 
 

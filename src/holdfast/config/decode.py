@@ -148,8 +148,9 @@ def problems_of(value: Any) -> list[Mistake]:
 
 
 def _as_mistake(sentence: str, value: Any) -> Mistake:
-    """A sentence such as "people: expected ..." as a mistake of that key."""
-    key, colon, text = sentence.partition(": ")
+    """A sentence such as "people: expected ..." (or "sfa.beta: expected ...") as a mistake of that key."""
+    before, colon, text = sentence.partition(": ")
+    key = before.rpartition(".")[2]
     names = {s.name for s in settings_of(type(value))}
     return Mistake(path=(key,), text=text) if colon and key in names else Mistake(path=(), text=sentence)
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from holdfast.config.declare import Meta
 from holdfast.errors import ModelError, did_you_mean
 
 if TYPE_CHECKING:
@@ -28,12 +29,10 @@ if TYPE_CHECKING:
 
 START = "start"
 """The name of the start model as an anchor."""
-KEEP = ("device", "cpu", "disk")
+Keep = Annotated[Literal["device", "cpu", "disk"], Meta(decides=False)]
 """Where an anchor may be kept between steps: beside the parameters, in host memory, or in a file that is streamed."""
-KEEP_HELP = (
-    "where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file "
-    "that is read when needed)"
-)
+KeepAuto = Annotated[Literal["auto", "device", "cpu", "disk"], Meta(decides=False)]
+"""The same, or "auto": on the disk for a folder, which lies there anyway, and on the device for the start."""
 
 
 class Anchors:
@@ -74,8 +73,7 @@ class Anchors:
 
         Args:
             anchor: as of `get`.
-            where: one of `KEEP`, or "auto": on the disk for a folder, which lies there anyway, and on the device for
-                the start. "disk" streams a named folder as it is, and writes the start's parameters to a file without a
+            where: one of `KeepAuto`. "disk" streams a named folder as it is, and writes the start's parameters to a file without a
                 name, which is gone when the process ends.
 
         Raises:
@@ -213,11 +211,6 @@ def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
                 f"{place}/model.safetensors",
             )
             return streamed(place, tensors)
-
-
-def keep_problems(where: str, keep: str, *more: str) -> list[str]:
-    """A sentence where `keep` is none of `KEEP` (and `more`)."""
-    return [] if keep in (*KEEP, *more) else [f"{where}: expected one of {', '.join((*KEEP, *more))}, got {keep!r}"]
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

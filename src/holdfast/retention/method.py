@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from holdfast.config.declare import deciding, settings_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -204,7 +206,8 @@ class Passive:
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionMethod:
-    """Base of all methods. Subclasses are frozen dataclasses whose fields carry `metadata={"help": ...}`."""
+    """Base of all methods. Subclasses are frozen dataclasses whose fields declare the parameters: type, bounds
+    (`Annotated[float, Meta(ge=0)]`), default, and a docstring under each (`holdfast.config.declare`)."""
 
     name: ClassVar[str]
     """The key in a config's `retention:` list."""
@@ -223,7 +226,8 @@ class RetentionMethod:
         return False
 
     def problems(self) -> list[str]:
-        """Sentences about parameters out of range, empty when all is well."""
+        """Sentences about parameters that do not go together ("sfa: ...") or about one beyond its bounds ("sfa.p:
+        ..."), empty when all is well."""
         return []
 
     def describe(self) -> dict[str, Any]:
@@ -231,20 +235,15 @@ class RetentionMethod:
         return {"method": self.name, **dataclasses.asdict(self)}
 
     def identity(self) -> dict[str, Any]:
-        """`describe()` without the parameters that leave the trained weights alone (`metadata={"decides": False}`, a
-        cache's folder for example)."""
-        aside = {f.name for f in dataclasses.fields(self) if not f.metadata.get("decides", True)}
-        return {k: v for k, v in self.describe().items() if k not in aside}
+        """`describe()` without the parameters that leave the trained weights alone (`Meta(decides=False)`, a cache's
+        folder for example)."""
+        return {"method": self.name, **deciding(self)}
 
     def label(self) -> str:
         """A short name for tables, with the parameters that were changed and decide the weights:
         `label_annealing(weight=0.3)`."""
-        changed = [
-            f"{f.name}={getattr(self, f.name)}"
-            for f in dataclasses.fields(self)
-            if f.metadata.get("decides", True)
-            and (f.default is dataclasses.MISSING or getattr(self, f.name) != f.default)
-        ]
+        defaults = {s.name: s.default for s in settings_of(type(self))}
+        changed = [f"{name}={value}" for name, value in deciding(self).items() if value != defaults[name]]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 
     def check_run(self, *, total_steps: int | None) -> list[str]:

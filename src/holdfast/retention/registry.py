@@ -14,12 +14,14 @@ suite, the help texts and the config checks then apply to it. No torch at import
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.declare import settings_of
+from holdfast.config.decode import Given, decode, mistakes_in
+from holdfast.config.schema import object_schema
+from holdfast.config.values import Mistake, Path, show
+from holdfast.errors import did_you_mean
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.budget import Budget, combination_problems
 from holdfast.retention.ewc import EWC
@@ -36,117 +38,86 @@ METHODS: dict[str, type[RetentionMethod]] = {
 NONE = ("none", "direct", "")
 
 
-def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[str]]:
+def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[Mistake]]:
     """Turns a config's `retention:` value into methods.
 
     Args:
         value: None or "none" (direct), a method name, a `{name: parameters}` mapping, or a list of these.
 
     Returns:
-        The methods that could be built, and every problem found as one sentence each (unknown methods and parameters
-        with the nearest known name, wrong types, values out of range, combinations that make no sense).
+        The methods that could be built, and every mistake, with paths that begin with "retention" (unknown methods and
+        parameters with the nearest known name, wrong types, values out of range, combinations that make no sense).
     """
     if value is None or (isinstance(value, str) and value.lower() in NONE):
         return [], []
-    items: Sequence[Any] = value if isinstance(value, (list, tuple)) else [value]
+    several = isinstance(value, (list, tuple))
     methods: list[RetentionMethod] = []
-    problems: list[str] = []
-    for number, item in enumerate(items):
-        where = f"retention[{number}]"
-        if isinstance(item, RetentionMethod):
-            methods.append(item)
-            problems.extend(item.problems())
-            continue
-        if isinstance(item, str):
-            item = {item: {}}
-        if not isinstance(item, Mapping) or len(item) != 1:
-            problems.append(f"{where}: expected a method name or one '{{name: {{parameters}}}}' mapping, got {item!r}")
-            continue
-        name, parameters = next(iter(item.items()))
-        if str(name).lower() in NONE:
-            continue
-        if name not in METHODS:
-            problems.append(
-                f"{where}: unknown method '{name}'; known: {', '.join(METHODS)}.{did_you_mean(str(name), METHODS)}"
-            )
-            continue
-        method, found = _build(METHODS[name], {} if parameters is None else parameters)
-        problems.extend(found)
+    mistakes: list[Mistake] = []
+    for number, item in enumerate(value if several else [value]):
+        path: Path = ("retention", number) if several else ("retention",)
+        method, found = _method(item)
+        mistakes += (dataclasses.replace(m, path=(*path, *m.path)) for m in found)
         if method is not None:
             methods.append(method)
-    problems.extend(_combination_problems(methods))
-    return methods, problems
+    mistakes += (Mistake(path=("retention",), text=problem) for problem in _combination_problems(methods))
+    return methods, mistakes
 
 
 def retention(value: Any) -> list[RetentionMethod]:
     """`parse_retention` for library users.
 
     Raises:
-        ConfigError: with all problems at once.
+        ConfigError: with all mistakes at once.
     """
-    methods, problems = parse_retention(value)
-    if problems:
-        raise ConfigError(problems)
+    methods, mistakes = parse_retention(value)
+    Given().check(mistakes)
     return methods
 
 
-def parameters_of(cls: type[RetentionMethod]) -> list[tuple[str, Any, str]]:
-    """`(name, default, help)` of each parameter, for help texts."""
-    return [(f.name, f.default, str(f.metadata.get("help", ""))) for f in dataclasses.fields(cls)]
+def retention_schema() -> dict[str, Any]:
+    """JSON Schema of a config's `retention:` value."""
+    parameters = {
+        name: {"description": cls.summary, "anyOf": [object_schema(settings_of(cls)), {"type": "null"}]}
+        for name, cls in METHODS.items()
+    }
+    one = {"type": "object", "properties": parameters, "additionalProperties": False, "minProperties": 1}
+    entry = {"anyOf": [{"enum": [*METHODS, *NONE]}, {**one, "maxProperties": 1}]}
+    return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
 
 
-def _build(cls: type[RetentionMethod], parameters: Any) -> tuple[RetentionMethod | None, list[str]]:
-    if not isinstance(parameters, Mapping):
-        return None, [f"{cls.name}: expected a mapping of parameters, got {parameters!r}"]
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for key, value in parameters.items():
-        if key not in known:
-            problems.append(
-                f"{cls.name}: unknown parameter '{key}'; known: {', '.join(known)}.{did_you_mean(str(key), known)}"
-            )
-            continue
-        try:
-            values[key] = _coerce(value, hints[key])
-        except (TypeError, ValueError):
-            problems.append(f"{cls.name}.{key}: expected {_type_name(hints[key])}, got {value!r}")
-    if problems:
-        return None, problems
-    method = cls(**values)
-    return method, method.problems()
+def _method(item: Any) -> tuple[RetentionMethod | None, list[Mistake]]:
+    """One entry as a method; None where it stands for none, or does not work."""
+    if isinstance(item, RetentionMethod):
+        return item, _named(item, mistakes_in(item))
+    if isinstance(item, str):
+        item = {item: None}
+    if not isinstance(item, Mapping) or len(item) != 1:
+        text = f"expected a method name or one '{{name: {{parameters}}}}' mapping, got {show(item)}."
+        return None, [Mistake(path=(), text=text)]
+    name, parameters = next(iter(item.items()))
+    if str(name).lower() in NONE:
+        return None, []
+    if name not in METHODS:
+        advice = did_you_mean(str(name), METHODS)
+        return None, [Mistake(path=(), text=f"unknown method '{name}'; known: {', '.join(METHODS)}.{advice}")]
+    cls = METHODS[name]
+    if parameters is not None and not isinstance(parameters, Mapping):
+        text = f"expected a mapping of parameters, got {show(parameters)}."
+        return None, [Mistake(path=(name,), text=text)]
+    method, mistakes = decode(cls, parameters or {})
+    return (None if method is None else _with_floats(method)), _named(cls, mistakes)
 
 
-def _coerce(value: Any, hint: Any) -> Any:
-    """`value` as the field's type. YAML reads `1e-4` as a string, so strings that are numbers are numbers here."""
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    if value is None:
-        if type(None) in options:
-            return None
-        raise TypeError
-    for option in options:
-        if option is bool:
-            if isinstance(value, bool):
-                return value
-            if isinstance(value, str) and value.lower() in ("true", "false"):
-                return value.lower() == "true"
-        elif option is int and not isinstance(value, bool):
-            if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-                return int(value)
-            if isinstance(value, str):
-                return int(value)
-        elif option is float and not isinstance(value, bool):
-            return float(value)
-        elif option is str and isinstance(value, str):
-            return value
-    raise TypeError
+def _named(cls: Any, mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """A method's mistakes with its name in their paths, and once in their words."""
+    return [Mistake(path=(cls.name, *m.path), text=m.text.removeprefix(f"{cls.name}: ")) for m in mistakes]
 
 
-def _type_name(hint: Any) -> str:
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
-    return " or ".join(names.get(o, str(o)) for o in options)
+def _with_floats(method: RetentionMethod) -> RetentionMethod:
+    """The method with a float where one is declared, whether a config says 2 or 2.0: both are one run and one label."""
+    values = {s.name: getattr(method, s.name) for s in settings_of(type(method)) if float in s.types}
+    floats = {name: float(value) for name, value in values.items() if type(value) is int}
+    return dataclasses.replace(method, **floats)
 
 
 def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
@@ -156,12 +127,10 @@ def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
         counts[method.name] = counts.get(method.name, 0) + 1
     for name, count in counts.items():
         if count > 1 and not METHODS[name].repeatable:
-            problems.append(
-                f"retention: '{name}' is given {count} times; expected once. Put all its parameters in one entry."
-            )
+            problems.append(f"'{name}' is given {count} times; expected once. Put all its parameters in one entry.")
     share = sum(m.fraction for m in methods if isinstance(m, Replay))
     if share >= 1:
         problems.append(
-            f"retention: the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
+            f"the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
         )
     return problems + combination_problems(methods)

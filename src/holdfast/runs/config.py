@@ -342,7 +342,7 @@ def _retention(value: Any, problems: list[str]) -> list[RetentionMethod]:
     from holdfast.retention.registry import parse_retention
 
     methods, found = parse_retention(value)
-    problems += found
+    problems += [m.sentence() for m in found]
     return methods
 
 
