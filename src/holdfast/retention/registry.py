@@ -90,6 +90,11 @@ def retention(value: Any) -> list[RetentionMethod]:
     return methods
 
 
+def title(name: str) -> str:
+    """What people call a method; a name that is not registered with spaces for its underscores."""
+    return METHODS[name].title if name in METHODS else name.replace("_", " ")
+
+
 def parameters_of(cls: type[RetentionMethod]) -> list[tuple[str, Any, str]]:
     """`(name, default, help)` of each parameter, for help texts."""
     return [(f.name, f.default, str(f.metadata.get("help", ""))) for f in dataclasses.fields(cls)]
