@@ -53,6 +53,7 @@ class SequentialAveraging(RetentionMethod):
     """
 
     name: ClassVar[str] = "sfa"
+    title: ClassVar[str] = "SFA"
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
     source: ClassVar[str] = (
@@ -116,6 +117,7 @@ class WiseFT(RetentionMethod):
     """
 
     name: ClassVar[str] = "wise_ft"
+    title: ClassVar[str] = "WiSE-FT"
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "interpolate start and result once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
@@ -237,6 +239,7 @@ class ExponentialAverage(RetentionMethod):
     """
 
     name: ClassVar[str] = "ema"
+    title: ClassVar[str] = "EMA"
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"

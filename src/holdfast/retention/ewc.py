@@ -72,6 +72,7 @@ class EWC(RetentionMethod):
     """
 
     name: ClassVar[str] = "ewc"
+    title: ClassVar[str] = "EWC"
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on moving the weights that old data needs, by their Fisher information"
     source: ClassVar[str] = (

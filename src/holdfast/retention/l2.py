@@ -33,6 +33,7 @@ class L2(RetentionMethod):
     """
 
     name: ClassVar[str] = "l2"
+    title: ClassVar[str] = "L2"
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on the squared distance of the weights to the start"
     source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"

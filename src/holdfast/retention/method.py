@@ -211,6 +211,8 @@ class RetentionMethod:
 
     name: ClassVar[str]
     """The key in a config's `retention:` list."""
+    title: ClassVar[str]
+    """What people call it, in a sentence or a legend."""
     summary: ClassVar[str]
     """One line for `--help` and reports."""
     source: ClassVar[str]
