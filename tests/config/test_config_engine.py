@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 
 from holdfast.config.command_line import Command, find_option
-from holdfast.config.declare import Meta, deciding, settings_of
-from holdfast.config.decode import decode, mistakes_in, settings_value
+from holdfast.config.declare import Meta, deciding, part_of, settings_of
+from holdfast.config.decode import Given, decode, mistakes_in, settings_value
 from holdfast.config.help import keys_table
 from holdfast.config.schema import json_schema
 from holdfast.config.values import dotted
@@ -175,6 +175,24 @@ def test_switches_leave_words_alone(words: list[str]) -> None:
     value = COMMAND.read(["--name", "n", *words])
     assert value.fast is True and value.models == ("m",)
     assert COMMAND.read(["--name", "n", "--no-fast"]).fast is False
+
+
+def test_two_dashes_end_the_values_of_an_option() -> None:
+    assert COMMAND.read(["--name", "n", "--seeds", "1", "2", "--", "m", "--fast"]).models == ("m",)
+
+
+def test_settings_beside_the_request_and_files_of_another_kind(tmp_path: Path) -> None:
+    """`more` are taken before the request is decoded; `adapt` rewrites a file before it counts."""
+
+    def adapt(file: Given) -> None:
+        file.values["name"] = file.values.pop("title")
+
+    known = Command(name="x", request=Request, more=settings_of(Model), adapt=adapt)
+    given = known.given(["--config", request_file(tmp_path, "title: a\nkind: qwen\n"), "--layers", "3"])
+    assert given.take("layers", "kind") == {"layers": "3", "kind": "qwen"}
+    value = known.decode(given)
+    assert value.name == "a"
+    assert part_of(value, Base) == Base(folder=None)
 
 
 def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:

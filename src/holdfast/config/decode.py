@@ -144,15 +144,16 @@ def problems_of(value: Any) -> list[Mistake]:
     problems = getattr(value, "problems", None)
     if problems is None:
         return []
-    return [p if isinstance(p, Mistake) else _as_mistake(p, value) for p in problems()]
+    keys = {s.name for s in settings_of(type(value))}
+    return [p if isinstance(p, Mistake) else as_mistake(p, keys) for p in problems()]
 
 
-def _as_mistake(sentence: str, value: Any) -> Mistake:
-    """A sentence such as "people: expected ..." (or "sfa.beta: expected ...") as a mistake of that key."""
+def as_mistake(sentence: str, keys: Iterable[str]) -> Mistake:
+    """A sentence such as "people: expected ..." (or "sfa.beta: expected ...") as a mistake of that key, where there is
+    such a key."""
     before, colon, text = sentence.partition(": ")
     key = before.rpartition(".")[2]
-    names = {s.name for s in settings_of(type(value))}
-    return Mistake(path=(key,), text=text) if colon and key in names else Mistake(path=(), text=sentence)
+    return Mistake(path=(key,), text=text) if colon and key in keys else Mistake(path=(), text=sentence)
 
 
 def missing(setting: Setting) -> Mistake:
