@@ -228,7 +228,8 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
             return
         given.values[name] = values[0]
         _too_many(given, setting, values[1:])
-    given.from_line.add(name)
+    if not setting.meta.positional:  # a word without dashes is not reported with dashes
+        given.from_line.add(name)
 
 
 def _mapping(given: Given, name: str, text: str) -> Any:
