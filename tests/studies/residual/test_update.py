@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError
+from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, RunFolderError, ShapeError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
 from holdfast.studies.residual import session
@@ -240,6 +240,22 @@ def test_long_empty_and_duplicate_documents_are_counted(request_of, tmp_path, ne
 def test_only_documents_that_are_new(request_of):
     record = run(request_of(after="2024-07-01"))
     assert record.corpus["first_date"] >= "2024-07-01" and sum(record.corpus["skipped"].values()) > 0
+
+
+def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp_path, monkeypatch):
+    """The default share gives way; a share that was asked for is refused by its own name, and may be corrected."""
+    from holdfast.studies.residual.making import Workshop
+
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(news.read_text().splitlines(keepends=True)[:30]))
+    with pytest.raises(DataError, match=r"held_out: 0.001 of 30 documents is less than one. Give a larger share"):
+        run(request_of(corpus=str(few), held_out=0.001))
+    monkeypatch.setattr(Workshop, "make", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(Interrupted):
+        run(request_of(corpus=str(few), held_out=None))
+    record = read_update(tmp_path / "out")
+    assert record.corpus["held_out"] > 0 and record.corpus["documents"] + record.corpus["held_out"] == 30
+    assert any("20% are held out" in note for note in record.notes)
 
 
 def test_a_folder_of_others_is_not_touched(request_of, tmp_path):
