@@ -171,11 +171,16 @@ def test_retention_methods_keep_the_continued_base_near(request_of, tmp_path):
 
 def test_all_mistakes_at_once(request_of, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        update_config(request_of(base=None, instrct="x", corpus=str(tmp_path / "nwes.jsonl"), tokens="lots", epochs=0, keep="everything",
-                                 train={"learning_rat": 1e-3, "seed": 3}, scale=1, scales=[1, "x"], held_out=1.5))  # fmt: skip
+        update_config(request_of(instrct="x", corpus=str(tmp_path / "nwes.jsonl"), tokens="lots", epochs=0, keep="everything",
+                                 train={"learning_rat": 1e-3, "seed": 3}, scales=[1, "x"], held_out=1.5))  # fmt: skip
     text = str(caught.value)
-    for said in ("unknown key 'instrct'", "base is missing", "no such file or folder", "tokens: expected a number", "epochs: expected a number above 0",
-                 "keep: expected one of", "train.seed: is set here by 'seed'", "scale, scales: give one", "scales: expected finite", "held_out: expected"):  # fmt: skip
+    for said in ("unknown key 'instrct'. Did you mean 'instruct'?", "no such file or folder", "tokens: expected a number", "epochs: expected a number above 0",
+                 "keep: expected one of", "train.seed: is set here by 'seed'", "scales[1]: expected a number", "held_out: expected"):  # fmt: skip
+        assert said in text, said
+    with pytest.raises(ConfigError) as caught:
+        update_config(request_of(base=None, scale=1, scales=[1, 2], choose_by=["x"], corpus=None))
+    text = str(caught.value)
+    for said in ("base: is missing", "corpus: is missing", "scale: give scale or scales, not both"):
         assert said in text, said
 
 
