@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError
+from holdfast.retention.registered import registered_environment
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.storage import Storage
@@ -180,7 +181,7 @@ def _processes(opened: Opened, workers: int) -> Workers:
         ),
         count=workers,
         logs=out / "logs",
-        environment={STORAGE_VARIABLE: settings.storage, **offline},
+        environment={STORAGE_VARIABLE: settings.storage, **offline, **registered_environment()},
     )
 
 
