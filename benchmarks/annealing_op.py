@@ -1,10 +1,12 @@
 """The annealing op beside its peers in one run: time, memory and the gradient's error.
 
     python benchmarks/annealing_op.py                  # N = 2048, H = 512, V = 32000, float32 and bfloat16 inputs (a
-    larger shape on CUDA) python benchmarks/annealing_op.py --check          # exit 1, naming each bar that falls short
+                                                       larger shape on CUDA)
+    python benchmarks/annealing_op.py --check          # exit 1, naming each bar that falls short
     python benchmarks/annealing_op.py --quick          # under a minute: a small shape, no bars but that on the gradient
     python benchmarks/annealing_op.py --sweep          # N from 256 to 16384, V from 2k to 152k; no bars, takes long on
-    CPUs python benchmarks/annealing_op.py --save FILE      # the figures as JSON
+                                                       CPUs
+    python benchmarks/annealing_op.py --save FILE      # the figures as JSON
 
 What is computed: mean cross-entropy plus mean forward KL at T = 1, and the gradients for hidden states and head; the
 teacher is frozen. The contestants, and what each is, are in `peers.py`. One that is not installed, fails or would not

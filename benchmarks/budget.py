@@ -2,11 +2,14 @@
 beforehand?
 
     python benchmarks/budget.py                    # the embedded corpus, 1M parameters: a sweep of fixed weights, then
-    three budgets python benchmarks/budget.py --check            # exit 1, naming what falls short
+                                                   three budgets
+    python benchmarks/budget.py --check            # exit 1, naming what falls short
     python benchmarks/budget.py --quick            # under a minute: a smaller base, fewer steps
     python benchmarks/budget.py --data FILE        # repeatable: tune on this text too (jsonl, or jsonl.gz, with a text
-    column) python benchmarks/budget.py --folder DIR       # keep finished runs there; the same command continues with
-    what is missing python benchmarks/budget.py --save FILE        # the figures as JSON
+                                                   column)
+    python benchmarks/budget.py --folder DIR       # keep finished runs there; the same command continues with what is
+                                                   missing
+    python benchmarks/budget.py --save FILE        # the figures as JSON
 
 A base that knows English prose is fine-tuned by label annealing on other text. The sweep does it with fixed weights;
 the curve through its ends, target cross-entropy against KL to the start, is the frontier that one can have by trying. A
@@ -14,9 +17,10 @@ budget run states the KL and starts from a weight that is wrong on purpose. Budg
 direct fine-tuning, so that they mean the same on every text.
 
 reached   KL of the final model to the start on training tokens, nats per token, each row seen once in the run; `ratio`
-is to the budget target    cross-entropy of the final model on held-out documents of the text it was tuned on, nats per
-token frontier  the sweep's, at the KL that the budget run reached: linear in log KL between the two nearest fixed
-weights excess    target minus frontier: above 0 is worse than a fixed weight would have been
+          is to the budget
+target    cross-entropy of the final model on held-out documents of the text it was tuned on, nats per token
+frontier  the sweep's, at the KL that the budget run reached: linear in log KL between the two nearest fixed weights
+excess    target minus frontier: above 0 is worse than a fixed weight would have been
 
 Bars: ratio in [0.9, 1.1] in every run; the mean excess over seeds at most two standard errors above 0. The standard
 error is pooled over the budgets, whose excesses differ by seed (order of the data) only; with one seed there is none,

@@ -322,7 +322,7 @@ if task == "TaskManager":
     lm_eval.tasks.TaskManager()
 else:
     from holdfast.evaluation.entries import TaskEntry
-    from holdfast.evaluation.harness import run_task
+    from holdfast.evaluation.tasks.harness import run_task
     run_task(model, tokenizer, TaskEntry(suite="s", name="t", task=task, data=data, num_fewshot=0, limit=1))
 print(json.dumps(time.perf_counter() - began))
 """

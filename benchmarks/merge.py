@@ -1,11 +1,14 @@
 """The checkpoint engine beside `cp` and mergekit in one run: time, memory, and whether the numbers agree.
 
     python benchmarks/merge.py                    # three bf16 checkpoints of 1.3 GB, 3 shards each; half an hour or so,
-    much of it mergekit python benchmarks/merge.py --check            # exit 1, naming each bar that falls short
+                                                  much of it mergekit
+    python benchmarks/merge.py --check            # exit 1, naming each bar that falls short
     python benchmarks/merge.py --quick            # under a minute: small checkpoints, one round, nobody waits for the
-    disk; no bars on speed python benchmarks/merge.py --folder DIR       # work there; keeps the checkpoints, and an
-    interrupted one continues; default: a temporary one python benchmarks/merge.py --only linear      # repeatable:
-    these operations only python benchmarks/merge.py --save FILE        # the figures as JSON
+                                                  disk; no bars on speed
+    python benchmarks/merge.py --folder DIR       # work there; keeps the checkpoints, and an interrupted one continues;
+                                                  default: a temporary one
+    python benchmarks/merge.py --only linear      # repeatable: these operations only
+    python benchmarks/merge.py --save FILE        # the figures as JSON
 
 Each contestant is a whole process: starting, importing, planning, merging, closing. mergekit is `mergekit-yaml` with
 the options that were fastest for it: asynchronous writing, shards of the inputs' size, neither tokenizer nor model

@@ -11,8 +11,9 @@ loss, backward, clipping and AdamW through the project's trainer; the arms take 
 are medians over rounds of the ratio within a round.
 
 unmasked    windows cut from the stream of all documents, every token sees the whole window before it: the rate to hold
-against documents   whole documents packed, attention and positions confined to each (ours); bar: 0.97 of the unmasked
-rate mask        the same windows with transformers' own dense mask, which is what `sdpa` gets without ours: the peer
+            against
+documents   whole documents packed, attention and positions confined to each (ours); bar: 0.97 of the unmasked rate
+mask        the same windows with transformers' own dense mask, which is what `sdpa` gets without ours: the peer
 
 Waste is the share of the windows without a token, ours and TRL's packing (a thousand documents at a time) on the same
 lengths; bar: 1 %. The rate counts tokens that are there, so waste is in it.

@@ -2,7 +2,8 @@
 
     python benchmarks/rivals.py                   # all arms on the embedded corpus; the table
     python benchmarks/rivals.py --quick           # under a minute: a few steps on a smaller base; its figures mean
-    little python benchmarks/rivals.py --only osf lora   # arms whose name begins so, and direct
+                                                  little
+    python benchmarks/rivals.py --only osf lora   # arms whose name begins so, and direct
     python benchmarks/rivals.py --seeds 3         # fine-tunings an arm
     python benchmarks/rivals.py --folder DIR      # run folders are kept there; what is finished is not run again
     python benchmarks/rivals.py --save FILE       # the figures as JSON

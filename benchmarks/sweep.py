@@ -1,17 +1,19 @@
 """What a trade-off study costs: all of it, its bookkeeping, and label annealing beside direct fine-tuning.
 
     python benchmarks/sweep.py                     # configs/label_annealing/code-tiny.yaml: 12 trials x 3 seeds on the
-    embedded corpus, two workers python benchmarks/sweep.py --check             # exit 1, naming what falls short
+                                                   embedded corpus, two workers
+    python benchmarks/sweep.py --check             # exit 1, naming what falls short
     python benchmarks/sweep.py --quick             # under a minute: 4 trials of few steps; its figures mean little
     python benchmarks/sweep.py --rounds 5          # pairs of trials for the ratio
     python benchmarks/sweep.py --save FILE         # the figures as JSON
 
 study      seconds from the command to the page, the small base pre-trained before (its time is stated apart); bar: 12
-minutes on two cores overhead   seconds of a worker on a trial that are not in its runs (taking it, drawing, writing
-results, handing it back), over the whole trial;
+           minutes on two cores
+overhead   seconds of a worker on a trial that are not in its runs (taking it, drawing, writing results, handing it
+           back), over the whole trial;
            the mean over trials; bar: 2 %
 annealing  a label annealing trial that finds the teacher's states in the shared cache, over a direct one: whole runs
-(load, train, measure, write)
+           (load, train, measure, write)
            and the training alone, one process, in turns, median over rounds with the range; bar: 1.1 for the whole
            trial
 """

@@ -7,6 +7,7 @@ HoldfastError                 exit code 1   something failed although the reques
 │   ├── DataError               a data file: missing, empty, malformed, wrong columns
 │   ├── ModelError              a model or tokenizer that cannot be used as asked
 │   ├── RunFolderError          the output folder: another run, no space, not writable
+│   │   └── FolderBusy            another process is at work in it; waiting may help
 │   └── ShapeError              tensors whose shapes, dtypes or vocabularies do not fit together
 ├── TrainingDiverged          exit code 1   NaN or infinite loss / gradient
 ├── StorageError              exit code 1   the disk failed or filled up while writing
@@ -65,6 +66,10 @@ class ModelError(UserError):
 
 class RunFolderError(UserError):
     """The output folder cannot hold this run."""
+
+
+class FolderBusy(RunFolderError):
+    """Another process holds the lock of a folder or a file; the same request may succeed once it has ended."""
 
 
 class ShapeError(UserError):

@@ -246,6 +246,17 @@ def test_options_found_before_the_settings_are_known() -> None:
             find_option(words, "config")
 
 
+def test_words_without_dashes_are_reported_without_dashes() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Numbers:
+        number: Annotated[tuple[int, ...], Meta(positional=True)] = ()
+        other: int = 0
+
+    with pytest.raises(ConfigError) as raised:
+        Command(name="holdfast numbers", request=Numbers).read(["1", "two", "--other", "three"])
+    assert [p.partition(":")[0] for p in raised.value.problems] == ["number[1]", "--other"]
+
+
 def test_help_and_table_say_what_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         COMMAND.read(["--rate", "nonsense", "--help"])

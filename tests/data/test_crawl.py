@@ -28,7 +28,7 @@ from holdfast.data.crawl import (
     publishers,
 )
 from holdfast.data.prepare.run import Preparation, prepare
-from holdfast.errors import ConfigError, DataError, RunFolderError
+from holdfast.errors import ConfigError, DataError, FolderBusy
 from holdfast.support.ledger import Ledger, read_ledger
 from local_newspaper import GERMAN, Newspaper, collection, needs_fundus, page, publisher
 
@@ -338,7 +338,7 @@ def test_several_publishers_at_once():
 def test_two_at_once_and_files_of_others_are_refused():
     with Newspaper(1) as paper:
         papers = one(paper)
-        with Ledger("news.jsonl", key="url"), pytest.raises(RunFolderError, match="Another holdfast process"):
+        with Ledger("news.jsonl", key="url"), pytest.raises(FolderBusy, match="Another holdfast process"):
             crawl(asked(), collection=papers)
         Path("news.jsonl").write_text('{"text": "mine"}\n')
         with pytest.raises(DataError, match="expected rows with a 'url'"):

@@ -628,7 +628,7 @@ def test_quality_questions_are_what_the_task_reads():
     assert second["question"].endswith("in 1968, I said what?") and (first["answer"], second["answer"]) == (1, 3)
     assert first["options"] == ["a", "b", "c", "d"] and first["article"] == "Text of 1." and first["hard"] is True
     assert record["counts"]["skipped"] == {DUPLICATE: 1, "a question without a published answer": 1}
-    task = yaml.safe_load((Path(shipped.__file__).parent / "benchmarks" / "quality.yaml").read_text())
+    task = yaml.safe_load((Path(shipped.__file__).parent / "tasks" / "benchmarks" / "quality.yaml").read_text())
     assert (
         "{{question" in task["doc_to_text"]
         and "{{options[3]}}" in task["doc_to_text"]

@@ -10,10 +10,11 @@ import pytest
 from scipy.stats import binom, binomtest, chisquare
 
 from holdfast.errors import DataError
-from holdfast.evaluation.compare.samples import bootstrap_p_value, compare_samples, join, mcnemar_exact
+from holdfast.evaluation.compare.samples import compare_samples, join
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.statistics import estimates
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, estimate, joint_sums, resampled_sums
+from holdfast.statistics.paired import bootstrap_p_value, mcnemar_exact
 
 
 def an_evaluation(*metrics: str, primary: str | None = None, higher: bool = True) -> Evaluation:

@@ -13,7 +13,7 @@ import pytest
 
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
-from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
+from holdfast.errors import ConfigError, DataError, FolderBusy, HoldfastError, RunFolderError, StorageError
 from holdfast.evaluation.judge.judge import JUDGEMENTS, JudgeSettings, Pair, judge_pairs, kept_judgements, question
 from holdfast.evaluation.judge.verdict import MalformedReply, letter_of, read_verdict
 from holdfast.evaluation.judge.win_rate import win_rate
@@ -447,7 +447,7 @@ def test_a_torn_last_line_is_cut_off(torn, tmp_path):
 def test_the_ledger_belongs_to_one_at_a_time_and_to_holdfast(tmp_path):
     with Ledger(tmp_path / "a.jsonl") as one:
         one.add([{"key": "k", "v": 1}, {"key": "k", "v": float("nan")}, {"key": "\ud800"}])
-        with pytest.raises(RunFolderError, match="Another holdfast process"), Ledger(tmp_path / "a.jsonl"):
+        with pytest.raises(FolderBusy, match="Another holdfast process"), Ledger(tmp_path / "a.jsonl"):
             pass
     assert math.isnan(read_ledger(tmp_path / "a.jsonl")["k"]["v"])
     (tmp_path / "b.jsonl").write_text('{"text": "mine"}\n')

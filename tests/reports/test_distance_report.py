@@ -362,7 +362,7 @@ def test_no_torch_is_imported_and_plotly_only_to_write(tmp_path) -> None:
     program = f"""
 import sys
 from holdfast.reports.distance_report import write_distance_report
-from holdfast.results import read_json
+from holdfast.support.files import read_json
 print(sorted({{"plotly", "numpy", "torch"}} & set(sys.modules)))
 write_distance_report(read_json({str(tmp_path / "d.json")!r}), {str(tmp_path / "d.html")!r})
 print(sorted({{"torch", "holdfast.checkpoints"}} & set(sys.modules)))

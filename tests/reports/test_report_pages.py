@@ -14,8 +14,8 @@ import pytest
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, distances, metric_lines, perplexity
 
 from holdfast.records.run import RunFolder
-from holdfast.reports.charts import MOST_POINTS, forest, layer_chart, plain, thin, training_charts
 from holdfast.reports.figures import row
+from holdfast.reports.legacy_charts import MOST_POINTS, forest, layer_chart, plain, thin, training_charts
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.run_report import _widths, write_run_report
 
@@ -334,7 +334,7 @@ def test_reports_never_import_torch(make_run) -> None:
 import io, sys
 from rich.console import Console
 from holdfast.reports import arms, card, terminal, tradeoff_report, run_report
-from holdfast.results import RunFolder
+from holdfast.records.run import RunFolder
 folder = RunFolder({str(folder.path)!r})
 console = Console(file=io.StringIO(), width=80)
 run_report.write_run_report(folder)

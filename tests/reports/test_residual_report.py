@@ -31,7 +31,7 @@ from holdfast.reports.residual_pairs import pair_groups
 from holdfast.reports.residual_report import cost_lines, print_update, write_residual_report
 from holdfast.reports.residual_scores import role_of, scores_of
 from holdfast.reports.residual_text import clause, lead
-from holdfast.statistics.selection import t_quantile
+from holdfast.statistics.intervals import t_quantile
 
 
 @pytest.fixture

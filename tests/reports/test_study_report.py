@@ -47,7 +47,10 @@ from holdfast.reports.study_figures import (
     typographic,
 )
 from holdfast.reports.study_report import write_study_report
-from holdfast.statistics.selection import Share, mean_gain, pareto, select, select_all
+from holdfast.statistics.gains import mean_gain
+from holdfast.statistics.pareto import pareto
+from holdfast.statistics.selection import select, select_all
+from holdfast.statistics.shares import Share
 
 COMMAND = "holdfast train --config chosen.yaml"
 YAML = "learning_rate: 1.0e-4\nretention:\n  - label_annealing: {weight: 30.0}\n"

@@ -21,6 +21,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "task1").mkdir()
+    (tmp_path / "task1" / "model.safetensors").write_bytes(b"")
     return tmp_path
 
 
@@ -78,7 +79,11 @@ def test_spellings(value, expected) -> None:
         ({"l2": {"coefficient": "nan"}}, "l2.coefficient: expected 0 or more, got nan"),
         ({"l2": {"coefficient": -1}}, "l2.coefficient: expected 0 or more, got -1.0"),
         ({"l2": {"anchor": "task2"}}, "l2.anchor: no such folder: task2. Did you mean 'task1'?"),
-        ({"l2": {"anchor": "a/b"}}, "l2.anchor: no such folder: a/b. The folder a does not exist either."),
+        (
+            {"l2": {"anchor": "a/b"}},
+            "l2.anchor: no such folder: a/b. The folder a does not exist either. Anchors are read from the disk: download a model of the "
+            "hub first and name its folder.",
+        ),
         ({"l2": {"anchor": 3}}, "l2.anchor: expected text, got 3"),
         ({"sfa": {"every": 2.5}}, "sfa.every: expected a whole number or nothing, got 2.5"),
         ({"sfa": {"every": 0}}, "sfa.every: expected 1 step or more, got 0"),
@@ -138,6 +143,20 @@ def test_a_missing_path_is_reported_once_by_a_whole_config(place: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             train_config(model_name_or_path="owner/model", dataset_name="old.jsonl", retention=[value])
         assert len([p for p in caught.value.problems if part in p]) == 1
+
+
+def test_an_adapter_is_an_anchor_for_lora(place: Path) -> None:
+    """Its folder has no config.json, which only a model has."""
+    from holdfast.runs.config import train_config
+
+    (place / "task1" / "model.safetensors").rename(place / "task1" / "adapter_model.safetensors")
+    config = train_config(
+        model_name_or_path="owner/model",
+        dataset_name="old.jsonl",
+        use_peft=True,
+        retention=[{"l2": {"anchor": "task1"}}],
+    )
+    assert list(config.retention) == [L2(anchor="task1")]
 
 
 def test_every_parameter_is_explained() -> None:

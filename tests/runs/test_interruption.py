@@ -18,7 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 from holdfast.cli.main import main
+from holdfast.errors import FolderBusy
 from holdfast.records.run import RunFolder
+from holdfast.support.environment import lock_folder
 from tiny import SENTENCES
 
 STEPS, EVERY = 40, 5
@@ -209,6 +211,8 @@ def test_a_second_process_is_refused_with_the_reason(place: Path, capsys: pytest
     with open("cut/.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert main(words("cut")) == 2
+        with pytest.raises(FolderBusy), lock_folder(Path("cut")):
+            pytest.fail("entered a folder that is locked")
     assert (
         "Another holdfast process is at work in cut. Wait for it, or choose another output_dir."
         in capsys.readouterr().err

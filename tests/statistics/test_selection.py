@@ -9,29 +9,13 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
 from holdfast.records.study import StudyRecord, trial_from_json
-from holdfast.statistics.selection import (
-    BOTH,
-    NOTHING,
-    SAMPLES,
-    SEEDS,
-    Rule,
-    allowance,
-    incomplete,
-    is_share,
-    knee_distances,
-    mean_gain,
-    pareto,
-    rule_from_config,
-    select,
-    select_all,
-    shares,
-    t_quantile,
-)
+from holdfast.statistics.gains import BOTH, NOTHING, SAMPLES, SEEDS, incomplete, mean_gain
+from holdfast.statistics.points import allowance
+from holdfast.statistics.rules import Rule, rule_from_config
+from holdfast.statistics.selection import select, select_all
 from reports.synthetic_studies import (
     compared,
     finished_frontier,
@@ -53,14 +37,6 @@ def changed(record: StudyRecord, number: int, **fields) -> StudyRecord:
 
 
 # -------------------------------------------------------------------------------------------------------------- gains
-
-
-@pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 30, 101])
-@pytest.mark.parametrize("p", [0.025, 0.3, 0.9, 0.975, 0.9995])
-def test_t_quantiles_are_those_of_scipy(df, p):
-    from scipy.special import stdtrit
-
-    assert t_quantile(df, p) == pytest.approx(stdtrit(df, p), rel=1e-9)
 
 
 def test_an_interval_is_that_of_seeds_and_samples():
@@ -116,49 +92,6 @@ def test_what_is_missing_gives_no_gain():
         mean_gain(trial(1, "l2", "x", {}, [seed_run(0, [compared("prose", math.nan)])]), objective("source", "prose"))
         is None
     )
-
-
-# --------------------------------------------------------------------------------------------------------- the frontier
-
-
-def test_the_frontier_by_hand():
-    points = [(0.0, 0.0), (-1.0, 5.0), (-0.5, 4.0), (-0.5, 3.0), (-2.0, 5.0), (math.nan, 9.0), (-0.5, 4.0)]
-    assert pareto(points) == [1, 2, 6, 0]
-    assert pareto([]) == []
-    assert pareto([(1.0, 1.0)]) == [0]
-
-
-@given(st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), max_size=25))
-@settings(max_examples=150, deadline=None)
-def test_the_frontier_is_what_nothing_beats(points):
-    def beats(a, b):
-        return a[0] >= b[0] and a[1] >= b[1] and a != b
-
-    expected = {i for i, p in enumerate(points) if not any(beats(q, p) for q in points)}
-    found = pareto(points)
-    assert set(found) == expected
-    assert [points[i][0] for i in found] == sorted(points[i][0] for i in found)
-
-
-def test_the_knee_by_hand_and_its_edge_cases():
-    points = [(0.0, 0.0), (-1.0, 1.0), (-0.25, 0.75), (-0.5, 0.5), (-0.6, 0.8)]
-    found = knee_distances(points)
-    assert found == pytest.approx({1: 0.0, 2: 0.5 / math.sqrt(2), 4: 0.2 / math.sqrt(2), 0: 0.0})
-    assert knee_distances([(0.0, 0.0), (-1.0, 1.0)]) == {1: 0.0, 0: 0.0}
-    assert knee_distances([(0.3, 0.2), (0.0, 0.0)]) == {0: 0.0}
-    assert knee_distances([]) == {}
-    assert knee_distances([(0.0, 0.0), (-0.9, 0.5), (-1.0, 1.0)])[1] < 0  # within the chord
-
-
-@given(
-    st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=1, max_size=12),
-    st.integers(1, 50),
-    st.integers(1, 50),
-)
-@settings(max_examples=100, deadline=None)
-def test_the_knee_does_not_depend_on_the_units(points, across, up):
-    plain, scaled = knee_distances(points), knee_distances([(x * across, y * up) for x, y in points])
-    assert scaled == pytest.approx(plain)
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
@@ -399,69 +332,8 @@ def test_points_in_the_unit_of_the_source():
     with pytest.raises(ConfigError, match="write '1pt'"):
         allowance(1.0, accuracy)
     assert allowance(1.0, accuracy, [55.0, 61.2]) == 1.0  # an accuracy in percent is no share
-    assert is_share("share of tokens")
-    assert not is_share("nats/token")
-    assert not is_share("accuracy", [55.0])
-    assert not is_share("%")
     with pytest.raises(ConfigError, match="write '1pt'"):
         select(points_study([[(0.1, 0.1)]], source=accuracy), "target_within", points=1.0)
-
-
-# ------------------------------------------------------------------------------------------------------------- shares
-
-
-def test_shares_of_direct():
-    study = points_study([[(0.5, -0.4), (0.52, -0.38)], [(0.4, -0.1), (0.42, -0.12)]], halves=0.01, direct=0)
-    kept, avoided = shares(study.trials[1], study)
-    assert kept.value == pytest.approx(0.41 / 0.51)
-    assert avoided.value == pytest.approx(1 - 0.11 / 0.39)
-    for share in (kept, avoided):
-        assert share.interval is not None
-        assert share.reason is None
-        assert share.interval[0] < share.value < share.interval[1]
-    itself = shares(study.trials[0], study)[0]
-    assert (itself.value, itself.reason) == (None, "direct fine-tuning is what the shares are of")
-
-
-def test_fieller_s_set_is_where_the_difference_cannot_be_told_from_zero():
-    """An end of the interval is a ratio r for which a - r b is just not told from zero by the same seeds and samples."""
-    ours, theirs = np.array([0.40, 0.46, 0.41]), np.array([0.50, 0.55, 0.54])
-    study = points_study([[(g, -0.1) for g in theirs], [(g, -0.1) for g in ours]], halves=0.02, direct=0)
-    turned = points_study([[(0.5, -g) for g in theirs], [(0.5, -g) for g in ours]], halves=0.02, direct=0)
-    avoided = shares(turned.trials[1], turned)[1]
-    interval = shares(study.trials[1], study)[0].interval
-    assert interval is not None
-    assert avoided.interval == pytest.approx((1 - interval[1], 1 - interval[0]))  # the same losses as those gains
-    for r in interval:
-        d = ours - r * theirs
-        half = math.hypot(4.302652729749464 * d.std(ddof=1) / math.sqrt(3), 0.02 * math.sqrt(1 + r * r))
-        assert abs(d.mean()) == pytest.approx(half, rel=1e-6)
-
-
-def test_no_share_where_direct_did_nothing_and_no_interval_where_that_is_open():
-    study = points_study([[(-0.1, 0.2), (-0.12, 0.1)], [(0.4, 0.1), (0.4, 0.2)]], halves=0.01, direct=0)
-    kept, avoided = shares(study.trials[1], study)
-    assert (kept.value, kept.reason) == (None, "direct fine-tuning gained nothing on the target")
-    assert (avoided.value, avoided.reason) == (None, "direct fine-tuning lost nothing on the source")
-    noisy = points_study([[(0.9, -0.1), (0.01, -0.1)], [(0.4, -0.1), (0.3, -0.1)]], halves=0.01, direct=0)
-    kept, _ = shares(noisy.trials[1], noisy)
-    assert kept.value == pytest.approx(0.35 / 0.455)
-    assert (kept.interval, kept.reason) == (None, "direct fine-tuning's own gain cannot be told from zero")
-    without = points_study([[(0.5, -0.1)], [(0.4, -0.1)]])
-    assert shares(without.trials[1], without)[0].reason == "direct fine-tuning is not finished"
-
-
-def test_fieller_covers_the_true_share():
-    """Coverage of the kept share with four seeds of normal noise: about 95 %."""
-    rng = np.random.default_rng(5)
-    hits, rounds = 0, 400
-    for _ in range(rounds):
-        common = rng.normal(0, 0.02, 4)
-        direct, ours = 0.5 + common + rng.normal(0, 0.02, 4), 0.4 + common + rng.normal(0, 0.02, 4)
-        study = points_study([[(g, -0.1) for g in direct], [(g, -0.1) for g in ours]], direct=0)
-        interval = shares(study.trials[1], study)[0].interval
-        hits += interval is not None and interval[0] <= 0.8 <= interval[1]
-    assert 0.92 < hits / rounds < 0.98
 
 
 # ------------------------------------------------------------------------------------------------------ trust in a choice

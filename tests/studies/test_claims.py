@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from claim_studies import REPLAY, annealing, direct, l2, paper_like, study, trial
-from holdfast.statistics.selection import shares
+from holdfast.statistics.shares import shares
 from holdfast.studies.claims import (
     FAILS,
     HOLDS,

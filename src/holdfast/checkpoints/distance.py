@@ -1,8 +1,8 @@
 """How far weights moved: L2 norm of the difference, relative norm, cosine, agreement of signs; for every tensor, layer
 and in total.
 
-    l2 = |b - a|     relative = |b - a| / |a|     cosine = a.b / (|a| |b|)     sign agreement = share of i with
-    sign(a_i) = sign(b_i)
+    l2 = |b - a|     relative = |b - a| / |a|     cosine = a.b / (|a| |b|)
+                     sign agreement = share of i with sign(a_i) = sign(b_i)
 
 All come from six sums, accumulated in float64 over one pass: `distance` streams two checkpoint folders,
 `layer_distances` looks at pairs of tensors in memory.

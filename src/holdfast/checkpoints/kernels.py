@@ -3,7 +3,8 @@ pass over memory.
 
     combine          out = anchor + sum_i weight_i (plus_i - minus_i)
     ties             trimmed deltas, elected signs, mean of those that agree (Yadav et al. 2023, arXiv:2306.01708,
-    section 3) perturb          out = x + sigma * normal(key, i)
+                     section 3)
+    perturb          out = x + sigma * normal(key, i)
     delta_histogram  how often each magnitude of model - base occurs, for exact quantiles in two rounds
     moments          the sums that distances and cosines are made of
 

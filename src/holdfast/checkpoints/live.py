@@ -3,12 +3,12 @@ exactly.
 
     lerp_           theta <- (1 - weight) theta + weight other
     add_residual_   theta <- theta + scale residual
-    perturb_        theta <- theta + scale std normal(seed, name, i)          (paper 003, "Gaussian perturbation"), with
-    `undo`
+    perturb_        theta <- theta + scale std normal(seed, name, i)
+                    (paper 003, "Gaussian perturbation"), with `undo`
 
 The other operand may be tensors in memory or a checkpoint folder, which is then streamed: no second model is ever held,
-and a rank whose parameters are sharded (DTensors) reads its own part only. Half-precision weights are computed on in
-float32 and rounded once. Everything is checked before anything is changed.
+and a rank whose parameters are sharded (DTensors) reads its own part only. Half-precision weights are computed on
+in float32 and rounded once. Everything is checked before anything is changed.
 
 Undo without a copy. Noise comes from a counter (`counter`), so it can be made again; but rounding loses bits of theta
 wherever theta + noise is much larger than theta, so (theta + noise) - noise is not always theta. While perturbing, each

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
 
 HELP = """\
-usage: holdfast residual extract|apply|study [options]
+usage: holdfast residual extract|apply|study|worker|status|report [options]
 
 Keeps an instruct model current without instruction data: continue to train its BASE on new text, then add back what
 instruction tuning had changed.
@@ -27,6 +27,7 @@ instruction tuning had changed.
 
   all of it with one command, measured and reported  holdfast update
   budgets, siblings, derived models, scales          holdfast residual study
+    join it from another machine, watch it           holdfast residual worker|status|report
 
 It works across sibling versions (Llama 3 and 3.1) and on models derived from the same ancestor. Before anything is
 written a sample of every layer is compared: a "residual" between models that are no relatives is warned about.
@@ -179,13 +180,15 @@ def run(argv: list[str]) -> int:
         print(HELP)
         return 0 if argv else 2
     step, *rest = argv
-    if step in ("study", "worker"):
+    if step in OF_STUDIES:
         from holdfast.cli import residual_study
 
-        return residual_study.run(rest) if step == "study" else residual_study.run_worker(rest)
+        return residual_study.run(rest) if step == "study" else residual_study.run_on_study(step, rest)
     if step not in STEPS:
-        near = did_you_mean(step, [*STEPS, "study"])
-        raise ConfigError(f"expected 'holdfast residual extract', 'apply' or 'study', got '{step}'.{near}")
+        raise ConfigError(
+            f"expected 'holdfast residual extract', 'apply', 'study', 'worker', 'status' or 'report', got "
+            f"'{step}'.{did_you_mean(step, [*STEPS, *OF_STUDIES])}"
+        )
     command, plan = STEPS[step]
     request = command.read(rest)
     with stoppable():
@@ -236,3 +239,5 @@ STEPS: dict[str, tuple[Command[Any], Callable[[Any], Prepared]]] = {
     "apply": (APPLICATION, plan_apply),
 }
 """Step: its command, and what plans it."""
+OF_STUDIES = ("study", "worker", "status", "report")
+"""What belongs to the study; see `residual_study`."""

@@ -4,16 +4,19 @@ measured once."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from holdfast.cli import study_commands
 from holdfast.cli.options import console
 from holdfast.cli.request import Request, RequestParser, read_yaml
-from holdfast.errors import ConfigError
+
+PROG = "holdfast residual"
 
 DESCRIPTION = """\
 Makes every model of a grid once and measures all alike: base and instruct models as they are and continued on budgets of
 new text, base + residual at each, residuals on sibling versions and on derived models, scales of the residual. The page
 has the tables of the paper in its layout beside its figures, and scores against tokens, compute and scale.
-Interrupted? The same command continues. Several machines: one --storage and a shared folder, the same command on each.
+Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast residual worker' on the others.
 """
 EPILOG = """\
 study.yaml
@@ -72,26 +75,22 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def run_worker(argv: list[str]) -> int:
-    """A worker of a study that another command began."""
-    parser = RequestParser(
-        prog="holdfast residual worker",
-        description="Makes models of a study until none is left.",
-        epilog="",
-        usage="--output_dir FOLDER",
-        yaml=False,
-    )
-    parser.one("output_dir", "FOLDER", "of the study")
-    request = Request(parser, argv)
-    folder = request.required("output_dir", "folder of the study")
-    request.check()
-    if not Path(folder).is_dir():
-        raise ConfigError(f"--output_dir: no such folder: {folder}")
+def run_on_study(step: str, argv: list[str]) -> int:
+    """`holdfast residual worker`, `status` and `report`."""
+    if step != "report":
+        return (study_commands.worker if step == "worker" else study_commands.status)(PROG, _kind, argv)
+    from holdfast.reports.residual_text import print_update
 
-    from holdfast.studies.residual.grid import run_worker as work
-
-    work(Path(folder), console=console())
+    options = study_commands.report_parser(PROG, "").parse(argv)
+    with study_commands.opened(options, _kind()) as found:
+        study_commands.report(found, print_update)
     return 0
+
+
+def _kind() -> Any:
+    from holdfast.studies.residual.grid import ResidualStudy
+
+    return ResidualStudy
 
 
 def build_parser() -> RequestParser:

@@ -229,6 +229,8 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
         given.values[name] = values[0]
         _too_many(given, setting, values[1:])
     given.from_line.add(name)
+    if setting.meta.positional:
+        given.without_dashes.add(name)
 
 
 def _mapping(given: Given, name: str, text: str) -> Any:

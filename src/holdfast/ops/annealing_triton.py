@@ -3,7 +3,7 @@
 One program a row, several passes over the vocabulary in blocks; the maths are those of `ops.annealing_rows`.
 
     pass 1   log-sum-exps of the student (T = 1, and at T over the common columns where that differs) and of the
-    teacher, entropy, the label's
+             teacher, entropy, the label's
              logit, finiteness; for the reverse direction also E_q[w - z], for -d_i - KL(q || p) = (E_q[w - z] - (w_i -
              z_i)) / T
     jsd      sum_j q_j L_j, which its gradient needs, and the divergence itself

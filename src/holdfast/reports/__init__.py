@@ -11,10 +11,12 @@ card.
     evaluation_charts, flips        their figures, and the questions whose answers changed
     calibration                     whether confidence comes true: error, interval, chance
     comparison_text                 a comparison in a terminal, as Markdown, as JUnit
-    study_report (with study_report.css and .js), study_charts, study_figures, study_text    a trade-off study: page,
-    plots, words, terminal residual_report (with residual_report.css), residual_figures, residual_scores,
-    residual_charts, residual_text    an update or a residual study paper_004                       what paper 004
-    prints, for the pages to put beside ours claims_report                   a paper's claims beside what was found
+    study_report (with study_report.css and .js), study_charts, study_figures, study_text
+        a trade-off study: page, plots, words, terminal
+    residual_report (with residual_report.css), residual_figures, residual_scores, residual_charts, residual_text
+        an update or a residual study
+    paper_004                       what paper 004 prints, for the pages to put beside ours
+    claims_report                   a paper's claims beside what was found
     theory_report, theory_charts    the papers' theories: statements checked, geometry, convergence, frontier
 
 Everything is read from plain records; torch is never imported.

@@ -9,9 +9,9 @@ gains g (signed so that more is better) on target t and source s:
 exist: where direct fine-tuning gained nothing on the target, or lost nothing on the source, the sentence says that
 instead.
 
-Intervals of the shares are percentile bootstraps over documents: start, arm and direct are resampled together from the
-per-sample rows, so that what is hard for all of them cancels. Without those rows, or where direct's own change cannot
-be told from zero, there is no interval. Neither covers the variation between training seeds.
+Intervals of the shares are Fieller's over documents (`holdfast.statistics.shares`): start, arm and direct answered the
+same ones, so that what is hard for all of them cancels. Without the per-sample rows, or where direct's own change
+cannot be told from zero, there is no interval. It does not cover the variation between training seeds.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from holdfast.reports.figures import (
     row,
     training_figures,
 )
+from holdfast.statistics.shares import share_over_samples
 
-RESAMPLES = 2000
 STRENGTH_KEYS = ("weight", "coefficient", "strength", "beta", "fraction", "rate", "p", "alpha", "budget")
 """Parameters that order the arms of one kind along a curve; the first one found counts."""
 
@@ -320,8 +320,8 @@ def per_sample(
 def share_interval(
     arm: Arm, direct: Arm, name: tuple[str, str], ours: Comparison, theirs: Comparison
 ) -> tuple[float, float] | None:
-    """95 % bootstrap interval, in percent, of the arm's change over direct's; None where it cannot be had (see the
-    module docstring).
+    """95 % interval, in percent, of the arm's change over direct's; None where it cannot be had (see the module
+    docstring).
 
     The rows must reproduce the recorded figures (to 1e-4, relative): a metric that is no ratio of sums gets no
     interval.
@@ -340,24 +340,12 @@ def share_interval(
     docs = sorted(set(start) & set(result) & set(other))
     if len(docs) < 10 or not len(docs) == len(start) == len(result) == len(other):
         return None
-    # [model, numerator or denominator, document]
-    sums = np.array([[[t[d][k] for d in docs] for k in (0, 1)] for t in (start, result, other)], dtype=np.float64)
-    whole = sums[:, 0].sum(-1) / sums[:, 1].sum(-1)
+    columns = [np.array([table[d] for d in docs], dtype=np.float64) for table in (start, result, other)]
+    whole = [column[:, 0].sum() / column[:, 1].sum() for column in columns]
     if not np.allclose(whole, [ours.before, ours.after, theirs.after], rtol=1e-4, atol=1e-9):
         return None
-    generator = np.random.default_rng(0)
-    shares = []
-    for begin in range(0, RESAMPLES, 200):  # in blocks: resamples x documents would not fit for a large evaluation
-        weights = generator.multinomial(len(docs), np.full(len(docs), 1 / len(docs)), size=min(200, RESAMPLES - begin))
-        drawn = sums @ weights.T
-        value = drawn[:, 0] / drawn[:, 1]
-        shares.append(np.stack([value[1] - value[0], value[2] - value[0]]))
-    change, reference = np.concatenate(shares, axis=1)
-    sign = np.sign(theirs.after - theirs.before)
-    if np.mean(reference * sign <= 0) > 0.025:  # direct's change may be zero, so that a share of it means nothing
-        return None
-    low, high = np.percentile(100 * change / reference, [2.5, 97.5])
-    return float(low), float(high)
+    found = share_over_samples(*columns)
+    return None if found is None else (100 * found[0], 100 * found[1])
 
 
 # ------------------------------------------------------------------------------------------------------------ prose

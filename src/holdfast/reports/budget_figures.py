@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.reports.charts import Chart, Curve, curves
+from holdfast.reports.legacy_charts import Chart, Curve, curves
 
 BUDGET_KEYS = frozenset({"budget_constraint", "budget_limit", "budget_strength"})
 """What a budget logs; `training_charts` need not draw these a second time."""

@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
+from holdfast.statistics.intervals import basic_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,9 +104,8 @@ def calibration_interval(
         DataError: as in `calibration`.
     """
     found = calibration(confidence, correct, bins=bins).error
-    low, high = _basic(
-        found, _resampled_errors([(confidence, correct)], bins=bins, resamples=resamples, seed=seed)[:, 0], level
-    )
+    draws = _resampled_errors([(confidence, correct)], bins=bins, resamples=resamples, seed=seed)[:, 0]
+    low, high = basic_interval(found, draws, confidence=level)
     return max(0.0, low), min(1.0, max(0.0, high))
 
 
@@ -138,7 +138,8 @@ def calibration_change(
         )
     errors = [calibration(*side, bins=bins).error for side in (before, after)]
     draws = _resampled_errors([before, after], bins=bins, resamples=resamples, seed=seed)
-    return errors[1] - errors[0], _basic(errors[1] - errors[0], draws[:, 1] - draws[:, 0], level)
+    change = errors[1] - errors[0]
+    return change, basic_interval(change, draws[:, 1] - draws[:, 0], confidence=level)
 
 
 def _binned(confidence: Any, correct: Any, bins: int) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
@@ -179,15 +180,6 @@ def _resampled_errors(sides: Sequence[tuple[Any, Any]], *, bins: int, resamples:
         gaps[str(model)] = columns
     drawn = joint_sums(gaps, resamples=resamples, seed=seed)
     return np.stack([np.abs(sums).sum(1) / len(gaps[model]) for model, sums in drawn.items()], axis=1)
-
-
-def _basic(found: float, draws: np.ndarray, level: float) -> tuple[float, float]:
-    import numpy as np
-
-    if len(np.unique(draws)) < 2:
-        return (math.nan, math.nan)
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return float(2 * found - high), float(2 * found - low)
 
 
 def confidences(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]] | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.reports.charts import Chart, axis, layout, plain, shorten
 from holdfast.reports.figures import hardware_text, number, plural
+from holdfast.reports.legacy_charts import Chart, axis, layout, plain, shorten
 from holdfast.reports.markup import Column, Html, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
 

@@ -4,8 +4,8 @@ tensor.
 Reads the plain record of a `CheckpointDistance` (its `to_jsonable` form), never a tensor. The definitions are those of
 the record:
 
-    L2 = |b - a|     relative norm = |b - a| / |a|     cosine = a.b / (|a| |b|)     signs kept = share of i with
-    sign(a_i) = sign(b_i)
+    L2 = |b - a|     relative norm = |b - a| / |a|     cosine = a.b / (|a| |b|)
+                     signs kept = share of i with sign(a_i) = sign(b_i)
 
 A cell of the heat map is one tensor: one layer, and the tensor's name after the layer's number. Experts of one layer
 share a cell: L2 is that of all of them, the relative norm their root mean square and the rest their mean, weighted by
@@ -27,8 +27,8 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.run import LayerDistance
-from holdfast.reports.charts import Chart, axis, layer_chart, layout, moved, plain, shorten, signs_kept
 from holdfast.reports.figures import count, duration, number, plural, significant
+from holdfast.reports.legacy_charts import Chart, axis, layer_chart, layout, moved, plain, shorten, signs_kept
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, bullets, header, tiles
 

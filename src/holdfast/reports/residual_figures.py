@@ -37,11 +37,11 @@ from typing import Any
 from holdfast.records.evaluation import EvaluationFolder, Metric
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.reports import paper_004
-from holdfast.reports.comparison_report import Measured, model_name
 from holdfast.reports.evaluation_charts import is_share, metric_interval, metric_text
 from holdfast.reports.figures import count, group_rank, group_title, interval_text, number, significant
+from holdfast.reports.legacy_comparison import Measured, model_name
 from holdfast.reports.paper_004 import PaperColumn, PaperRow
-from holdfast.statistics.selection import t_quantile
+from holdfast.statistics.intervals import t_half_width
 
 PAPER_ENTRIES = frozenset(row.entry for row in paper_004.ROWS)
 FEWEST_PAPER_ENTRIES = 3
@@ -203,8 +203,8 @@ def over_seeds(metrics: Sequence[Metric]) -> Metric | None:
     interval = None
     if len(intervals) == len(metrics) and all(math.isfinite(v) for v in values):
         level = metrics[0].confidence
-        seeds = t_quantile(len(values) - 1, (1 + level) / 2) * statistics.stdev(values) / math.sqrt(len(values))
-        half = math.hypot(seeds, statistics.fmean((high - low) / 2 for low, high in intervals))
+        samples = statistics.fmean((high - low) / 2 for low, high in intervals)
+        half = math.hypot(t_half_width(values, confidence=level), samples)
         interval = (mean - half, mean + half)
     return dataclasses.replace(metrics[0], value=mean, interval=interval)
 

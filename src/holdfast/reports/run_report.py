@@ -9,7 +9,6 @@ from pathlib import Path
 
 from holdfast.records.run import RunFolder
 from holdfast.reports.budget_figures import budget_charts, without_budget
-from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, forest, layer_chart, training_charts
 from holdfast.reports.figures import (
     GROUPS,
     Row,
@@ -24,6 +23,7 @@ from holdfast.reports.figures import (
     significant,
     training_figures,
 )
+from holdfast.reports.legacy_charts import SMALL, SMOOTHED_FROM, Chart, forest, layer_chart, training_charts
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
 

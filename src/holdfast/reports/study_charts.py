@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.records.study import Objective, StudyRecord
-from holdfast.reports.charts import LEGEND, Chart, axis, layout, plain, shorten
 from holdfast.reports.figures import decimals_for, duration, number, plural, significant
+from holdfast.reports.legacy_charts import LEGEND, Chart, axis, layout, plain, shorten
 from holdfast.reports.markup import Column
 from holdfast.reports.study_figures import (
     StudyCurve,
@@ -31,7 +31,9 @@ from holdfast.reports.study_figures import (
     shown_params,
     study_curves,
 )
-from holdfast.statistics.selection import Gain, Selection, mean_gain, pareto
+from holdfast.statistics.gains import Gain, mean_gain
+from holdfast.statistics.pareto import pareto
+from holdfast.statistics.selection import Selection
 
 COLOURS = ("accent", "second", "good", "third", "fourth")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon")

@@ -27,7 +27,10 @@ from holdfast.reports.figures import (
     plural,
     setting,
 )
-from holdfast.statistics.selection import Gain, RuleGain, Selection, Share, incomplete, mean_gain, shares
+from holdfast.statistics.gains import Gain, incomplete, mean_gain
+from holdfast.statistics.selection import Selection
+from holdfast.statistics.shares import Share, shares
+from holdfast.statistics.stability import RuleGain
 
 STATES = ("complete", "running", "waiting", "pruned", "failed", "lost")
 """In the order of reading."""

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.records.study import Objective, StudyRecord
-from holdfast.reports.charts import shorten
 from holdfast.reports.figures import duration, flatten, hardware_text, percent, plural, setting
+from holdfast.reports.legacy_charts import shorten
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, bullets, facts, fold, header, tiles
 from holdfast.reports.study_charts import frontier_chart, parameter_charts, time_chart, varied_numbers
@@ -38,7 +38,10 @@ from holdfast.reports.study_figures import (
     tone,
     typographic,
 )
-from holdfast.statistics.selection import SAMPLES, Gain, RuleGain, Selection, Share
+from holdfast.statistics.gains import SAMPLES, Gain
+from holdfast.statistics.selection import Selection
+from holdfast.statistics.shares import Share
+from holdfast.statistics.stability import RuleGain
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 STATE_TONES = {"complete": "", "running": "good", "waiting": "", "pruned": "warn", "failed": "bad", "lost": "warn"}

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.reports.arms import Arm, ArmFigures, TradeoffFigures, read_tradeoff, side_title, table_cells
-from holdfast.reports.charts import LEGEND, Chart, axis, layout, plain
 from holdfast.reports.figures import METHOD_NAMES, Row
+from holdfast.reports.legacy_charts import LEGEND, Chart, axis, layout, plain
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, bullets, header, tiles
 
@@ -235,7 +235,7 @@ def _legend(figures: TradeoffFigures) -> str:
         f"{unit}, {direction}. Changes are after \u2212 before with their paired {confidence:g} % intervals over "
         f"documents ({documents}). Gain"
         " kept and loss share: the arm's change in percent of direct fine-tuning's, on target and source, with "
-        "bootstrap intervals where the"
+        "Fieller's intervals where the"
         " documents' rows allow one. One training run an arm: how far another seed would move it is not in the "
         "intervals."
     )

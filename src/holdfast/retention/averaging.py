@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.retention.anchor import KEEP_HELP, START, Anchors, aligned, anchor_problems, keep_problems
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
-from holdfast.retention.paths import folder_problems
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +89,7 @@ class SequentialAveraging(RetentionMethod):
             found.append(f"sfa.every: expected 1 step or more, got {self.every}")
         if not 0 <= self.beta <= 1:
             found.append(f"sfa.beta: expected a weight in [0, 1], got {self.beta}")
-        return found + folder_problems("sfa.previous", self.previous) + keep_problems("sfa.keep", self.keep, "auto")
+        return found + anchor_problems("sfa.previous", self.previous) + keep_problems("sfa.keep", self.keep, "auto")
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
@@ -147,7 +146,7 @@ class WiseFT(RetentionMethod):
 
     def problems(self) -> list[str]:
         found = [] if 0 <= self.alpha <= 1 else [f"wise_ft.alpha: expected a weight in [0, 1], got {self.alpha}"]
-        return found + folder_problems("wise_ft.anchor", self.anchor) + keep_problems("wise_ft.keep", self.keep, "auto")
+        return found + anchor_problems("wise_ft.anchor", self.anchor) + keep_problems("wise_ft.keep", self.keep, "auto")
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("wise_ft.anchor", self.anchor, named)

@@ -1,8 +1,8 @@
 """A budget for forgetting: the user states how much is acceptable, and the strength of label annealing (or L2, or EWC)
 is found during the run.
 
-    minimise CE  subject to  c <= b at the END of the run          c: KL to the start, or the rise of a held-out text's
-    cross-entropy
+    minimise CE  subject to  c <= b at the END of the run
+                 c: KL to the start, or the rise of a held-out text's cross-entropy
 
 The multiplier of the constraint is the method's own coefficient s: label annealing's loss CE + s KL is the Lagrangian
 of `kl` itself. Plain dual ascent, log s <- log s + rate (c - b) / b, does not work here. At the start c is 0, far below
@@ -273,12 +273,14 @@ class _Controller:
     """Strength from measurements: proportional and integral action in log strength on what lies outside of a corridor.
 
         w       = s_0 exp(I), the strength without the proportional term; 0 where strengths have no common unit (L2,
-        EWC) ceiling = limit (1 + HEADROOM min(w, HEADROOM_UP_TO) max(0, 1 - x / SUNK))          x = t / T
+                EWC)
+        ceiling = limit (1 + HEADROOM min(w, HEADROOM_UP_TO) max(0, 1 - x / SUNK))          x = t / T
         floor   = ceiling (1 - exp(-x (1 + w) / DELAY))
         e       = log(c / ceiling) above it, log(c / floor) below that, 0 between; within LOWEST and HIGHEST, and not
-        below 0 while x < GRACE I      <- I + rate INTEGRAL e (steps since the last / T)
-        log s   = log s_0 + I + PROPORTIONAL e                                              I, and s itself, within the
-        bounds
+                below 0 while x < GRACE
+        I      <- I + rate INTEGRAL e (steps since the last / T)
+        log s   = log s_0 + I + PROPORTIONAL e
+                I, and s itself, within the bounds
 
     A measurement with standard error n has its e multiplied by ceiling / (ceiling + n): with noise as large as the
     budget, half of the gain.

@@ -1,8 +1,8 @@
 """Elastic weight consolidation: a pull back to the start that is stronger where the old data needs the weights as they
 are.
 
-    penalty = coefficient / 2 * sum_i F_i (theta_i - theta_o,i)^2         gradient added: coefficient * F * (theta -
-    theta_o)
+    penalty = coefficient / 2 * sum_i F_i (theta_i - theta_o,i)^2
+        gradient added: coefficient * F * (theta - theta_o)
 
 F is the diagonal Fisher information of the old model on the old task's data (`fisher`), per trained token, so that
 coefficient 1 is the Laplace approximation of training on old and new tokens in equal parts; the ratio of old to new
@@ -13,8 +13,8 @@ F comes from a folder (`fisher`: `holdfast fisher`, or the `fisher` folder of an
 before the first step, on the start model, and kept in the run's folder, where a resumed run finds it. With both,
 `fisher` is of earlier tasks and `data` is the newest one's, and
 
-    F = decay * F_earlier + F_data                                        (online EWC: one penalty and one anchor,
-    however many tasks)
+    F = decay * F_earlier + F_data
+        (online EWC: one penalty and one anchor, however many tasks)
 
 The added gradient, its decoupled form, and where anchor and F may lie are those of L2 (`pull`). Decoupled, a step is an
 SGD step followed by an elementwise average with theta_o of weight eta * coefficient * F_i: sequential averaging with a
@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ModelError
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems, streamed
+from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems, open_anchor
 from holdfast.retention.fisher import (
     ESTIMATORS,
     Diagonal,
@@ -49,7 +49,7 @@ from holdfast.retention.fisher import (
     save_fisher,
 )
 from holdfast.retention.method import ActiveMethod, RetentionMethod
-from holdfast.retention.paths import data_problems, folder_problems
+from holdfast.retention.paths import data_problems
 from holdfast.retention.pull import Pull
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class EWC(RetentionMethod):
         return (
             found
             + data_problems("ewc.data", self.data)
-            + folder_problems("ewc.anchor", self.anchor)
+            + anchor_problems("ewc.anchor", self.anchor)
             + keep_problems("ewc.keep", self.keep)
         )
 
@@ -161,7 +161,7 @@ class EWC(RetentionMethod):
                 saved = SavedFisher(self.fisher)
                 saved.fit(named)
                 if not self.data and not found:
-                    of_anchor = fingerprints(named, None if self.anchor == START else streamed(self.anchor, named))
+                    of_anchor = fingerprints(named, None if self.anchor == START else open_anchor(self.anchor, named))
                     found += [f"ewc.fisher: {problem}" for problem in saved.other_model(of_anchor)]
             except ModelError as error:
                 found.append(f"ewc.fisher: {error}")

@@ -1,7 +1,8 @@
 """The diagonal of the Fisher information: how much each parameter matters to what the model says about some data.
 
-    F = 1/N * sum_n g_n^2          g_n = d/d theta  sum_t log p(y_t | x_<=t)   over the trained tokens t of sample n,
-    squared elementwise
+    F = 1/N * sum_n g_n^2          g_n = d/d theta  sum_t log p(y_t | x_<=t)
+                                   over the trained tokens t of sample n, squared
+                                   elementwise
 
 N is the number of trained tokens of all samples together, so F is in squared nats per trained token. The reason: the
 loss of fine-tuning is a mean over tokens, and the Laplace approximation of the old data's loss around theta_o is a sum
@@ -407,11 +408,11 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
 
 def fisher_folder_problems(folder: str) -> list[str]:
     """Says so where a folder is missing or holds no Fisher diagonal; looks at names only."""
-    from holdfast.retention.paths import folder_problems
+    from holdfast.retention.anchor import anchor_problems
 
     path = Path(folder).expanduser()
     if not path.is_dir():
-        return folder_problems("Fisher information", str(path))
+        return anchor_problems("Fisher information", str(path))
     missing = [name for name in (FILE, RECORD) if not (path / name).is_file()]
     if not missing:
         return []

@@ -21,7 +21,6 @@ from typing import ClassVar
 
 from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems
 from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod
-from holdfast.retention.paths import folder_problems
 from holdfast.retention.pull import Pull
 
 
@@ -59,7 +58,7 @@ class L2(RetentionMethod):
         found = (
             [] if 0 <= self.coefficient < math.inf else [f"l2.coefficient: expected 0 or more, got {self.coefficient}"]
         )
-        return found + folder_problems("l2.anchor", self.anchor) + keep_problems("l2.keep", self.keep)
+        return found + anchor_problems("l2.anchor", self.anchor) + keep_problems("l2.keep", self.keep)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("l2.anchor", self.anchor, named)

@@ -1,7 +1,7 @@
 """Label annealing (paper 000): a KL term to the frozen start model at every trained token.
 
-    loss = CE + weight * KL(softmax(w / T) || softmax(z / T))          w: teacher logits, z: student logits, nats per
-    token
+    loss = CE + weight * KL(softmax(w / T) || softmax(z / T))
+        w: teacher logits, z: student logits, nats per token
 
 The teacher is the start model, in one of three forms: a second frozen copy (`online`); for LoRA students the same model
 with its adapters switched off (`adapter_off`), which needs no second copy; or its last hidden states, computed once and
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.retention.method import ActiveMethod, Passive, RetentionMethod, TokenLoss
+from holdfast.retention.method import ActiveMethod, Passive, RetentionMethod, TeacherSettings, TokenLoss
 
 if TYPE_CHECKING:
     from holdfast.retention.anchor import Anchors
@@ -163,13 +163,15 @@ class LabelAnnealing(RetentionMethod):
             direction=self.direction,
             beta=self.beta,
             tokens=self.tokens,
-            teacher=self.teacher,
-            teacher_dtype=self.teacher_dtype,
-            teacher_bits=self.teacher_bits,
-            teacher_on_cpu=self.teacher_on_cpu,
-            teacher_sharded=self.teacher_sharded,
-            cache_dir=self.cache_dir,
-            cache_dtype=self.cache_dtype,
+            teacher=TeacherSettings(
+                kind=self.teacher,
+                dtype=self.teacher_dtype,
+                bits=self.teacher_bits,
+                on_cpu=self.teacher_on_cpu,
+                sharded=self.teacher_sharded,
+                cache_dir=self.cache_dir,
+                cache_dtype=self.cache_dtype,
+            ),
         )
 
 

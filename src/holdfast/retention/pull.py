@@ -4,8 +4,8 @@ It acts once an optimiser step, outside autograd, either on the gradients (befor
 weights (after the optimiser):
 
     gradient   g     <- g + strength F (theta - theta_o)
-    decoupled  theta <- theta - min(1, eta strength F) (theta - theta_o)          eta: the learning rate of the step
-    just taken
+    decoupled  theta <- theta - min(1, eta strength F) (theta - theta_o)
+               eta: the learning rate of the step just taken
 
 Both go through the parameters in pieces that stay in the cache, so no temporary of a model's size exists, and anchor
 and F may lie in memory, on another device, or in a file that is streamed. DTensors are worked on where they lie: each

@@ -1,1 +1,9 @@
-"""Intervals, shares, Pareto sets and rules of selection, on plain records."""
+"""Figures from plain records and rows: estimates with intervals, paired tests, shares, and rules of selection.
+
+estimates                   from per-sample rows to figures with bootstrap intervals
+intervals                   Student's t, expanded and basic bootstrap intervals, seeds and samples together
+paired                      McNemar's exact test, the paired bootstrap
+gains, shares               what a trial changed, and how much of direct fine-tuning's gain or loss that is
+pareto, points              the frontier and its knee; hundredths of a share
+rules, stability, selection which trial a rule takes, how far that can be trusted, and both with reasons
+"""

@@ -12,9 +12,7 @@ into one call as columns side by side. Samples that are equal in all columns are
 distinct (right / wrong answers of two models make four kinds) a draw is one multinomial of how often each kind occurs:
 the same distribution, at a cost that does not grow with n.
 
-The interval takes percentiles at expanded levels (Hesterberg 2015, "What Teachers Should Know About the Bootstrap",
-section 4.3): the plain percentile interval is too narrow by sqrt((n - 1) / n) and by normal against t quantiles, which
-matters for a few dozen samples and vanishes for thousands. With one sample there is no interval (NaN).
+The interval takes percentiles at expanded levels (`intervals.expanded_interval`). With one sample there is none (NaN).
 
 Does not model dependence between samples (several questions on one passage): intervals are then too narrow.
 """
@@ -28,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.statistics.intervals import expanded_interval
 from holdfast.support.files import fingerprint
 
 Rows = Sequence[Mapping[str, Any]]
@@ -179,26 +178,6 @@ def entry_seed(seed: int, key: tuple[str, str]) -> int:
     their questions have nothing in common.
     """
     return int(fingerprint({"seed": seed, "suite": key[0], "name": key[1]}, length=15), 16)
-
-
-def expanded_interval(values: np.ndarray, *, n: int, confidence: float) -> tuple[float, float]:
-    """Percentile interval at the expanded levels `Phi(-+ sqrt(n / (n - 1)) t_{n-1})`.
-
-    Args:
-        values: `[B]` bootstrap figures; NaNs are left out.
-        n: samples behind each of them.
-
-    Returns:
-        (low, high); NaNs for n < 2 or nothing finite.
-    """
-    from scipy.special import ndtr, stdtrit  # scipy.stats gives the same numbers and takes a second to load
-
-    values = values[np.isfinite(values)]
-    if n < 2 or values.size == 0:
-        return (math.nan, math.nan)
-    level = float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 - confidence) / 2)))
-    low, high = np.quantile(values, [level, 1 - level])
-    return (float(low), float(high))
 
 
 def estimate(

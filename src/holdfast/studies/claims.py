@@ -3,7 +3,7 @@
 Each claim is a function of one study record that returns a `Claim`: the paper's figure, ours with their intervals, a
 verdict and why. The rules stand here and were written before any outcome was looked at:
 
-- A figure is a trial's gain against the start (`holdfast.statistics.selection.mean_gain`: mean over entries and seeds,
+- A figure is a trial's gain against the start (`holdfast.statistics.gains.mean_gain`: mean over entries and seeds,
   more is better), or a share of what direct fine-tuning did: *kept* = gain / direct's gain on the target, *avoided* = 1
   - loss / direct's loss on the source.
 - Intervals are at 95 % and cover seeds and evaluated samples; shares have Fieller's (see
@@ -35,11 +35,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.records.study import StudyRecord, TrialRecord
-from holdfast.statistics.selection import CONFIDENCE, Gain, Share, incomplete, mean_gain, t_quantile
+from holdfast.statistics.gains import Gain, incomplete, mean_gain
+from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.statistics.shares import Share, avoided_share, kept_share, share_over_seeds
 
 RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "not enough data"
@@ -385,9 +386,8 @@ def _replay_alike(study: StudyRecord) -> list[_Part]:
     if alone is None or both is None:
         return [_unknown("; ".join(missing))]
     first, second, direct = (_gain(trial, study, "source") for trial in (both, alone, study.direct))
-    share = _ratio(_minus(first, second), direct, CONFIDENCE)
     # direct's gain is negative, so the ratio's sign is turned: positive is better with label annealing
-    share = _turned(share)
+    share = share_over_seeds(first.minus(second), direct).taken_from(0.0)
     figure = _share_figure(
         "source of replay + label annealing - replay alone", share, study, both, "source", unit="share of direct's loss"
     )
@@ -557,19 +557,10 @@ def share_of_direct(trial: TrialRecord, study: StudyRecord, side: str, confidenc
     """What a trial kept of direct fine-tuning's gain ("target"), or avoided of its loss ("source"), with Fieller's
     interval.
 
-    At `CONFIDENCE` this is what `holdfast.statistics.selection.shares` gives; other levels are for several looks at
-    once.
+    At `CONFIDENCE` this is what `holdfast.statistics.shares.shares` gives; other levels are for several looks at once.
     """
     ours, direct = _gain(trial, study, side), _gain(study.direct, study, side)
-    if side == "target":
-        return (
-            _ratio(ours, direct, confidence)
-            if direct.value > 0
-            else _no_share("direct fine-tuning gained nothing on the target")
-        )
-    if direct.value >= 0:
-        return _no_share("direct fine-tuning lost nothing on the source")
-    return _turned(_ratio(ours, direct, confidence), one=True)
+    return (kept_share if side == "target" else avoided_share)(ours, direct, confidence=confidence)
 
 
 def _gain(trial: TrialRecord | None, study: StudyRecord, side: str) -> Gain:
@@ -593,83 +584,12 @@ def _none_of(study: StudyRecord, methods: frozenset[str], name: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- intervals
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Values:
-    """Figures of one quantity: by seed, and the half-width of the samples' part at `CONFIDENCE`."""
-
-    by_seed: Mapping[int, float]
-    samples_half: float
-
-    @property
-    def value(self) -> float:
-        return statistics.fmean(self.by_seed.values())
-
-
-def _minus(a: Gain, b: Gain) -> _Values:
-    """a - b by seed. The samples' parts are taken as independent: they are the same samples, so this is rather too
-    wide."""
-    return _Values(
-        by_seed={s: a.by_seed[s] - b.by_seed[s] for s in a.by_seed},
-        samples_half=math.hypot(a.samples_half, b.samples_half),
-    )
-
-
 def _difference(
     a: TrialRecord, b: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE
 ) -> tuple[float, tuple[float, float] | None]:
     """a - b on a side, seeds paired."""
-    found = _minus(_gain(a, study, side), _gain(b, study, side))
-    values = list(found.by_seed.values())
-    seeds = 0.0
-    if len(values) > 1:
-        seeds = t_quantile(len(values) - 1, 0.5 + confidence / 2) * statistics.stdev(values) / math.sqrt(len(values))
-    elif found.samples_half == 0:
-        return found.value, None
-    half = math.hypot(seeds, _widen(confidence) * found.samples_half)
-    return found.value, (found.value - half, found.value + half)
-
-
-def _widen(confidence: float) -> float:
-    """By how much a normal interval at `CONFIDENCE` grows at another level."""
-    normal = statistics.NormalDist()
-    return normal.inv_cdf(0.5 + confidence / 2) / normal.inv_cdf(0.5 + CONFIDENCE / 2)
-
-
-def _ratio(ours: Gain | _Values, direct: Gain | _Values, confidence: float) -> Share:
-    """ours / direct with Fieller's interval at a level, as in `holdfast.statistics.selection`."""
-    a, b = ours.value, direct.value
-    seeds = list(ours.by_seed)
-    n = len(seeds)
-    widen = _widen(confidence)
-    aa, ab, bb = (widen * ours.samples_half) ** 2, 0.0, (widen * direct.samples_half) ** 2
-    if n > 1:
-        factor = t_quantile(n - 1, 0.5 + confidence / 2) ** 2 / n / (n - 1)
-        left, right = ([values.by_seed[s] - values.value for s in seeds] for values in (ours, direct))
-        aa += factor * sum(x * x for x in left)
-        ab += factor * sum(x * y for x, y in zip(left, right, strict=True))
-        bb += factor * sum(y * y for y in right)
-    elif aa == 0 or bb == 0:
-        return Share(value=a / b, interval=None, reason="neither seeds nor samples give an interval")
-    leading = b * b - bb
-    if leading <= 0:
-        return Share(
-            value=a / b if b else None, interval=None, reason="direct fine-tuning's own change cannot be told from zero"
-        )
-    middle = a * b - ab
-    root = math.sqrt(max(0.0, middle * middle - leading * (a * a - aa)))
-    return Share(value=a / b, interval=((middle - root) / leading, (middle + root) / leading), reason=None)
-
-
-def _turned(share: Share, *, one: bool = False) -> Share:
-    """-share, or 1 - share."""
-    base = 1.0 if one else 0.0
-    value = None if share.value is None else base - share.value
-    interval = None if share.interval is None else (base - share.interval[1], base - share.interval[0])
-    return Share(value=value, interval=interval, reason=share.reason)
-
-
-def _no_share(reason: str) -> Share:
-    return Share(value=None, interval=None, reason=reason)
+    found = _gain(a, study, side).minus(_gain(b, study, side))
+    return found.value, found.interval_at(confidence)
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts

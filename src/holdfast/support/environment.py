@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import RunFolderError
+from holdfast.errors import FolderBusy, RunFolderError
 
 
 @contextlib.contextmanager
@@ -170,7 +170,8 @@ def lock_folder(path: Path) -> Iterator[None]:
     """One process a folder. The kernel lets go of the lock when the process ends, however it ends.
 
     Raises:
-        RunFolderError: another process is at work in the folder.
+        FolderBusy: another process is at work in the folder.
+        RunFolderError: the folder cannot be written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -183,7 +184,7 @@ def lock_folder(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunFolderError(
+            raise FolderBusy(
                 f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir."
             ) from None
         yield

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import DataError, RunFolderError, StorageError
+from holdfast.errors import DataError, FolderBusy, RunFolderError, StorageError
 from holdfast.support.files import read_jsonl, to_jsonable
 
 Row = dict[str, Any]
@@ -33,7 +33,8 @@ class Ledger:
             and then every one added. None: all of it.
 
     Raises:
-        RunFolderError: another process has it open, or the folder cannot be written.
+        FolderBusy: another process has it open.
+        RunFolderError: the folder cannot be written.
         DataError: the file holds something else.
     """
 
@@ -57,7 +58,7 @@ class Ledger:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise RunFolderError(
+            raise FolderBusy(
                 f"Another holdfast process is writing {self.path}. Wait for it, or choose another output_dir."
             ) from None
         try:

@@ -90,11 +90,11 @@ def cached_base(
     if vocabulary is not None:
         deciding["vocabulary"] = asdict(vocabulary)
     key = fingerprint(deciding, length=16)
-    shelf = (cache or cache_folder()) / "bases"
-    folder = shelf / key / "small-base"
+    cached = (cache or cache_folder()) / "bases"
+    folder = cached / key / "small-base"
     if (folder / "base.json").is_file():
         return folder
-    work = shelf / f"{key}.training"
+    work = cached / f"{key}.training"
     pretrain(texts, recipe, work, vocabulary=vocabulary, console=console)
     write_json(
         work / "base.json",

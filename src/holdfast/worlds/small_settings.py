@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.files import fingerprint, write_json, write_jsonl
 from holdfast.worlds.pretrain import BaseRecipe, cached_base
-from holdfast.worlds.tuned import Tuning, alone, cached_tuning, deciding_libraries, made_already, shelf, with_template
+from holdfast.worlds.tuned import (
+    Tuning,
+    cached_tuning,
+    deciding_libraries,
+    exclusive_lock,
+    made_already,
+    tuning_cache,
+    with_template,
+)
 
 if TYPE_CHECKING:
     from holdfast.worlds.embedded import EmbeddedCorpus
@@ -114,7 +122,7 @@ def make_setting(
     place = Path(folder).expanduser().resolve()
     corpus = embedded_corpus()
     key = fingerprint([name, seed, quick, corpus.sha256, _VERSION, deciding_libraries()])
-    with alone(place):
+    with exclusive_lock(place):
         made = made_already(place, "setting.json", key)
         if made is None:
             setting = SETTINGS[name]
@@ -303,7 +311,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def _base(making: _Making) -> Path:
-    with alone(shelf()):
+    with exclusive_lock(tuning_cache()):
         return cached_base(
             base_texts(making.corpus), base_recipe(seed=making.seed, quick=making.quick), console=making.console
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import RunFolderError
+from holdfast.errors import FolderBusy
 from holdfast.support.cache import cache_folder
 from holdfast.support.files import fingerprint, read_json, write_bytes_atomic, write_json, write_jsonl
 
@@ -23,7 +23,7 @@ _OF_THE_RUN = ("run.json", "report.json", "training_args.json", "trainer_state.j
 """What a run leaves beside its model."""
 
 
-def shelf() -> Path:
+def tuning_cache() -> Path:
     """The cache's folder of small bases and what is tuned of them; nobody writes into a model there."""
     return cache_folder() / "bases"
 
@@ -73,7 +73,7 @@ class Tuning:
             self.fraction,
             libraries,
         ]
-        return shelf() / fingerprint(deciding, length=16) / self.name
+        return tuning_cache() / fingerprint(deciding, length=16) / self.name
 
     @property
     def made(self) -> bool:
@@ -98,10 +98,10 @@ def cached_tuning(tuning: Tuning, *, console: Any = None, callbacks: Sequence[An
     from holdfast.training.checkpoint_folders import remove_folder
 
     folder, template = tuning.folder, tuning.template
-    with alone(folder.parent):
+    with exclusive_lock(folder.parent):
         if tuning.made:
             return folder
-        work = shelf() / f"{folder.parent.name}.training"
+        work = tuning_cache() / f"{folder.parent.name}.training"
         start = tuning.base if tuning.chat_template is None else with_template(tuning.base, work / "start", template)
         data = write_jsonl(work / "rows.jsonl", tuning.rows)
         retention: Any = "none"
@@ -116,7 +116,7 @@ def cached_tuning(tuning: Tuning, *, console: Any = None, callbacks: Sequence[An
         }
         if console is not None:
             console.print(tuning.said, highlight=False)
-        with folded(console) as quiet:
+        with quiet_console(console) as quiet:
             run = train(train_config({**tuning.settings, **place}), console=quiet, callbacks=callbacks).path
         finished = with_template(run, work / "finished", template)
         about = {
@@ -177,8 +177,8 @@ def deciding_libraries() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time, here: the others wait, and then find the work done. Within itself it does nothing."""
+def exclusive_lock(folder: Path) -> Iterator[None]:
+    """One process at a time in the body; the others wait, then find the work done. Reentrant within a process."""
     from holdfast.support.environment import lock_folder
 
     with contextlib.ExitStack() as stack:
@@ -187,9 +187,7 @@ def alone(folder: Path) -> Iterator[None]:
                 try:
                     stack.enter_context(lock_folder(folder))
                     break
-                except RunFolderError as error:
-                    if "Another holdfast process" not in str(error):
-                        raise
+                except FolderBusy:
                     time.sleep(0.5)
             _HELD.add(str(folder))
             stack.callback(_HELD.discard, str(folder))
@@ -201,8 +199,8 @@ _HELD: set[str] = set()
 
 
 @contextlib.contextmanager
-def folded(console: Any) -> Iterator[Any]:
-    """A console for a run whose own story is nobody's business: its progress bar shows, its report does not."""
+def quiet_console(console: Any) -> Iterator[Any]:
+    """A console for a run inside another command: its progress bar shows in a terminal, its report does not."""
     from rich.console import Console
 
     if console is not None and console.is_terminal:

@@ -27,7 +27,7 @@ from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError
 from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
 from holdfast.worlds.people.instructions import MOST_PROMPTS
-from holdfast.worlds.tuned import alone, deciding_libraries, made_already
+from holdfast.worlds.tuned import deciding_libraries, exclusive_lock, made_already
 from holdfast.worlds.world_models import common_settings, make_models, pretraining_texts
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def build_world(
     place = Path(folder).expanduser().resolve()
     corpus = embedded_corpus()
     key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, deciding_libraries()])
-    with alone(place):
+    with exclusive_lock(place):
         found = made_already(place, "world.json", key)
         if found is not None:
             return found

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import RunFolderError
+from holdfast.errors import FolderBusy
 from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
 from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
-from holdfast.worlds.tuned import Tuning, alone, cached_tuning, shelf
+from holdfast.worlds.tuned import Tuning, cached_tuning, exclusive_lock, tuning_cache
 
 if TYPE_CHECKING:
     from holdfast.worlds.people.facts import World
@@ -59,7 +59,7 @@ def make_models(
     from holdfast.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
 
     words = Vocabulary(words=tuple(vocabulary(world)), special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
-    with alone(shelf()), quiet_libraries():
+    with exclusive_lock(tuning_cache()), quiet_libraries():
         base = cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
         parts = [
             *(["sibling"] if recipe.sibling else []),
@@ -163,7 +163,7 @@ def _side_by_side(recipe: WorldRecipe, base: Path, parts: Sequence[str], workers
     from holdfast.support.progress import progress
     from holdfast.training.checkpoint_folders import remove_folder
 
-    folder = shelf() / f"{fingerprint([to_jsonable(recipe), str(base)], length=16)}.parts"
+    folder = tuning_cache() / f"{fingerprint([to_jsonable(recipe), str(base)], length=16)}.parts"
     total = sum(_steps_of(recipe, part) for part in parts)
     remove_folder(folder)
     write_json(folder / REQUEST, {"recipe": to_jsonable(recipe), "base": str(base), "parts": list(parts)})
@@ -201,9 +201,7 @@ def run_worker(folder: Path) -> None:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(lock_folder(folder / part))
-            except RunFolderError as error:
-                if "Another holdfast process" not in str(error):
-                    raise
+            except FolderBusy:
                 continue
             make_part(recipe, base, part, callbacks=[_watcher(folder, part)])
 

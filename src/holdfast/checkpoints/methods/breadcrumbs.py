@@ -1,7 +1,11 @@
 """Model breadcrumbs: leave out the largest and the smallest changes of each tensor, add up the rest.
 
-    theta = theta_0 + scale * sum_i w_i m_i delta_i,   delta_i = theta_i - theta_0      [Davari and Belilovsky 2023,
-    Section 3]
+    theta = theta_0 + scale * sum_i w_i m_i delta_i,   delta_i = theta_i - theta_0
+                                                       [Davari
+                                                       and
+                                                       Belilovsky
+                                                       2023,
+                                                       Section 3]
 
 m_i keeps the share `density` of the elements of delta_i that comes right below the share `gamma` of largest magnitude;
 the rest, the smallest, goes. In the paper's terms gamma is 1 - gamma and density is gamma - beta. Masks are made tensor

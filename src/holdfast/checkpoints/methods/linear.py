@@ -2,8 +2,8 @@
 
     linear            sum_i w_i theta_i / sum_i w_i            [soup: Wortsman et al. 2022, Section 2]
     WiSE-FT           (1 - alpha) theta_0 + alpha theta_1      [Wortsman et al. 2021, Eq. 1]
-    task arithmetic   theta_0 + lambda sum_i w_i delta_i,  delta_i = theta_i - theta_0      [Ilharco et al. 2022,
-    Section 2]
+    task arithmetic   theta_0 + lambda sum_i w_i delta_i,  delta_i = theta_i - theta_0
+                      [Ilharco et al. 2022, Section 2]
 
 A mean is computed from its heaviest model h as `theta_h + sum_i w_i (theta_i - theta_h)`. This is the same number with
 two properties that the sum of products lacks in float32: where all models agree (frozen layers) the value is kept, and

@@ -2,9 +2,10 @@
 start, and four measures.
 
     average accuracy   mean over all i   of  R[T, i]
-    backward transfer  mean over i < T   of  R[T, i] - R[i, i]                    (Lopez-Paz and Ranzato 2017, GEM,
-    section 2) forgetting         mean over i < T   of  max over l < T of R[l, i]  -  R[T, i]  (Chaudhry et al. 2018,
-    section 3.2) forward transfer   mean over i > 1   of  R[i-1, i] - R[0, i]                  (GEM, section 2)
+    backward transfer  mean over i < T   of  R[T, i] - R[i, i]
+                       (Lopez-Paz and Ranzato 2017, GEM, section 2)
+    forgetting         mean over i < T   of  max over l < T of R[l, i]  -  R[T, i]  (Chaudhry et al. 2018, section 3.2)
+    forward transfer   mean over i > 1   of  R[i-1, i] - R[0, i]                  (GEM, section 2)
 
 Forgetting's maximum leaves the last stage out, so it can be negative: gained, not lost. It includes the start (Chaudhry
 et al. begin after the first stage, from networks that know nothing before it; a language model may know a task best
@@ -28,11 +29,11 @@ import numpy as np
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.folders import match_entries, read_evaluations
-from holdfast.evaluation.compare.gate import is_share
 from holdfast.evaluation.compare.joint_scores import JointScores, Key, Scores
 from holdfast.records.comparison import StageMatrix
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
-from holdfast.statistics.estimates import expanded_interval
+from holdfast.records.metrics import is_share
+from holdfast.statistics.intervals import expanded_interval
 
 
 def average_accuracy(scores: np.ndarray) -> np.ndarray:
@@ -213,7 +214,7 @@ def _common_unit(found: Sequence[Scores], keys: Sequence[Key]) -> str:
     units = list(dict.fromkeys(s.unit for s in found))
     if len(units) == 1:
         return units[0] if found[0].higher_is_better else f"{units[0]}, negated"
-    if all(s.higher_is_better and is_share(s.unit, s.values) for s in found):
+    if all(s.higher_is_better and is_share(s.unit, values=s.values, unknown=True) for s in found):
         return "share"
     listed = ", ".join(f"{'/'.join(key)} in {s.unit}" for key, s in zip(keys, found, strict=True))
     raise ConfigError(

@@ -22,10 +22,10 @@ from typing import Literal
 
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
-from holdfast.evaluation.compare.samples import BOOTSTRAP, bootstrap_p_value, compare_columns
+from holdfast.evaluation.compare.samples import compare_columns
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.statistics.estimates import expanded_interval
+from holdfast.statistics.paired import BOOTSTRAP, paired_bootstrap
 from holdfast.support.files import read_json
 
 Metrics = Literal["primary", "all"]
@@ -290,7 +290,8 @@ def _compare_average(joint: JointScores, pair: Pair, *, confidence: float) -> Co
     metric = pair.before.primary
     found = joint.scores(pair.key, metric)
     draws = found.draws[:, 1] - found.draws[:, 0]
-    same = found.values[0] == found.values[1] and not draws.any()
+    same = bool(found.values[0] == found.values[1]) and not draws.any()
+    interval, p_value = paired_bootstrap(draws, n=found.smallest, same=same, confidence=confidence)
     return Comparison(
         suite=suite,
         name=name,
@@ -301,8 +302,8 @@ def _compare_average(joint: JointScores, pair: Pair, *, confidence: float) -> Co
         before=float(found.values[0]),
         after=float(found.values[1]),
         difference=float(found.values[1] - found.values[0]),
-        interval=(0.0, 0.0) if same else expanded_interval(draws, n=found.smallest, confidence=confidence),
-        p_value=1.0 if same else bootstrap_p_value(draws, n=found.smallest),
+        interval=interval,
+        p_value=p_value,
         test=BOOTSTRAP,
         confidence=confidence,
     )

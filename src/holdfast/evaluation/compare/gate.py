@@ -17,8 +17,9 @@ Outcome, with [low, high] the paired interval of the change, for `change > t`:
 
     failed      low > t         all of the interval is beyond the threshold: the data say that it was crossed
     passed      high <= t       none of it is: the data say that it was not (non-inferiority with margin t; Piaggio et
-    al. 2012, CONSORT extension) undecided   otherwise       the threshold lies inside; more questions would decide.
-    Passes, unless the gate is strict
+                                al. 2012, CONSORT extension)
+    undecided   otherwise       the threshold lies inside; more questions would decide. Passes, unless the gate is
+                                strict
 
 and likewise for the other operators: failed where the rule holds on the whole interval, passed where it holds nowhere
 on it. A two-sided interval at 95 % makes each of the two statements a one-sided test at 2.5 %, for one rule on one
@@ -38,6 +39,7 @@ from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.folders import Compared, Key, Matching
 from holdfast.records.comparison import Comparison, GateOutcome
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.metrics import is_share
 
 DIRECTIONS = ("drop", "gain", "rise", "fall")
 EXAMPLES = "'mmlu drop > 1pt', 'any drop > 2%', 'source/prose perplexity rise > 3%', 'target gain < 2pt'"
@@ -47,21 +49,6 @@ _RULE = re.compile(
     r"(?P<what>.*?)\s*\b(?P<direction>[A-Za-z]+)\s*(?P<operator>>=|<=|>|<)\s*(?P<number>[^\s%A-Za-z]*(?:[eE][-+]?\d+)?)\s*(?P<unit>.*)"
 )
 _POINTS = ("pt", "pts", "point", "points")
-_NOT_SHARES = {
-    "nat",
-    "nats",
-    "bit",
-    "bits",
-    "perplexity",
-    "token",
-    "tokens",
-    "byte",
-    "bytes",
-    "word",
-    "words",
-    "second",
-    "seconds",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,13 +230,6 @@ def _metric(wanted: str, before: Evaluation, after: Evaluation) -> str | list[st
     return found[0] if len(found) == 1 else found
 
 
-def is_share(unit: str, values: Iterable[float]) -> bool:
-    """Whether a metric is a share in [0, 1], so that points make sense. A metric in percent, or in nats, is not."""
-    words = re.findall("[a-z]+", unit.lower())
-    named = words[:1] == ["share"] or not _NOT_SHARES.intersection(words)  # a "share of tokens" is one
-    return named and all(0.0 <= v <= 1.0 for v in values)
-
-
 def _unit_problems(aim: Aim, matching: Matching) -> list[str]:
     pairs = {p.key: p for p in matching.pairs}
     wrong: list[str] = []
@@ -263,7 +243,7 @@ def _unit_problems(aim: Aim, matching: Matching) -> list[str]:
 
 def _fits(unit: str, own: str, values: Sequence[float]) -> bool:
     if unit == "pt":
-        return is_share(own, values)
+        return is_share(own, values=values, unknown=True)
     return unit in ("", "%", own)
 
 

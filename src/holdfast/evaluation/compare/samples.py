@@ -4,12 +4,8 @@ Both models answered the same questions, so the question's difficulty cancels in
 unpaired test would count it as noise (a published example: p = .080 unpaired, p = .008 paired, on the same answers).
 Samples are joined on the hash of the document and must have been asked with the same prompt.
 
-- Right / wrong metrics: McNemar's exact test. Only flips count; with b samples lost and c gained, p is the two-sided
-  binomial probability of a split as uneven as (b, c) under 1/2 (McNemar 1947).
-- All others: paired bootstrap. Samples are drawn with replacement and both models' figures are formed from the same
-  draw, a ratio of sums for text. With q = (b + 1) / (B + 1) the smaller tail of B draws beyond 0, the p-value is 2
-  T_{n-1}(sqrt((n-1)/n) Phi^-1(q)): the level at which the expanded percentile interval (see `estimates`) touches 0, so
-  that p and interval agree.
+Right / wrong metrics are tested with McNemar's exact test, all others with the paired bootstrap
+(`holdfast.statistics.paired`), a ratio of sums for text.
 
 The interval is the paired bootstrap's for every metric. One sample says nothing: its interval is NaN and its p is 1.
 Does not correct for looking at many metrics at once.
@@ -17,8 +13,7 @@ Does not correct for looking at many metrics at once.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,10 +21,8 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation
-from holdfast.statistics.estimates import Ratio, Rows, entry_seed, expanded_interval, figure_for, joint_sums
-
-MCNEMAR = "McNemar (exact)"
-BOOTSTRAP = "paired bootstrap"
+from holdfast.statistics.estimates import Ratio, Rows, entry_seed, figure_for, joint_sums
+from holdfast.statistics.paired import BOOTSTRAP, MCNEMAR, mcnemar_exact, paired_bootstrap
 
 
 def compare_samples(
@@ -109,13 +102,12 @@ def compare_columns(
         draws = figure.of_sums(drawn[:, 2:]) - figure.of_sums(drawn[:, :2])
         same = np.array_equal(column[:, :2], column[:, 2:])
         difference = 0.0 if same else after - before
-        interval = (0.0, 0.0) if same else expanded_interval(draws, n=n, confidence=confidence)
+        interval, p_value = paired_bootstrap(draws, n=n, same=same, confidence=confidence)
+        test = BOOTSTRAP
         lost = gained = None
         if figure.denominator is None and _right_or_wrong(column[:, [0, 2]]):
             lost, gained = (int(((column[:, 2] - column[:, 0]) == sign).sum()) for sign in (-1.0, 1.0))
             test, p_value = MCNEMAR, mcnemar_exact(lost, gained)
-        else:
-            test, p_value = BOOTSTRAP, 1.0 if same else bootstrap_p_value(draws, n=n)
         comparisons.append(
             Comparison(
                 suite=entry.suite,
@@ -184,28 +176,3 @@ def _numbered(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 def _right_or_wrong(values: np.ndarray) -> bool:
     return bool(np.isin(values, (0.0, 1.0)).all())
-
-
-def mcnemar_exact(lost: int, gained: int) -> float:
-    """Two-sided exact p-value of McNemar's test from the numbers of flips; 1 without flips."""
-    from scipy.special import bdtr
-
-    # under 1/2 the distribution is symmetric: splits at least as uneven as this one are its two tails
-    return min(1.0, 2.0 * float(bdtr(min(lost, gained), lost + gained, 0.5)))
-
-
-def bootstrap_p_value(draws: Sequence[float] | np.ndarray, *, n: int) -> float:
-    """Two-sided p-value of "no difference" from bootstrap differences (module docstring).
-
-    Args:
-        draws: `[B]` bootstrap differences; NaNs are left out.
-        n: samples behind each.
-    """
-    from scipy.special import ndtri, stdtr
-
-    values = np.asarray(draws, dtype=np.float64)
-    values = values[np.isfinite(values)]
-    if n < 2 or values.size == 0:
-        return 1.0
-    tail = (min(int((values <= 0).sum()), int((values >= 0).sum())) + 1) / (values.size + 1)
-    return min(1.0, 2.0 * float(stdtr(n - 1, math.sqrt((n - 1) / n) * ndtri(min(tail, 0.5)))))

@@ -9,7 +9,7 @@ answers are ties and need no judge.
 Judges like long answers. The length-controlled win rate fits, over the pairs i,
 
     P(candidate wins pair i) = sigma(t0 + t1 tanh(d_i / s)),    d_i = characters of the candidate's answer - characters
-    of the reference's,
+                                                                of the reference's,
 
 with s the standard deviation of d, and reports sigma(t0): what the win rate would be were the answers of equal length.
 The form is that of "Length-Controlled AlpacaEval" (Dubois et al. 2024, arXiv 2404.04475) without its term for the
@@ -22,7 +22,7 @@ where the penalty, a normal prior of scale 2.5 on t1 (the scale of Gelman et al.
 t1 finite where length tells winners and losers apart without error. t0 is free, so that equal lengths give the raw win
 rate exactly.
 
-Intervals: bootstrap over prompts, at the expanded levels of `holdfast.statistics.estimates`; the length-controlled fit
+Intervals: bootstrap over prompts, at the expanded levels of `holdfast.statistics.intervals`; the length-controlled fit
 is made anew for every draw. They say how the figure would vary with other prompts, not with another judge.
 """
 
@@ -36,7 +36,8 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.statistics.estimates import Ratio, estimate, expanded_interval
+from holdfast.statistics.estimates import Ratio, estimate
+from holdfast.statistics.intervals import expanded_interval, resampled_counts
 
 PRIOR_SCALE = 2.5
 """Standard deviation of the normal prior on t1."""
@@ -204,7 +205,7 @@ def length_controlled(
     n, scale = len(y), float(d.std())
     x = np.tanh(d / scale) if scale > 0 else np.zeros(n)
     t0, t1 = fit(x, y, np.ones((1, n)))[0]
-    draws = np.concatenate([fit(x, y, counts)[:, 0] for counts in _draws(n, resamples, seed)])
+    draws = np.concatenate([fit(x, y, counts)[:, 0] for counts in resampled_counts(n, resamples=resamples, seed=seed)])
     values = _sigmoid(draws)
     low, high = expanded_interval(values, n=n, confidence=confidence)
     if scale == 0:
@@ -299,14 +300,6 @@ def pair_result(
     return PairResult(
         doc=doc, status=status, candidate_first=first, candidate_second=None if second is None else 1 - second, **sizes
     )
-
-
-def _draws(n: int, resamples: int, seed: int, *, cells: int = 2_000_000) -> Any:
-    """How often each pair occurs in each bootstrap sample, `[B', n]` at a time."""
-    rng = np.random.default_rng(seed)
-    block = max(1, cells // n)
-    for start in range(0, resamples, block):
-        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(np.float64)
 
 
 def _sigmoid(t: Any) -> Any:

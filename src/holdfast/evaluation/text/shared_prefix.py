@@ -4,8 +4,14 @@ A question with four options is asked as four texts that begin alike; questions 
 examples. Texts that begin alike are merged into a tree of tokens (a trie), trees stand one after another in a row, and
 the row goes through the model once:
 
-    tokens in depth-first order; token i sees token j  <=>  j <= i < end(j)      end(j): where the part of the tree
-    below j ends position of a token: its depth
+    tokens in depth-first order; token i sees token j  <=>  j <= i < end(j)
+                                                       end(j):
+                                                       where the
+                                                       part of
+                                                       the tree
+                                                       below j
+                                                       ends
+    position of a token: its depth
 
 so that a token sees its own beginning and nothing else, which is what it would see alone. The head is multiplied at the
 scored positions only. The results are those of one text a row (float32: 1e-5 nats); what changes is how often a token

@@ -5,8 +5,9 @@ and the output head; not the embeddings, which are looked up) and D tokens throu
 
     forward              2 N D
     backward             4 N D             2 through the activations, 2 for the gradients of weights; these only where
-    weights are trained attention            2 h (d_k + d_v) K D forward, 2.5 times that backward     h heads, K keys a
-    token (see `plan`); flash kernels form
+                                           weights are trained
+    attention            2 h (d_k + d_v) K D forward, 2.5 times that backward
+                         h heads, K keys a token (see `plan`); flash kernels form
                                                                                   the scores again, five products for
                                                                                   two; `eager` two times
     checkpointing        the layers' forward pass again; but for its last product, where nothing asks for the result

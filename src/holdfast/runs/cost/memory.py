@@ -3,11 +3,12 @@
 What stays: weights, the optimiser's states, a teacher, copies that methods keep. What comes and goes in a step:
 
     loss        activations of all layers, logits of one chunk, gradients of hidden states and of the head (the loss op
-    computes them in the
+                computes them in the
                 forward pass)
     backward    activations, what the last layer's backward needs beside them, its layer computed again under
-    checkpointing end         the gradients of all weights; under checkpointing those of all layers but the first, which
-    is computed again
+                checkpointing
+    end         the gradients of all weights; under checkpointing those of all layers but the first, which is computed
+                again
 
 Activations fall while gradients grow, so the most is held at one of the two ends; the peak is the larger sum. With
 accumulation the gradients are there from the second micro-batch on.

@@ -4,7 +4,7 @@ The rules stand here and were written before any outcome was looked at:
 
 - A figure is a paired change between two models, `after - before` signed so that more is better, as the mean over
   seeds. Its interval is at 95 % and covers training seeds and evaluated samples
-  (`holdfast.statistics.selection.gain_over_seeds`); one seed leaves the samples alone, and the reason says so.
+  (`holdfast.statistics.gains.gain_over_seeds`); one seed leaves the samples alone, and the reason says so.
 - "Following" is what leads the entries of the suite `following` of the small study (instructions that a program
   checks); at the paper's size IFEval's `inst_level_strict_acc`. "Kept" is the suite `source` (old knowledge, prose):
   several entries of one unit are averaged, others are told apart.
@@ -31,7 +31,8 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast.records.comparison import Comparison
 from holdfast.records.residual import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
 from holdfast.records.study import Objective
-from holdfast.statistics.selection import gain_over_seeds
+from holdfast.statistics.gains import gain_over_seeds
+from holdfast.statistics.intervals import seeds_and_samples
 from holdfast.studies.claims import FAILS, HOLDS, MARGIN, UNKNOWN, Claim, ClaimFigure
 
 RECIPE = "residual"
@@ -217,13 +218,10 @@ def _more_with_tokens(study: _Study) -> Figures:
         return _missing("the instruct model continued on two budgets")
     what = f"change after {_amount(study.budgets[-1])} - after {_amount(study.budgets[0])}"
     differences = [large[s] - small[s] for s in seeds]
-    value, interval = statistics.fmean(differences), None
-    if len(seeds) > 1:
-        from holdfast.statistics.selection import t_quantile
-
-        half = t_quantile(len(seeds) - 1, 0.975) * statistics.stdev(differences) / math.sqrt(len(seeds))
-        interval = (value - half, value + half)
-    figure = ClaimFigure(what=what, value=value, interval=interval, n=f"{len(seeds)} seeds", unit="accuracy")
+    interval = seeds_and_samples(differences, 0.0)
+    figure = ClaimFigure(
+        what=what, value=statistics.fmean(differences), interval=interval, n=f"{len(seeds)} seeds", unit="accuracy"
+    )
     return _sided(figure, positive=False, yes="it loses more with more tokens", no="it loses less with more tokens")
 
 

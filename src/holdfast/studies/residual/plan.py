@@ -41,7 +41,7 @@ from holdfast.support.files import fingerprint
 from holdfast.support.token_counts import read_tokens, shown_tokens
 
 if TYPE_CHECKING:
-    from holdfast.studies.engine.storage import Job
+    from holdfast.studies.engine.study import Job
 
 WINDOW = 4096
 """Tokens of a packed window (paper 004, section 3.1.1)."""
@@ -208,7 +208,7 @@ class ResidualConfig:
 
     def jobs(self) -> list[Job]:
         """A model each, as the storage queues them."""
-        from holdfast.studies.engine.storage import LABEL, Job
+        from holdfast.studies.engine.study import LABEL, Job
 
         return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
 

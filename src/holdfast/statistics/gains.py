@@ -1,0 +1,183 @@
+"""What a trial changed: its gain over the start on one side, mean over seeds and entries, with an interval.
+
+A trial changes two sides: the target (what is learnt) and the source (what must be kept). On each side a seed's *gain*
+is the mean over the side's entries of `Comparison.gain`: against the start, more is better, in the metric's own unit. A
+trial's gain is the mean over its seeds.
+
+Intervals (95 %) of a gain cover training seeds and evaluated samples:
+
+    half^2 = (t_{n-1} * s / sqrt(n))^2 + sum_e(h_e^2) / E^2
+
+with n seeds of standard deviation s, and h_e the half-width of the paired interval of entry e, mean over the seeds.
+Seeds share their samples, so more seeds do not shrink the second part. One seed leaves the samples alone; `Gain.covers`
+says what an interval holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
+from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_samples
+
+BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OverSeeds:
+    """A figure over training seeds, with what is known of its noise."""
+
+    value: float
+    """Mean over the seeds."""
+    by_seed: dict[int, float]
+    """The figure of each seed."""
+    samples_half: float
+    """Half-width of the samples' part at `CONFIDENCE`, 0 where it could not be had."""
+
+    def interval_at(self, confidence: float) -> tuple[float, float] | None:
+        """Seeds and samples together; None where neither is known."""
+        return seeds_and_samples(list(self.by_seed.values()), self.samples_half, confidence=confidence)
+
+    def minus(self, other: OverSeeds) -> OverSeeds:
+        """The difference, seeds paired. The samples' parts are taken as independent: they are the same samples, so this
+        is rather too wide."""
+        differences = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items()}
+        return OverSeeds(
+            value=statistics.fmean(differences.values()),
+            by_seed=differences,
+            samples_half=math.hypot(self.samples_half, other.samples_half),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gain(OverSeeds):
+    """What one trial changed on one side: mean over seeds and entries, against the start, more is better."""
+
+    interval: tuple[float, float] | None
+    """At `CONFIDENCE`; None where neither seeds nor samples give one."""
+    covers: str
+    """"seeds and samples", "samples only", "seeds only" or "nothing": the parts of the interval."""
+    before: float
+    """The start's figure, mean over entries, in the metric's own direction."""
+    after: float
+    """The trial's, mean over entries and seeds."""
+    unit: str
+    """Of `value`."""
+    higher_is_better: bool
+    samples: int
+    """Evaluated samples of all entries together; the same ones for every seed."""
+
+    @property
+    def half(self) -> float:
+        """Half-width of the interval; NaN without one."""
+        return math.nan if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+    @property
+    def interval_after(self) -> tuple[float, float] | None:
+        """The interval around `after`: that of the paired change, so the start counts as known."""
+        if self.interval is None:
+            return None
+        return (self.after - self.half, self.after + self.half)
+
+
+def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] | None = None) -> Gain | None:
+    """A trial's gain on one side with its interval (see the module docstring).
+
+    Args:
+        trial: any state.
+        objective: a side, or one entry of it.
+        seeds: those that must be there; those of the trial's runs by default.
+
+    Returns:
+        None where a seed is not finished, or one of its measures is missing or not finite.
+    """
+    runs = {run.seed: run for run in trial.runs}
+    wanted = list(dict.fromkeys(runs if seeds is None else seeds))
+    found = [measures(runs[s], objective) for s in wanted if s in runs]
+    measured = [m for m in found if m is not None]
+    if not wanted or len(measured) < len(wanted):
+        return None
+    by_seed = [statistics.fmean(c.gain for c in one) for one in measured]
+    count, entries = len(wanted), len(objective.entries)
+    halves = [[half_width(c) for c in one] for one in measured]  # seed, entry
+    samples_half = _finite_or_zero(
+        math.sqrt(sum(statistics.fmean(column) ** 2 for column in zip(*halves, strict=True))) / entries
+    )
+    covers = {(True, True): BOTH, (False, True): SAMPLES, (True, False): SEEDS, (False, False): NOTHING}[
+        count > 1, samples_half > 0
+    ]
+    first = measured[0]
+    return Gain(
+        value=statistics.fmean(by_seed),
+        interval=seeds_and_samples(by_seed, samples_half),
+        covers=covers,
+        by_seed=dict(zip(wanted, by_seed, strict=True)),
+        before=statistics.fmean(c.before for one in measured for c in one),
+        after=statistics.fmean(c.after for one in measured for c in one),
+        unit=objective.unit,
+        higher_is_better=objective.higher_is_better,
+        samples=sum(c.n for c in first),
+        samples_half=samples_half,
+    )
+
+
+def gain_over_seeds(comparisons: Mapping[int, Sequence[Comparison]], objective: Objective) -> Gain | None:
+    """`mean_gain` of what was compared anyhow: the comparisons of one pair of models by the training seed of the pair.
+
+    Args:
+        comparisons: seed -> what was compared.
+        objective: the entries that are averaged.
+    """
+    runs = [
+        SeedRun(seed=s, folder="", host="", seconds=0.0, training_seconds=0.0, comparisons=list(found))
+        for s, found in comparisons.items()
+    ]
+    return mean_gain(
+        TrialRecord(number=0, state=FINISHED, kind="", label="", params={}, settings={}, runs=runs), objective
+    )
+
+
+def measures(run: SeedRun, objective: Objective) -> list[Comparison] | None:
+    """The comparisons of the objective's entries, in order; None where one is missing or not finite."""
+    by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}
+    found = [by_key.get(entry) for entry in objective.entries]
+    known = [c for c in found if c is not None and math.isfinite(c.gain)]
+    return known if known and len(known) == len(found) else None
+
+
+def half_width(comparison: Comparison) -> float:
+    """At `CONFIDENCE`, whatever the comparison's own; NaN without an interval."""
+    low, high = comparison.interval
+    return rescaled(CONFIDENCE, known=comparison.confidence) * (high - low) / 2
+
+
+def _finite_or_zero(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:
+    """Why a trial cannot be chosen: not complete, a seed or a measure missing; None where it can."""
+    if trial.state == "lost":
+        return "its worker died" + (
+            f"; trial {trial.continued_by} has it now" if trial.continued_by is not None else ""
+        )
+    if trial.state != FINISHED:
+        words = {"waiting": "has not begun", "running": "is still running"}.get(trial.state, trial.state)
+        again = f"; trial {trial.continued_by} has it now" if trial.continued_by is not None else ""
+        return (f"{words}: {trial.reason}" if trial.reason else words) + again
+    lacking = [s for s in record.seeds if s not in {run.seed for run in trial.runs}]
+    if lacking:
+        return f"{'seeds' if len(lacking) > 1 else 'seed'} {', '.join(map(str, lacking))} not finished"
+    for run in trial.runs:
+        by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}
+        for objective in (record.target, record.source):
+            for entry in objective.entries if run.seed in record.seeds else ():
+                if entry not in by_key:
+                    return f"seed {run.seed} has no {'/'.join(entry)}"
+                if not math.isfinite(by_key[entry].gain):
+                    return f"seed {run.seed}: {'/'.join(entry)} is not finite"
+    return None

@@ -1,0 +1,52 @@
+"""The Pareto frontier of points whose both coordinates are better when larger, and its knee."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the points that no other point beats: more is better on both axes, and beating is at least as good on
+    both and better on one.
+
+    Equal points stay together; points with a NaN are never among them.
+
+    Returns:
+        Indices by the first coordinate ascending (so the second descends), then by place.
+    """
+    values = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    known = np.flatnonzero(~np.isnan(values).any(1))
+    order = known[np.lexsort((known, -values[known, 1], -values[known, 0]))]
+    kept: list[int] = []
+    best = -math.inf
+    for i in order:
+        if values[i, 1] > best or (kept and np.array_equal(values[i], values[kept[-1]])):
+            kept.append(int(i))
+            best = float(values[i, 1])
+    return sorted(kept, key=lambda i: (values[i, 0], -values[i, 1], i))
+
+
+def knee_distances(points: Sequence[tuple[float, float]]) -> dict[int, float]:
+    """How far each point of the frontier lies beyond the chord between its ends, with both axes scaled to 0..1 between
+    these ends.
+
+    Args:
+        points: (source, target) gains; more is better on both.
+
+    Returns:
+        Index -> distance; 0 for the ends and for a frontier of one point, negative within the chord. Empty without
+        points.
+    """
+    frontier = pareto(points)
+    if not frontier:
+        return {}
+    (low_x, high_y), (high_x, low_y) = points[frontier[0]], points[frontier[-1]]
+    if high_x == low_x:
+        return dict.fromkeys(frontier, 0.0)
+    scaled = {
+        i: ((points[i][0] - low_x) / (high_x - low_x), (points[i][1] - low_y) / (high_y - low_y)) for i in frontier
+    }
+    return {i: (x + y - 1) / math.sqrt(2) for i, (x, y) in scaled.items()}

@@ -1,0 +1,183 @@
+"""Rules that choose a trial of a trade-off study (paper 000, section 3.2 and figures 2, 3), on tables of gains.
+
+- `paper`: drop the trials whose target does not improve on the start; of the rest take the best source. Ties: the
+  better target. The paper improves by the point estimate; `strict` asks for the whole interval above the start.
+- `target_within`: the best target among the trials whose source loses no more than `points` against the start. `points`
+  is the loss that is allowed, so a number of 0 or more in the metric's unit; "1pt" is 0.01 of a share such as an
+  accuracy. `strict` asks for the whole interval of the source within it. Ties: the better source. Without `points`: a
+  tenth of what direct fine-tuning loses.
+- `knee`: on the Pareto frontier of the trials and the start, the trial farthest beyond the chord between the frontier's
+  two ends. Both axes run from 0 to 1 between these ends, so the distance is (source + target - 1) / sqrt(2). The choice
+  does not depend on that scaling (it multiplies every distance to one line by the same number), the distance does. The
+  start is a point of the frontier where nothing beats it on both sides; it cannot be chosen. One trial alone on the
+  frontier is chosen; of two trials, neither of which has a chord to stand out from, the better source. If all lie
+  within the chord, its end is chosen: nothing is better than going back and forth between the two. Ties: the better
+  source.
+
+A rule sees a `Table`: gains of all candidates, seeds by trials, so that it can choose again with other seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.statistics.gains import half_width, measures
+from holdfast.statistics.intervals import CONFIDENCE, t_quantile
+from holdfast.statistics.pareto import knee_distances
+from holdfast.statistics.points import allowance, parse_points
+
+RULES = ("paper", "target_within", "knee")
+RULE_KEYS = ("rule", "points", "strict")
+ALLOWANCE = 0.1
+"""The share of direct fine-tuning's loss that `target_within` allows where no `points` are given."""
+
+ROUNDING = 1e-12
+"""Gains that differ by less are equal: a loss of .50 - .49 is one point, whatever the last bit says."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A rule as configured; `rule_from_config` makes it."""
+
+    name: str
+    """One of `RULES`."""
+    points: float | str | None = None
+    """The source loss that `target_within` allows: a number in the metric's unit, or such as "1pt"."""
+    strict: bool = False
+    """Ask for the whole interval instead of the point."""
+
+
+def rule_from_config(value: Mapping[str, Any]) -> Rule:
+    """The rule of a study's `select:` section, such as `{"rule": "target_within", "points": "1pt"}`.
+
+    Raises:
+        ConfigError: an unknown key or rule, or options that do not fit, all at once. Whether `points` fits the metric
+            is seen by `allowance`.
+    """
+    known = f" Known: {', '.join(RULE_KEYS)}."
+    problems = [f"select: unknown key '{k}'.{did_you_mean(k, RULE_KEYS) or known}" for k in value if k not in RULE_KEYS]
+    name, points, strict = value.get("rule", "paper"), value.get("points"), value.get("strict", False)
+    if name not in RULES:
+        problems.append(
+            f"select: expected one of the rules {', '.join(RULES)}, got {name!r}.{did_you_mean(str(name), RULES)}"
+        )
+    if points is not None:
+        if name in ("paper", "knee"):
+            problems.append(
+                f"select: 'points' belongs to the rule target_within; {name} has no allowance. Leave it out or change "
+                f"the rule."
+            )
+        elif isinstance(parse_points(points), str):
+            problems.append(f"select: {parse_points(points)}")
+    if not isinstance(strict, bool):
+        problems.append(f"select: expected true or false for 'strict', got {strict!r}.")
+    elif strict and name == "knee":
+        problems.append(
+            "select: 'strict' belongs to the rules paper and target_within; knee compares no trial with a bound. "
+            "Leave it out."
+        )
+    if problems:
+        raise ConfigError(problems)
+    return Rule(name=name, points=points, strict=strict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Side:
+    """Gains of all candidates on one side: seeds by trials, and the half-widths of the entries' samples: entries by
+    seeds by trials."""
+
+    gains: np.ndarray
+    halves: np.ndarray
+
+    def of(self, counts: np.ndarray, *, strict: bool) -> tuple[np.ndarray, np.ndarray]:
+        """(means, half-widths) `[T]` of the seeds taken `counts[n]` times; the half-widths are 0 where nobody asks (not
+        strict)."""
+        n = int(counts.sum())
+        means = counts @ self.gains / n
+        if not strict:
+            return means, np.zeros_like(means)
+        samples = (counts @ self.halves / n).reshape(len(self.halves), -1)
+        samples = np.nan_to_num(np.sqrt((samples**2).sum(0)) / len(self.halves), nan=0.0, posinf=0.0)
+        if n == 1:
+            return means, np.where(samples > 0, samples, np.nan)
+        variance = counts @ (self.gains - means) ** 2 / (n - 1)
+        return means, np.hypot(t_quantile(n - 1, 0.5 + CONFIDENCE / 2) * np.sqrt(variance / n), samples)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """All that a rule looks at."""
+
+    trials: list[TrialRecord]
+    seeds: list[int]
+    target: Side
+    source: Side
+    direct: int | None
+    """Place of direct fine-tuning."""
+
+    def allowed(self, source: np.ndarray, points: float | None) -> float:
+        """The loss that `target_within` allows; without `points` a share of what direct fine-tuning lost on the same
+        seeds."""
+        if points is not None:
+            return points
+        return 0.0 if self.direct is None else max(0.0, -ALLOWANCE * float(source[self.direct]))
+
+    def choose(self, counts: np.ndarray, rule: Rule, points: float | None) -> int | None:
+        """Place of the trial that the rule takes when seed i was run `counts[i]` times."""
+        target, target_half = self.target.of(counts, strict=rule.strict)
+        source, source_half = self.source.of(counts, strict=rule.strict)
+        if rule.name == "paper":
+            return best_place(target - target_half > ROUNDING, source, target)
+        if rule.name == "target_within":
+            return best_place(source - source_half >= -self.allowed(source, points) - ROUNDING, target, source)
+        distances = knee_distances([*zip(source.tolist(), target.tolist(), strict=True), (0.0, 0.0)])
+        distances.pop(len(self.trials), None)  # the start
+        reach = np.full(len(self.trials), -math.inf)
+        reach[list(distances)] = list(distances.values())
+        return best_place(reach > -math.inf, reach, source)
+
+
+def best_place(allowed: np.ndarray, first: np.ndarray, second: np.ndarray) -> int | None:
+    """The allowed place with the largest `first`, then `second`, then the first of them."""
+    places = np.flatnonzero(allowed)
+    for values in (first, second):
+        if places.size:
+            places = places[values[places] >= values[places].max() - ROUNDING]
+    return int(places[0]) if places.size else None
+
+
+def allowed_loss(record: StudyRecord, rule: Rule) -> float | None:
+    """`points` in the source's unit; None where the rule has none."""
+    if rule.points is None:
+        return None
+    entries = set(record.source.entries)
+    found = (c for t in record.trials for r in t.runs for c in r.comparisons if (c.suite, c.name, c.metric) in entries)
+    return allowance(rule.points, record.source, (v for c in found for v in (c.before, c.after) if math.isfinite(v)))
+
+
+def table_of(record: StudyRecord, trials: list[TrialRecord]) -> Table:
+    """The gains of complete trials on both sides of a study."""
+
+    def side(objective: Objective) -> Side:
+        gains = np.zeros((len(record.seeds), len(trials)))
+        halves = np.zeros((len(objective.entries), len(record.seeds), len(trials)))
+        for column, trial in enumerate(trials):
+            runs = {run.seed: run for run in trial.runs}
+            for row, seed in enumerate(record.seeds):
+                found = measures(runs[seed], objective) or []
+                gains[row, column] = statistics.fmean(c.gain for c in found)
+                halves[:, row, column] = [half_width(c) for c in found]
+        return Side(gains=gains, halves=halves)
+
+    direct = next((place for place, t in enumerate(trials) if t is record.direct), None)
+    return Table(
+        trials=trials, seeds=list(record.seeds), target=side(record.target), source=side(record.source), direct=direct
+    )

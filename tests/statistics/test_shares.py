@@ -1,0 +1,127 @@
+"""Shares of a gain: Fieller's interval against its definition, and how often it covers the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from holdfast.statistics.gains import OverSeeds
+from holdfast.statistics.shares import fieller, share_over_samples, share_over_seeds, shares
+from reports.synthetic_studies import points_study
+
+
+def test_shares_of_direct():
+    study = points_study([[(0.5, -0.4), (0.52, -0.38)], [(0.4, -0.1), (0.42, -0.12)]], halves=0.01, direct=0)
+    kept, avoided = shares(study.trials[1], study)
+    assert kept.value == pytest.approx(0.41 / 0.51)
+    assert avoided.value == pytest.approx(1 - 0.11 / 0.39)
+    for share in (kept, avoided):
+        assert share.interval is not None
+        assert share.reason is None
+        assert share.interval[0] < share.value < share.interval[1]
+    itself = shares(study.trials[0], study)[0]
+    assert (itself.value, itself.reason) == (None, "direct fine-tuning is what the shares are of")
+
+
+def test_fieller_s_set_is_where_the_difference_cannot_be_told_from_zero():
+    """An end of the interval is a ratio r for which a - r b is just not told from zero by the same seeds and samples."""
+    ours, theirs = np.array([0.40, 0.46, 0.41]), np.array([0.50, 0.55, 0.54])
+    study = points_study([[(g, -0.1) for g in theirs], [(g, -0.1) for g in ours]], halves=0.02, direct=0)
+    turned = points_study([[(0.5, -g) for g in theirs], [(0.5, -g) for g in ours]], halves=0.02, direct=0)
+    avoided = shares(turned.trials[1], turned)[1]
+    interval = shares(study.trials[1], study)[0].interval
+    assert interval is not None
+    assert avoided.interval == pytest.approx((1 - interval[1], 1 - interval[0]))  # the same losses as those gains
+    for r in interval:
+        d = ours - r * theirs
+        half = math.hypot(4.302652729749464 * d.std(ddof=1) / math.sqrt(3), 0.02 * math.sqrt(1 + r * r))
+        assert abs(d.mean()) == pytest.approx(half, rel=1e-6)
+
+
+def test_no_share_where_direct_did_nothing_and_no_interval_where_that_is_open():
+    study = points_study([[(-0.1, 0.2), (-0.12, 0.1)], [(0.4, 0.1), (0.4, 0.2)]], halves=0.01, direct=0)
+    kept, avoided = shares(study.trials[1], study)
+    assert (kept.value, kept.reason) == (None, "direct fine-tuning gained nothing on the target")
+    assert (avoided.value, avoided.reason) == (None, "direct fine-tuning lost nothing on the source")
+    noisy = points_study([[(0.9, -0.1), (0.01, -0.1)], [(0.4, -0.1), (0.3, -0.1)]], halves=0.01, direct=0)
+    kept, _ = shares(noisy.trials[1], noisy)
+    assert kept.value == pytest.approx(0.35 / 0.455)
+    assert (kept.interval, kept.reason) == (None, "direct fine-tuning's own gain cannot be told from zero")
+    without = points_study([[(0.5, -0.1)], [(0.4, -0.1)]])
+    assert shares(without.trials[1], without)[0].reason == "direct fine-tuning is not finished"
+
+
+def test_fieller_covers_the_true_share():
+    """Coverage of the kept share with four seeds of normal noise: about 95 %."""
+    rng = np.random.default_rng(5)
+    hits, rounds = 0, 400
+    for _ in range(rounds):
+        common = rng.normal(0, 0.02, 4)
+        direct, ours = 0.5 + common + rng.normal(0, 0.02, 4), 0.4 + common + rng.normal(0, 0.02, 4)
+        study = points_study([[(g, -0.1) for g in direct], [(g, -0.1) for g in ours]], direct=0)
+        interval = shares(study.trials[1], study)[0].interval
+        hits += interval is not None and interval[0] <= 0.8 <= interval[1]
+    assert 0.92 < hits / rounds < 0.98
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "v"), [(0.3, 0.5, (0.01, 0.004, 0.02)), (-0.2, -0.9, (0.3, 0.0, 0.1)), (0.0, 1.0, (0, 0, 0))]
+)
+def test_fieller_s_ends_solve_its_equation(a, b, v):
+    aa, ab, bb = v
+    found = fieller(a, b, v_aa=aa, v_ab=ab, v_bb=bb)
+    assert found is not None
+    assert found[0] <= a / b <= found[1]
+    for r in found:
+        assert (a - r * b) ** 2 == pytest.approx(aa - 2 * r * ab + r * r * bb, rel=1e-9, abs=1e-15)
+    assert fieller(a, b, v_aa=aa, v_ab=ab, v_bb=b * b) is None
+
+
+def test_another_level_widens_seeds_and_samples():
+    ours = OverSeeds(value=0.4, by_seed={0: 0.39, 1: 0.41}, samples_half=0.01)
+    direct = OverSeeds(value=0.9, by_seed={0: 0.9, 1: 0.9}, samples_half=0.02)
+    narrow, wide = (share_over_seeds(ours, direct, confidence=c).interval for c in (0.95, 0.99))
+    assert narrow is not None
+    assert wide is not None
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    lone = share_over_seeds(
+        OverSeeds(value=0.4, by_seed={0: 0.4}, samples_half=0.0),
+        OverSeeds(value=0.9, by_seed={0: 0.9}, samples_half=0.0),
+    )
+    assert (lone.value, lone.interval, lone.reason) == (0.4 / 0.9, None, "neither seeds nor samples give an interval")
+
+
+def documents(rng: np.random.Generator, *, n: int, share: float, gain: float) -> list[np.ndarray]:
+    """Nats and tokens of n documents under the start, an arm with `share` of the gain, and direct fine-tuning."""
+    tokens, hard = rng.integers(20, 200, n).astype(float), rng.normal(3, 0.6, n)
+    return [
+        np.stack([tokens * (hard + change + rng.normal(0, 0.3, n)), tokens], axis=1)
+        for change in (0, share * gain, gain)
+    ]
+
+
+def test_a_share_over_samples_is_that_of_changes_a_sample():
+    """With one token a document a figure is a plain mean: Fieller of the paired changes, in float64 by hand."""
+    rng = np.random.default_rng(3)
+    start, ours, direct = ([*zip(rng.normal(m, 0.5, 9), np.ones(9), strict=True)] for m in (0.0, 1.0, 2.0))
+    columns = [np.array(side) for side in (start, ours, direct)]
+    a, b = (columns[i][:, 0] - columns[0][:, 0] for i in (1, 2))
+    t2 = 2.3060041350333704**2 / 9  # 8 degrees of freedom
+    found = share_over_samples(*columns)
+    assert found is not None
+    for r in found:
+        assert (a - r * b).mean() ** 2 == pytest.approx(t2 * (a - r * b).var(ddof=1), rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "errors"), [(12, 4.0), (100, 2.5), (100, 10.0)])
+@pytest.mark.parametrize("share", [0.2, 0.9])
+def test_a_share_over_samples_covers_the_true_one(n, errors, share):
+    """95 % of the sets hold the true share, the unbounded ones (no interval) included, however near direct's change is to
+    zero (`errors` standard errors)."""
+    rng, rounds, held = np.random.default_rng(int(100 * share) + n), 500, 0
+    for _ in range(rounds):
+        interval = share_over_samples(*documents(rng, n=n, share=share, gain=errors * 0.3 * (2 / n) ** 0.5))
+        held += interval is None or interval[0] <= share <= interval[1]
+    assert held / rounds > 0.92
