@@ -511,14 +511,14 @@ class _Reader:
     def _train(self) -> dict[str, Any]:
         given = self.values.get("train") or {}
         if isinstance(given, (str, Path)):
-            from holdfast.runs.settings_source import read_yaml
+            from holdfast.config.yaml_file import read_yaml
 
             try:
                 read = read_yaml(Path(given))
             except ConfigError as error:
                 self.problems.append(f"train: {error}")
                 return dict(TRAIN_DEFAULTS)
-            self.problems += read.problems
+            self.problems += read.sentences(read.mistakes)
             given = read.values
         if not isinstance(given, Mapping):
             self.problems.append(f"train: expected keys of 'holdfast train' or a YAML file, got {given!r}.")

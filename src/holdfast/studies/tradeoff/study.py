@@ -221,13 +221,15 @@ def load_study(
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.settings_source import read_yaml
+    from holdfast.config.yaml_file import read_yaml
 
     path = Path(path).expanduser()
     given = read_yaml(path)
     values = {**given.values, **{k: v for k, v in (overrides or {}).items() if v is not None}}
     values.setdefault("name", path.stem)
-    return study_config(values, problems=given.problems, beside=path.parent, source=str(path), prepared=prepared)
+    return study_config(
+        values, problems=given.sentences(given.mistakes), beside=path.parent, source=str(path), prepared=prepared
+    )
 
 
 def study_config(
@@ -379,7 +381,7 @@ def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bo
 
 
 def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str]) -> dict[str, Any]:
-    from holdfast.runs.settings_source import read_yaml
+    from holdfast.config.yaml_file import read_yaml
 
     if isinstance(value, str):
         places = [p for p in ((beside / value) if beside else None, Path(value)) if p is not None]
@@ -389,7 +391,7 @@ def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str
         except ConfigError as error:
             problems += [p.replace("--config", "train:", 1) for p in error.problems]
             return {}
-        problems += [f"{path}: {p}" for p in given.problems]
+        problems += [f"{path}: {p}" for p in given.sentences(given.mistakes)]
         value = given.values
     if not isinstance(value, Mapping):
         problems.append(
