@@ -121,10 +121,18 @@ def test_every_own_key_is_described():
         assert option in table_rows(section(page, "Options of the command alone"))
 
 
+def with_bounds(setting: Any) -> str:
+    from holdfast.config.declare import bounds_in_words
+
+    bounds = bounds_in_words(setting.meta).strip().removeprefix("of ")
+    return f"{setting.help.removesuffix('.')} ({bounds})." if bounds else setting.help
+
+
 def test_every_merge_method_and_parameter_is_described():
     """One row a method with its source, one row a parameter that names its methods and default."""
-    from holdfast.checkpoints.methods.registry import METHODS, parameters_of
-    from holdfast.checkpoints.plan import CHOICES
+    from holdfast.checkpoints.methods.registry import METHODS
+    from holdfast.checkpoints.policies import Policies
+    from holdfast.config.declare import settings_of
 
     page = section(text_of("docs/checkpoints.md"), "Merging")
     lines = [
@@ -137,21 +145,18 @@ def test_every_merge_method_and_parameter_is_described():
         if len(cells) == 4
     ]
     assert set(methods) == set(METHODS)
-    wanted = {(p.name, name, p.help) for name, cls in METHODS.items() for p in parameters_of(cls)}
-    assert {
-        (n, m, max((h for _, _, h in wanted if text.startswith(h)), key=len))
-        for n, held, _, text in parameters
-        for m in held
-    } == wanted
+    wanted = {(s.name, name, with_bounds(s)) for name, cls in METHODS.items() for s in settings_of(cls)}
+    assert {(name, method, text) for name, held, _, text in parameters for method in held} == wanted
     for name, held, default, _ in parameters:
         for method in held:
-            value = next(p.default for p in parameters_of(METHODS[method]) if p.name == name)
+            value = next(s.default for s in settings_of(METHODS[method]) if s.name == name)
             assert default == (
                 "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
             ), (method, name)
     differences = section(text_of("docs/checkpoints.md"), "Where checkpoints differ")
-    for policy, choices in CHOICES.items():
-        assert f"`--{policy}`" in differences and all(f"`{c}`" in differences for c in choices if c != "error")
+    for policy in settings_of(Policies):
+        assert f"`--{policy.name}`" in differences
+        assert all(f"`{c}`" in differences for c in policy.choices if c != "error")
 
 
 def test_every_evaluation_key_is_described():
@@ -279,7 +284,6 @@ def test_a_command_is_sound(content, desk, capsys):
 def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     from holdfast.cli import fisher, quickstart, report, theory
     from holdfast.cli.main import COMMANDS, main
-    from holdfast.cli.request import Request
 
     program, *rest = words
     if program == "export" or (program == "pip" and rest[0] == "install"):
@@ -301,9 +305,7 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             RunFolder(options[0]).write(RunRecord(name="run"))
             assert report.find_run(Path(options[0])).exists() and len(options) == 1
         elif name == "fisher":
-            request = Request(fisher.build_parser(), options)
-            fisher.read_request(request)
-            assert request.problems == []
+            fisher.COMMAND.read(options)
         elif name in ("evaluate", "compare", "judge"):
             parser = import_module(f"holdfast.cli.{name}").build_parser()
             assert parser.given(options)[1] == []
@@ -318,7 +320,7 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "world":
             from holdfast.cli import world
 
-            assert world.build_parser().given(options)[1] == []
+            world.COMMAND.read(options)
         elif name == "residual" and options[0] == "study":
             from holdfast.cli import residual_study
 
@@ -339,6 +341,8 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
             assert reproduce.build_parser().given(options)[1] == []
         elif name == "theory":
+            from holdfast.cli.request import Request
+
             request = Request(theory.regression_parser(), options[1:])
             theory.read_regression(request)
             assert options[0] in theory.SUBJECTS and request.problems == []
@@ -367,18 +371,19 @@ def check_checkpoint_command(name: str, options: list[str], capsys: pytest.Captu
     from holdfast.cli import distance, inspect, merge, perturb, residual
     from holdfast.cli.main import main
 
-    parsers = {
-        "merge": merge.build_parser,
-        "distance": distance.build_parser,
-        "perturb": perturb.build_parser,
-        "inspect": inspect.build_parser,
-    }
     if options in (["--help"], ["--list"]):
         assert main([name, *options]) == 0
         return
-    parser, words = (residual.STEPS[options[0]][0], options[1:]) if name == "residual" else (parsers[name], options)
-    given, problems = parser().given(words)
-    assert problems == []
+    commands = {
+        "merge": merge.command(),
+        "distance": distance.COMMAND,
+        "perturb": perturb.COMMAND,
+        "inspect": inspect.COMMAND,
+    }
+    command, words = (residual.STEPS[options[0]][0], options[1:]) if name == "residual" else (commands[name], options)
+    found = command.given(words)
+    found.check()
+    given = found.values
     for option in (
         "models",
         "model",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.live import perturbed
     from holdfast.checkpoints.merge import merge
     from holdfast.checkpoints.perturb import perturb as perturb_checkpoint
-    from holdfast.checkpoints.plan import Policies
+    from holdfast.checkpoints.policies import Policies
     from holdfast.checkpoints.reader import CheckpointReader
     from holdfast.checkpoints.residual import apply_residual, extract_residual, transfer_residual
     from holdfast.errors import (
@@ -76,7 +76,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "checkpoints.live": ("perturbed",),
     "checkpoints.merge": ("merge",),
     "checkpoints.perturb": ("perturb_checkpoint",),
-    "checkpoints.plan": ("Policies",),
+    "checkpoints.policies": ("Policies",),
     "checkpoints.reader": ("CheckpointReader",),
     "checkpoints.residual": ("apply_residual", "extract_residual", "transfer_residual"),
     "errors": (

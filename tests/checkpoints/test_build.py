@@ -28,7 +28,7 @@ from holdfast.checkpoints.dtypes import DTYPES
 from holdfast.checkpoints.engine import Job, batches, map_blocks
 from holdfast.checkpoints.merge import merge, prepare_merge
 from holdfast.checkpoints.methods.registry import METHODS
-from holdfast.checkpoints.plan import Policies
+from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.provenance import FILE, content_fingerprint
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ConfigError, ModelError, ShapeError

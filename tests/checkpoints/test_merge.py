@@ -25,7 +25,7 @@ from checkpoint_folders import (
 from holdfast.checkpoints.counter import stream_key, uniform
 from holdfast.checkpoints.merge import merge, prepare_merge
 from holdfast.checkpoints.methods.registry import METHODS
-from holdfast.checkpoints.plan import Policies
+from holdfast.checkpoints.policies import Policies
 from holdfast.errors import ConfigError, ShapeError
 
 Values = dict[str, np.ndarray]

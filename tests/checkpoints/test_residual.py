@@ -24,7 +24,7 @@ from checkpoint_folders import (
     write_folder,
 )
 from holdfast.checkpoints.merge import merge
-from holdfast.checkpoints.plan import Policies
+from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.residual import (
     apply_residual,

@@ -111,8 +111,8 @@ def test_the_page_gets_the_record(
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["expected two checkpoints, got 0, as in 'holdfast distance A B'"]),
-        (["base"], ["expected two checkpoints, got 1: base"]),
+        ([], ["checkpoints: is missing: expected two checkpoints, as in 'holdfast distance A B'"]),
+        (["base"], ["checkpoints: expected two checkpoints, as in 'holdfast distance A B', got ['base'] (list)"]),
         (["base", "./mth"], ["Expected a checkpoint folder at ./mth, found none. Did you mean 'math'?"]),
         (["base", "math", "--per", "tensors", "--sort", "realtive", "--top", "0", "--plot", "a.png", "--tpo", "3"],
          ["Did you mean 'tensor'?", "Did you mean 'relative'?", "--top: expected a whole number of at least 1", "ends with .html, got a.png", "'--top'?"]),

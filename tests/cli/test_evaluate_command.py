@@ -409,16 +409,16 @@ def test_everything_wrong_at_once(desk: Path, refused) -> None:
     )
     assert text.startswith("error: 10 problems:\n")
     for part in (
-        "no such model folder: basee",
-        "unknown suite 'knowlege'. Did you mean 'knowledge'?",
-        "humaneval: runs programs that the model writes. Add --allow_code_execution to run them in the sandbox, or --skip humaneval",
-        "--data: expected TASK=FILE, as in --data arc_easy=ARC-Easy.jsonl, got 'arc_easy'",
+        "model: no such model folder: basee",
+        "--suite: unknown suite 'knowlege'. Did you mean 'knowledge'?",
+        "--tasks: humaneval: runs programs that the model writes. Add --allow_code_execution to run them in the sandbox, or --skip humaneval",
+        "--data: 'arc_easy': expected TASK=FILE, as in arc_easy=ARC-Easy.jsonl",
         "--data: no entry or task 'piqa' in what is to be measured",
-        "--data piqa: no such file: nowhere.jsonl",
+        "--data.piqa: no such file: nowhere.jsonl",
         "--limit: expected a whole number of at least 1, got '0'",
-        "batch_size: expected a whole number of at least 1, got 0",
+        "--batch_size: expected a whole number of at least 1, got '0'",
         "--dtype: expected one of auto, float32, bfloat16, float16, got 'fp16'",
-        "confidence: expected a number between 0 and 1, got 2.0",
+        "--confidence: expected a number above 0 and below 1, got '2'",
     ):
         assert part in text
     assert sorted(p.name for p in (desk / "foreign").iterdir()) == ["thesis.txt"]
@@ -535,10 +535,19 @@ def test_a_tokenizer_without_a_chat_template(desk: Path, refused) -> None:
     assert "measured/colours: 'colours' asks for the chat template, but the tokenizer has none" in text
 
 
+def test_the_dtypes_are_those_of_the_models_room() -> None:
+    from holdfast.cli.evaluate import EvaluateRequest
+    from holdfast.config.declare import settings_of
+    from holdfast.models import DTYPES
+
+    assert next(s.choices for s in settings_of(EvaluateRequest) if s.name == "dtype") == DTYPES
+
+
 def test_no_such_model(desk: Path, refused) -> None:
     text = refused("basee", "./base2", "x=/nowhere/at/all", "base/", "tuned2/", "--perplexity", "prose.jsonl")
     assert [
-        f"no such model folder: {name} " in text for name in ("basee", "./base2", "/nowhere/at/all", "base/", "tuned2/")
+        f"model: no such model folder: {name} " in text
+        for name in ("basee", "./base2", "/nowhere/at/all", "base/", "tuned2/")
     ] == [
         True,
         True,
@@ -588,7 +597,7 @@ def test_a_folder_that_is_in_use(desk: Path, refused) -> None:
 def test_programs_without_permission(desk: Path, refused) -> None:
     text = refused("base", "--suite", "sequential_averaging")
     assert text == (
-        "error: humaneval: runs programs that the model writes. Add --allow_code_execution to run them in the sandbox, or --skip humaneval\n"
+        "error: --suite: humaneval: runs programs that the model writes. Add --allow_code_execution to run them in the sandbox, or --skip humaneval\n"
     )
 
 

@@ -90,10 +90,10 @@ def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["expected one folder, got 0"]),
+        ([], ["folder: is missing"]),
         (
             ["base", "math", "--verfy"],
-            ["expected one folder, got 2: base, math", "unknown option '--verfy'. Did you mean '--verify'?"],
+            ["unexpected argument 'math'", "unknown option '--verfy'. Did you mean '--verify'?"],
         ),
         (["./bas"], ["folder: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
         (["empty"], ["Expected a checkpoint in empty (model.safetensors,"]),

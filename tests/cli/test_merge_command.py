@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shlex
 import shutil
@@ -17,11 +18,12 @@ import pytest
 import yaml
 
 from holdfast.checkpoints.merge import merge
-from holdfast.checkpoints.methods.registry import METHODS, parameters_of
+from holdfast.checkpoints.methods.registry import METHODS
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli import merge as command
 from holdfast.cli.main import main
-from holdfast.cli.mergekit_yaml import translate
+from holdfast.cli.mergekit_yaml import is_mergekit, translate
+from holdfast.config.declare import settings_of
 
 FOUR = ["--method", "ties", "--base", "base", "--density", "0.5"]
 
@@ -60,9 +62,9 @@ def test_help_names_every_method_and_parameter(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     for name, cls in METHODS.items():
         assert f"\n  {name}: {cls.summary}" in shown
-        for parameter in parameters_of(cls):
-            assert f"\n      --{parameter.name}" in shown
-            assert " ".join(parameter.help.split()[:5]) in shown
+        for setting in settings_of(cls):
+            assert f"\n      --{setting.name}" in shown
+            assert " ".join(setting.help.split()[:5]) in shown
     for option in (
         "--vocabulary",
         "--tied_heads",
@@ -100,7 +102,7 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path: Path) -> None:
     """As installed: with compiled modules."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    heavy = ("torch", "transformers", "safetensors", "plotly", "rich", "huggingface_hub", "yaml")
+    heavy = ("torch", "transformers", "safetensors", "plotly", "rich", "huggingface_hub")
     code = f"import sys; from holdfast.cli.main import main; main(['merge', '--help']); print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.endswith("[]\n")
@@ -298,38 +300,28 @@ def test_dry_run_says_when_the_disk_is_too_small(
 
 
 def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "math",
-        "code",
-        "--method",
-        "ties",
-        "--dencity",
-        "0.5",
-        "--density",
-        "1.5",
-        "--gamma",
-        "0.1",
-        "--weights",
-        "1",
-        "2",
-        "3",
-    ]
-    shown = errors(
-        [*words, "--vocabulary", "kepe", "--dtype", "bf61", "--workers", "0", "--layout", "nobody", "--no-snyc"], capsys
-    )
+    words = "math code --method ties --dencity 0.5 --density 1.5 --gamma 0.1 --vocabulary kepe --dtype bf61 --workers 0"
+    shown = errors([*words.split(), "--layout", "nobody", "--no-snyc"], capsys)
     for part in (
-        "11 problems:",
+        "8 problems:",
         "unknown option '--dencity'. Did you mean '--density'?",
         "unknown option '--no_snyc'. Did you mean '--no_sync'?",
         "--gamma: ties does not take it; breadcrumbs does. Its own: --density, --normalize, --scale, --semantics, --weights.",
-        "ties.density: expected a number in (0, 1], got 1.5",
-        "ties.weights: expected one weight for each of the 2 models, got 3",
-        "--vocabulary: expected one of error, keep, zero, got 'kepe'. Did you mean 'keep'?",
+        "--density: expected a number above 0 and at most 1, got '1.5'",
+        "--vocabulary: expected one of error, keep, zero, got 'kepe' (text). Did you mean 'keep'?",
         "--dtype: expected one of",
         "--workers: expected a whole number of at least 1, got '0'",
-        "--output_dir is missing",
-        "ties needs a base",
-        "layout: expected one of the parents",
+        "output_dir: is missing",
+    ):
+        assert part in shown, part
+    words = "math code --method ties --weights 1 2 3 --layout nobody --output_dir out --vocabulary all"
+    shown = errors(words.split(), capsys)
+    for part in (
+        "4 problems:",
+        "--vocabulary: expected one of",
+        "--weights: expected one weight for each of the 2 models, got 3 (1, 2, 3)",
+        "base: ties needs a base",
+        "--layout: expected one of the parents",
     ):
         assert part in shown, part
 
@@ -337,54 +329,71 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["no models: expected the checkpoints to merge", "--output_dir is missing"]),
-        (["math", "code", "--method", "tise"], ["Did you mean 'ties'?"]),
+        ("", ["models: is missing", "output_dir: is missing"]),
+        ("math code --method tise", ["--method: expected one of linear", "Did you mean 'ties'?"]),
+        ("math code --method ./none.py:Mine", ["--method: ./none.py:Mine: no such file"]),
+        ("math code --density 0.5", ["--density: linear does not take it; ties, dare, dare_ties and breadcrumbs do."]),
+        ("math code --method slerp --weights 1 2", ["--weights: slerp does not take it", "Its own: --t."]),
+        ("--weights 1 2 math code", ["--weights: expected numbers, one a model (on a command line after the models"]),
         (
-            ["math", "code", "--density", "0.5"],
-            ["--density: linear does not take it; ties, dare, dare_ties and breadcrumbs do."],
+            "./mth ./no/cod",
+            ["models: Expected a checkpoint folder at ./mth, found none. Did you mean 'math'?", "./no/cod"],
         ),
-        (
-            ["math", "code", "--method", "slerp", "--weights", "1", "2"],
-            ["--weights: slerp does not take it", "Its own: --t."],
-        ),
-        (
-            ["--weights", "1", "2", "math", "code"],
-            ["--weights: expected numbers, got math, code. Name the models first"],
-        ),
-        (["math", "code", "--normalize", "--weights", "x"], ["--weights: expected numbers, got x"]),
-        (
-            ["math", "code", "--method", "ties", "--base", "base", "--density", "half"],
-            ["ties.density: expected a number, got 'half'"],
-        ),
-        (["math", "code", "--normalize=maybe"], ["--normalize"]),
-        (["math", "--method"], ["--method: expected one argument. See 'holdfast merge --help'."]),
-        (
-            ["./mth", "./no/cod"],
-            ["model: Expected a checkpoint folder at ./mth, found none. Did you mean 'math'?", "./no/cod"],
-        ),
-        (["math/model.safetensors", "code"], ["found a file. Name the folder that it lies in"]),
-        (["math", "code", "--base", "base"], ["linear takes no base"]),
-        (["math", "code", "stranger", "--method", "slerp"], ["expected 2 models, got 3"]),
-        (["math", "code", "--fisher", "base"], ["linear takes no Fisher information"]),
-        (
-            ["math", "code", "--method", "fisher"],
-            ["fisher needs Fisher information for each model: expected 2 checkpoints, got 0"],
-        ),
-        (["math", "wide"], ["These checkpoints do not fit together", "embed_tokens.weight"]),
-        (["math", "code", "--output_dir", "math"], ["is the input math"]),
-        (["math", "code", "--output_dir", "base/out"], ["lies in the input base"]),
-        (["math", "code", "--output_dir", "stranger"], ["exists and is not empty", "--overwrite"]),
+        ("math/model.safetensors code", ["found a file. Name the folder that it lies in"]),
+        ("math code --base base", ["--base: linear takes no base"]),
+        ("math code stranger --method slerp", ["expected 2 models, got 3"]),
+        ("math code --fisher base", ["--fisher: linear takes no Fisher information"]),
+        ("math code --method fisher", ["needs Fisher information for each model: expected 2 checkpoints, got 0"]),
+        ("math wide", ["These checkpoints do not fit together", "embed_tokens.weight"]),
+        ("math code --method task_arithmetic --base base --output_dir math", ["is the input math"]),
+        ("math code --method task_arithmetic --base base --output_dir base/out", ["lies in the input base"]),
+        ("math code --output_dir stranger", ["exists and is not empty", "--overwrite"]),
     ],
-    ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
 )
-def test_mistakes(desk: Path, words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if "--output_dir" in words:
-        words = [*words, "--method", "task_arithmetic", "--base", "base"]
-    elif words:
-        words = [*words, *([] if words[-1] == "--method" else ["--output_dir", "out"])]
-    shown = errors(words, capsys)
+def test_mistakes(desk: Path, words: str, parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    output = [] if "--output_dir" in words or not words else ["--output_dir", "out"]
+    shown = errors([*words.split(), *output], capsys)
     for part in parts:
         assert part in shown, shown
+
+
+def test_a_method_of_the_users_own(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a file, with a parameter as an option or in the YAML; the record says whose code it was."""
+    Path("mine.py").write_text(OWN)
+    words = ["math", "code", "--method", "mine.py:Second", "--output_dir", "out"]
+    assert main(["merge", *words, "--share", "0.5"]) == 0
+    for name, values in weights("out").items():
+        np.testing.assert_allclose(values, 0.5 * weights("code")[name], rtol=1e-6)
+    assert record("out")["method"]["code"] == "mine.py:Second"
+    write("mine.yaml", models=["math", "code"], method="mine.py:Second", share="5e-1", output_dir="again")
+    assert main(["merge", "--config", "mine.yaml"]) == 0
+    assert same("out", "again")
+    assert main(["merge", "--method", "mine.py:Second", "--help"]) == 0
+    assert "--share (1; above 0): Share of the second model." in capsys.readouterr().out
+    shutil.rmtree("out")
+    assert "--share: expected a number above 0, got '0'" in errors([*words, "--share", "0"], capsys)
+
+
+OWN = """
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from holdfast.checkpoints.methods.protocol import MergeMethod, Sum
+from holdfast.config.declare import Meta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second(MergeMethod):
+    name: ClassVar[str] = "second"
+    needs_base: ClassVar[bool] = False
+    models: ClassVar[tuple[int, int | None]] = (2, 2)
+
+    share: Annotated[float, Meta(gt=0)] = 1.0
+    '''Share of the second model.'''
+
+    def as_sum(self, models, state):
+        return Sum(None, [(self.share, 2, None)])
+"""
 
 
 def test_pickles_and_nan_are_refused_by_name(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -470,51 +479,47 @@ def test_yaml_and_command_line_are_one_request(desk: Path) -> None:
 
 
 def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(
-        "bad.yaml",
-        methd="ties",
-        densty=0.5,
-        models=["math", {"modle": "code"}, {"model": "code", "wait": 1}, 3.5, None],
-        overwrite="yes",
-    )
+    models = ["math", {"modle": "code"}, {"model": "code", "wait": 1}, 3, None]
+    write("bad.yaml", methd="ties", densty=0.5, models=models, overwrite="yes")
     shown = errors(["--config", "bad.yaml"], capsys)
     for part in (
-        "bad.yaml: unknown key 'methd'. Did you mean 'method'?",
-        "bad.yaml: unknown key 'densty'. Did you mean 'density'?",
-        "models, entry 2: unknown key 'modle'. Did you mean 'model'?",
-        "models, entry 3: unknown key 'wait'.",
-        "models, entry 5: expected a folder, or {model: FOLDER, weight: 0.5}, got None",
-        "--output_dir is missing",
+        "problems in bad.yaml",
+        "unknown key 'methd'. Did you mean 'method'?",
+        "unknown key 'densty'. Did you mean 'density'?",
+        "line 5: models[1]: unknown key 'modle'. Did you mean 'model'?",
+        "line 6: models[2]: unknown key 'wait'.",
+        "models[4].model: expected text, got nothing (null)",
     ):
         assert part in shown, part
     write("both.yaml", models=[{"model": "math", "weight": 1}], weights=[1], output_dir="out")
-    assert "given beside the models and with them" in errors(["--config", "both.yaml"], capsys)
-    write(
-        "types.yaml", models=["math", "code"], weights=["a", 1], overwrite="yes", dtype=["x"], output_dir="out", seed=1
-    )
+    assert "line 5: weights: given beside the models and with them" in errors(["--config", "both.yaml"], capsys)
+    write("types.yaml", models=["math", "code"], weights=["a", 1], dtype=["x"], output_dir="out", seed=1)
     shown = errors(["--config", "types.yaml"], capsys)
-    assert "weights: expected numbers, got a" in shown
-    assert "dtype: expected text, got 'x'" in shown
+    assert "weights: expected numbers" in shown and "dtype: expected the name of a dtype" in shown
     assert "seed: linear does not take it; dare and dare_ties do" in shown
 
 
-def test_a_yaml_that_is_none(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write("merge.yaml", models=["math"])
-    assert "no such file: mrege.yaml. Did you mean merge.yaml?" in errors(["--config", "mrege.yaml"], capsys)
-    Path("broken.yaml").write_text("models: [a\nmethod: {")
-    assert "broken.yaml is no YAML: while parsing" in errors(["--config", "broken.yaml"], capsys)
-    Path("list.yaml").write_text("- a\n- b\n")
-    assert "expected keys and values in list.yaml, got list" in errors(["--config", "list.yaml"], capsys)
+def test_the_schema_takes_the_examples(desk: Path) -> None:
+    """The YAML of the help text and of the documentation, and requests that the command takes; not what it refuses."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = command.merge_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    check = jsonschema.Draft202012Validator(schema)
+    page = Path(__file__).parents[2].joinpath("docs/checkpoints.md").read_text()
+    snippets = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    snippets = [found for found in snippets if "models" in found]
+    snippets.append(yaml.safe_load(dedent(command.EPILOG.split("merge.yaml\n")[-1].split("\nA YAML")[0])))
+    for sound in (*snippets, {"models": ["a"], "method": "dare", "p": 0.5, "weights": "1, 2"}, {"method": "mine.py:X"}):
+        check.validate(sound)
+    for wrong in ({"modles": []}, {"density": 2}, {"models": [{"modle": "a"}]}, {"models": []}, {"vocabulary": "all"}):
+        assert not check.is_valid(wrong), wrong
 
 
 # ------------------------------------------------------------------------------------------------------------- mergekit
 
 
 def mergekit(text: str) -> tuple[dict, list[str]]:
-    problems: list[str] = []
-    found = translate(yaml.safe_load(dedent(text)), problems)
-    assert found is not None
-    return found, problems
+    return translate(yaml.safe_load(dedent(text)), [])
 
 
 @pytest.mark.parametrize(
@@ -582,7 +587,6 @@ def mergekit(text: str) -> tuple[dict, list[str]]:
 def test_a_request_for_mergekit_is_translated(desk: Path, text: str, expected: dict) -> None:
     found, problems = mergekit(text)
     assert problems == []
-    found.pop("notes")
     assert found == expected
     Path("mergekit.yml").write_text(dedent(text))
     assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out", "--dry_run"]) == 0
@@ -678,7 +682,7 @@ def test_what_cannot_be_translated_is_named(text: str, part: str) -> None:
 
 
 def test_other_mappings_are_no_requests_for_mergekit() -> None:
-    assert translate({"method": "ties", "models": ["a"]}, []) is None
+    assert not is_mergekit({"method": "ties", "models": ["a"]})
 
 
 def test_the_command_line_wins_over_mergekits_request(desk: Path) -> None:

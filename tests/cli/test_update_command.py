@@ -104,4 +104,4 @@ def test_a_study_lists_its_models(models, tmp_path, capsys):
 def test_reproduce_says_what_belongs_to_which_paper(capsys):
     assert main(["reproduce", "residual", "--full", "--recipes", "math"]) == 2
     err = capsys.readouterr().err
-    assert "--recipes: belongs to label-annealing" in err and "configs/residual/llama3-budgets.yaml" in err
+    assert "--recipes: residual is one study" in err and "configs/residual/llama3-budgets.yaml" in err

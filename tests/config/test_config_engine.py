@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 
 from holdfast.config.command_line import Command, find_option
-from holdfast.config.declare import Meta, deciding, settings_of
-from holdfast.config.decode import decode, mistakes_in, settings_value
+from holdfast.config.declare import Meta, deciding, part_of, settings_of
+from holdfast.config.decode import Given, decode, mistakes_in, settings_value
 from holdfast.config.help import keys_table
 from holdfast.config.schema import json_schema
 from holdfast.config.values import dotted
@@ -177,6 +177,24 @@ def test_switches_leave_words_alone(words: list[str]) -> None:
     assert COMMAND.read(["--name", "n", "--no-fast"]).fast is False
 
 
+def test_two_dashes_end_the_values_of_an_option() -> None:
+    assert COMMAND.read(["--name", "n", "--seeds", "1", "2", "--", "m", "--fast"]).models == ("m",)
+
+
+def test_settings_beside_the_request_and_files_of_another_kind(tmp_path: Path) -> None:
+    """`more` are taken before the request is decoded; `adapt` rewrites a file before it counts."""
+
+    def adapt(file: Given) -> None:
+        file.values["name"] = file.values.pop("title")
+
+    known = Command(name="x", request=Request, more=settings_of(Model), adapt=adapt)
+    given = known.given(["--config", request_file(tmp_path, "title: a\nkind: qwen\n"), "--layers", "3"])
+    assert given.take("layers", "kind") == {"layers": "3", "kind": "qwen"}
+    value = known.decode(given)
+    assert value.name == "a"
+    assert part_of(value, Base) == Base(folder=None)
+
+
 def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
     file = request_file(tmp_path, "name: a\nsteps: 0\nmodel:\n  layers: none at all\nname: b\nbogus: 1\n")
     with pytest.raises(ConfigError) as error:
@@ -226,6 +244,17 @@ def test_options_found_before_the_settings_are_known() -> None:
     for words in (["--config"], ["--config", "--x"], ["--config", "a", "--config=b"]):
         with pytest.raises(ConfigError):
             find_option(words, "config")
+
+
+def test_words_without_dashes_are_reported_without_dashes() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Numbers:
+        number: Annotated[tuple[int, ...], Meta(positional=True)] = ()
+        other: int = 0
+
+    with pytest.raises(ConfigError) as raised:
+        Command(name="holdfast numbers", request=Numbers).read(["1", "two", "--other", "three"])
+    assert [p.partition(":")[0] for p in raised.value.problems] == ["number[1]", "--other"]
 
 
 def test_help_and_table_say_what_is_declared(capsys: pytest.CaptureFixture[str]) -> None:

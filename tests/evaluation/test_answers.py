@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
 from holdfast.evaluation.measures import check, measure
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.text.answers import ALIGNED, check_answers, score_answers
+from holdfast.evaluation.text.answers import ALIGNED, score_answers
 
 GOLDS = [0, 1, 1, 0, 2, 1, 0, 2]
 
@@ -183,7 +183,7 @@ def test_options_whose_tokens_are_found_only_without_a_space(tiny_tokenizer, let
     assert (
         "ĠA" not in tiny_tokenizer.get_vocab() and len(tiny_tokenizer(" A", add_special_tokens=False)["input_ids"]) == 2
     )
-    check_answers(tiny_tokenizer, an_entry(letters))
+    check(an_entry(letters), tiny_tokenizer)
 
 
 def test_a_space_is_no_option(tiny_model, spaced, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_an_empty_file_and_an_unknown_group(tmp_path, tiny_tokenizer) -> None:
     ("entry", "words"),
     [
         ({"choices": "questions.jsonl", "normalised": True}, "unknown key"),
-        ({"choices": "questions.jsonl", "length_normalised": "yes"}, "expected true or false"),
+        ({"choices": "questions.jsonl", "length_normalised": "maybe"}, "expected true or false"),
         ({"choices": "question.jsonl"}, "Did you mean 'questions.jsonl'"),
         ({"choices": "questions.jsonl", "classes": "questions.jsonl"}, "expected one of"),
     ],

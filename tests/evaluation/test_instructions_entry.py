@@ -257,7 +257,7 @@ def test_through_the_runner_resumed_cached_and_compared(roomy, tiny_tokenizer, t
     monkeypatch.undo()
     comparisons, left_out = compare_folders(whole, EvaluationFolder(tmp_path / "other"), metrics="all")
     assert left_out == [] and {c.metric for c in comparisons} == set(expected.metrics)
-    assert instructions.checker_versions(plan.entries[0]) == {"checkers": str(checkers.RULES)}
+    assert instructions.versions(plan.entries[0]) == {"checkers": str(checkers.RULES)}
 
 
 def test_the_batch_size_belongs_to_the_key(roomy, tiny_tokenizer, tmp_path):

@@ -135,8 +135,8 @@ def test_unknown_suites_are_named_with_the_nearest(tmp_path: Path, monkeypatch: 
     assert len(problems) == 5
     assert "unknown suite 'knowlege'. Did you mean 'knowledge'? Known: forgetting_stages, " in problems[0]
     assert "no such suite file: nowhere.yaml" in problems[1]
-    assert "broken.yaml is no YAML" in problems[2]
-    assert "expected suites such as `source:` with a list of entries in list.yaml" in problems[3]
+    assert "broken.yaml, line 1, column 10: not valid YAML" in problems[2]
+    assert "list.yaml: expected a mapping" in problems[3]
     assert "unknown suite 'label'" in problems[4]
 
 
@@ -168,6 +168,12 @@ def test_data_for_tasks_of_a_suite_lies_beside_it(tmp_path: Path, monkeypatch: p
     assert (arc.data, arc.limit) == (str((tmp_path / "one" / "arc.jsonl").resolve()), 3)
     _, problems = read_suites(["one/suite.yaml", "two/suite.yaml"])
     assert "data for arc_easy with different settings" in problems[0]
+
+
+def test_a_key_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text("source: [arc_easy]\nlimit: 3\nlimit: 4\n")
+    _, [problem] = read_suites([str(tmp_path / "suite.yaml")])
+    assert "'limit' stands twice, in line 2 and in line 3" in problem
 
 
 def test_settings_of_a_suite_are_kept(tmp_path: Path) -> None:
@@ -233,17 +239,17 @@ def test_a_file_for_a_task_or_one_entry(plan: EvaluationPlan, tmp_path: Path) ->
 def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> None:
     (tmp_path / "arc.jsonl").write_text("{}\n")
     file = str(tmp_path / "arc.jsonl")
-    _, problems = changed(
+    _, mistakes = changed(
         plan, data={"arc_eazy": file}, fewshot_data={"arc_again": "nowhere.jsonl", "mmlu": file}, skip=["prse"]
     )
-    text = "\n".join(problems)
+    text = "\n".join(mistake.sentence(option=True) for mistake in mistakes)
     assert (
         "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: arc_again, arc_easy, "
         in text
     )
     assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
-    assert "--fewshot_data arc_again: no such file: nowhere.jsonl" in text
-    assert "--fewshot_data mmlu: only used together with --data mmlu=FILE" in text
+    assert "--fewshot_data.arc_again: no such file: nowhere.jsonl" in text
+    assert "--fewshot_data.mmlu: only used together with `data` for the same task" in text
 
 
 def test_entries_that_are_skipped_take_their_averages_along(plan: EvaluationPlan) -> None:

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from holdfast.errors import DataError
+from holdfast.evaluation import runner
 from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry, TaskEntry
-from holdfast.evaluation.suite import parse_evaluation
+from holdfast.evaluation.shipped import shipped_suites
+from holdfast.evaluation.suite import parse_evaluation, suite_schema
+from holdfast.records.evaluation import EvaluationFolder
+
+OWN = """\
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from holdfast.config.declare import Meta
+
+nothing = 0
+
+
+@dataclass
+class Mute:
+    metrics: ClassVar = {"letters": True}
+
+
+@dataclass(frozen=True)
+class Length:
+    metrics: ClassVar = {"letters": True, "odd": False}
+    most: Annotated[int, Meta(ge=1)] = 3
+
+    def measure(self, model, tokenizer):
+        assert not model.training
+        return [{'letters': n, 'odd': n % 2} for n in range(1, self.most + 1)]
+"""
 
 
 @pytest.fixture
@@ -17,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
     for name in ("prose.jsonl", "answers.jsonl.gz", "arc.jsonl", "mine.yaml"):
         (tmp_path / name).write_text("{}\n")
     (tmp_path / "books").mkdir()
+    (tmp_path / "own.py").write_text(OWN)
     return tmp_path
 
 
@@ -85,21 +118,32 @@ def test_all_problems_at_once(folder):
                 7,
             ],
             "batch_sise": 8,
-            "before": "yes",
+            "before": "maybe",
+            "suites": ["knowlege", 3],
+            "data": {"arc_easy": "nowhere.jsonl"},
+            "limit": 0,
+            "skip": {"a": 1},
         },
         folder,
     )
     for part in (
         "Did you mean 'prose.jsonl'?",
-        "source[1].windw: unknown key. Did you mean 'window'?",
-        "source[1].stride: expected a whole number of at least 1, got 'x'.",
-        "source[2].limit: expected a whole number of at least 1, got True.",
-        "source[3]: expected one of `perplexity: <data file>`, `task: <task>`",
-        "source[4]: expected a task name",
-        "batch_sise: unknown key. Did you mean 'batch_size'?",
-        "before: expected true or false, got 'yes'.",
+        "evaluation.source[1]: unknown key 'windw'. Did you mean 'window'?",
+        "evaluation.source[1].stride: expected a whole number of at least 1, got 'x'",
+        "evaluation.source[2].limit: expected a whole number of at least 1, got True",
+        "evaluation.source[3]: expected one of `perplexity: <data file>`, `task: <task>`",
+        "evaluation.source[4]: expected a task name",
+        "evaluation.batch_sise: unknown key. Did you mean 'batch_size'?",
+        "evaluation.before: expected true or false, got 'maybe'",
+        "evaluation.suites: unknown suite 'knowlege'. Did you mean 'knowledge'?",
+        "evaluation.data.arc_easy: no such file or folder 'nowhere.jsonl'",
+        "evaluation.limit: expected a whole number of at least 1, got 0",
+        "evaluation.skip: expected names of entries",
     ):
         assert part in text
+
+
+CLASSES = {"classes": "prose.jsonl", "prompt": "{text}"}
 
 
 @pytest.mark.parametrize(
@@ -109,15 +153,30 @@ def test_all_problems_at_once(folder):
         ({"perplexity": "prose.jsonl", "text": "{a}", "prompt": "{a}", "completion": "{b}"}, "exclude each other"),
         ({"perplexity": "prose.jsonl", "text": "{a"}, "a brace that is text is written twice"),
         ({"perplexity": "prose.jsonl", "text": "no columns"}, "a template that names columns"),
-        ({"perplexity": "prose.jsonl", "window": 8, "stride": 8}, "less than the window (8), got 8"),
+        ({"perplexity": "prose.jsonl", "window": 8, "stride": 8}, ".stride: expected less than the window (8), got 8"),
+        ({"perplexity": ""}, "expected text that is not empty"),
         ({"perplexity": "prose"}, "A hub data set is written owner/name"),
         ({"perplexity": "owner/data"}, "needs `split:`"),
         ({"task": "prose.jsonl"}, "Write `perplexity: prose.jsonl`"),
         ({"task": "your.yaml"}, "no such file or folder 'your.yaml'"),
         ({"task": "arc_easy", "data": "arc.json"}, "Did you mean 'arc.jsonl'?"),
-        ({"task": "arc_easy", "fewshot_data": "arc.jsonl"}, "only used together with `data`"),
-        ({"task": "arc_easy", "perplexity": "prose.jsonl"}, "got perplexity and task"),
+        ({"task": "arc_easy", "fewshot_data": "arc.jsonl"}, ".fewshot_data: only used together with `data`"),
+        ({"task": "arc_easy", "perplexity": "prose.jsonl"}, "got task and perplexity"),
         ({"perplexty": "prose.jsonl"}, "Did you mean 'perplexity'?"),
+        (CLASSES, ".options: is missing: expected at least two different texts"),
+        ({**CLASSES, "options": ["a"]}, "at least two different texts"),
+        ({**CLASSES, "options": {"x": "a", "y": "a"}}, "at least two different texts"),
+        ({"memorisation": "prse.jsonl"}, "Did you mean 'prose.jsonl'?"),
+        ({"answers": "mmlu", "metric": "acc"}, "unknown key 'metric'"),
+        ({"task": "arc_easy", "samples": 3}, ".samples: only for tasks whose answers are programs"),
+        ("own.py:Nothing", "Did you mean 'nothing'?"),
+        ("gone.py:Length", "gone.py: no such file"),
+        ("own.py:nothing", "expected a dataclass"),
+        ("own.py:Mute", "expected a method measure(self, model, tokenizer)"),
+        ({"own.py:Length": {"most": 0}}, "own.py:Length.most: expected a whole number of at least 1, got 0"),
+        ({"own.py:Length": {"mst": 1}}, "unknown key 'mst'. Did you mean 'most'?"),
+        ({"own.py:Length": 3}, "expected a mapping of its settings, got 3"),
+        ({"own.py:Length": None, "limit": 3}, "unknown key 'limit'"),
     ],
 )
 def test_each_mistake_is_named(folder, entry, says):
@@ -185,40 +244,11 @@ def test_shipped_suites_and_local_files_in_a_config(folder):
     assert plan.averages == (), "an average of what is not measured goes"
 
 
-def test_mistakes_in_suites_and_files(folder):
-    text = problems_of(
-        {"suites": ["knowlege", 3], "data": {"arc_easy": "nowhere.jsonl"}, "limit": 0, "skip": {"a": 1}}, folder
-    )
-    for part in (
-        "evaluation.suites: expected names such as [knowledge]",
-        "evaluation.data.arc_easy: no such file or folder 'nowhere.jsonl'",
-        "evaluation.limit: expected a whole number of at least 1, got 0",
-        "evaluation.skip: expected names of entries",
-    ):
-        assert part in text
-    assert "evaluation.suites: unknown suite 'knowlege'. Did you mean 'knowledge'?" in problems_of(
-        {"suites": "knowlege"}, folder
-    )
+def test_programs_in_a_suite_need_permission_or_are_skipped(folder):
     text = problems_of({"suites": "label_annealing-code", "data": {"arc_easy": "arc.jsonl"}}, folder)
     assert "evaluation.data: no entry or task 'arc_easy'" in text and "'humaneval' runs programs" in text
     plan, problems = parse_evaluation({"suites": "label_annealing-code", "skip": "humaneval"})
     assert problems == [] and [e.kind for e in plan.entries] == ["task"] * 4
-
-
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        ({"classes": "prose.jsonl", "prompt": "{text}"}, "`classes` needs `options`"),
-        ({"classes": "prose.jsonl", "prompt": "{text}", "options": ["a"]}, "at least two texts"),
-        ({"classes": "prose.jsonl", "prompt": "{text}", "options": ["a", "a"]}, "expected different texts"),
-        ({"memorisation": "prse.jsonl"}, "Did you mean 'prose.jsonl'?"),
-        ({"answers": "mmlu", "metric": "acc"}, "unknown key"),
-        ({"task": "arc_easy", "samples": 3}, "only for tasks whose answers are programs"),
-        ({"task": "arc_easy", "answers": "mmlu"}, "got task and answers"),
-    ],
-)
-def test_mistakes_in_the_other_kinds(folder, entry, says):
-    assert says in problems_of({"source": [entry]}, folder)
 
 
 def test_averages(folder):
@@ -235,3 +265,138 @@ def test_averages(folder):
     )
     assert "Did you mean 'arc_easy'?" in problems_of({"source": ["arc_easy"], "averages": {"a": ["arc_esy"]}}, folder)
     assert "expected a name and a list" in problems_of({"source": ["arc_easy"], "averages": ["arc_easy"]}, folder)
+
+
+# -------------------------------------------------------------------------------------------------------- finding again
+
+SECTION = {
+    "source": [
+        {"perplexity": "prose.jsonl", "window": 32, "stride": 16, "max_documents": 5},
+        {"perplexity": "owner/prose", "split": "test", "config": "en", "name": "hub"},
+        {"perplexity": "prose.jsonl", "name": "given", "prompt": "{text}", "completion": "{text}"},
+        {"memorisation": "prose.jsonl", "text": "{text}"},
+        {"classes": "prose.jsonl", "name": "listed", "prompt": "{text}", "options": [" a", " b"], "label": "kind"},
+        {"classes": "prose.jsonl", "name": "mapped", "prompt": "{text}", "options": {0: " a", "x": " b"}},
+        {"choices": "prose.jsonl", "name": "choices", "length_normalised": False, "group": "text"},
+        {"instructions": "asked.jsonl", "max_new_tokens": 32, "apply_chat_template": True},
+    ],
+    "target": [
+        "arc_easy",
+        {"task": "arc_easy", "name": "local", "data": "prose.jsonl", "fewshot_data": "asked.jsonl", "num_fewshot": 5},
+        {"task": "ifeval", "limit": 3, "apply_chat_template": True, "metric": "inst_level_strict_acc"},
+        {"task": "mine.yaml"},
+        {"answers": "mmlu", "num_fewshot": 5},
+        {"task": "humaneval", "samples": 20, "temperature": 0.2},
+    ],
+    "averages": {"both": ["arc_easy", "mmlu-answers/acc"]},
+    "batch_size": 4,
+    "seed": 7,
+    "confidence": 0.9,
+    "allow_code_execution": True,
+}
+MINE = "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: prose.jsonl}}\noutput_type: loglikelihood\n"
+KEYS_OF_VERSION_0_1 = {
+    "prose": "ed9f03e6130c2ae5",
+    "hub": "2d8231e9e42c3d09",
+    "given": "163a83af59bfcf00",
+    "prose-memorisation": "8ea3caa63bf494ab",
+    "listed": "4a42975503454d2e",
+    "mapped": "44d909178e10438d",
+    "choices": "48ed5338d4652e3f",
+    "asked": "30779ff40c59ed6b",
+    "arc_easy": "34dd1c166ed826fd",
+    "local": "97058f3fe1487e48",
+    "ifeval": "f557d3d4a3a65da5",
+    "mine": "ecde3a780b0b0a1f",
+    "mmlu-answers": "cb4d18a987654d3d",
+    "humaneval": "d4030ec52067774d",
+}
+
+
+def test_evaluations_of_before_are_found_again(tmp_path, monkeypatch):
+    """Keys of entries and fingerprints of plans, as commit 84277cf computed them, at library versions of "1"."""
+    import importlib.metadata
+
+    from holdfast.evaluation.text import sentences
+
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1")
+    monkeypatch.setattr(sentences, "sentence_model", lambda: "s")
+    (tmp_path / "prose.jsonl").write_text('{"text": "a", "label": 0}\n')
+    (tmp_path / "asked.jsonl").write_text('{"prompt": "a", "instruction_id_list": ["plain:quotes"], "kwargs": [{}]}\n')
+    (tmp_path / "mine.yaml").write_text(MINE)
+    plan, problems = parse_evaluation(SECTION, base_dir=tmp_path)
+    assert problems == []
+    assert {e.name: runner._key(e, plan, "tokenizer", {"hash": "model"})[:16] for e in plan.entries} == (
+        KEYS_OF_VERSION_0_1
+    )
+    target = [SECTION["target"][number] for number in (0, 4, 5)]  # no local files: their places would be part of it
+    names = ("averages", "seed", "allow_code_execution")
+    shorter = {"source": [SECTION["source"][1]], "target": target, **{key: SECTION[key] for key in names}}
+    plan, problems = parse_evaluation(shorter)
+    assert problems == []
+    assert runner.plan_fingerprint(plan)[:16] == "ff2712512ee3d3b6"
+
+
+# --------------------------------------------------------------------------------------------------------------- schema
+
+
+def snippets() -> list[Any]:
+    """The YAML of the documentation that has an evaluation section or is a suite."""
+    found = []
+    for page in ("evaluation.md", "benchmarks_and_suites.md"):
+        text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+        found += [yaml.safe_load(part) for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    return [value for value in found if isinstance(value, dict) and "evaluation" in value]
+
+
+def test_the_schema_takes_what_is_shipped_and_documented():
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = suite_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    shown = snippets()
+    assert len(shown) >= 3
+    for value in (*shown, *(yaml.safe_load(path.read_text()) for path in shipped_suites().values()), SECTION):
+        assert [error.message for error in validator.iter_errors(value)] == []
+    for entry in (
+        {"perplexity": "a.jsonl", "windw": 3},
+        {"perplexity": "a.jsonl", "window": 1},
+        {"classes": "a.jsonl", "prompt": "{a}"},
+        {"answers": "mmlu", "metric": "acc"},
+        {"own.py:Length": 3},
+        7,
+    ):
+        assert not validator.is_valid({"source": [entry]}), entry
+    assert not validator.is_valid({"batch_size": 0}) and not validator.is_valid({"batch_sise": 8})
+
+
+# ---------------------------------------------------------------------------------------------------------- one's own
+
+
+def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
+    plan, problems = parse_evaluation({"source": [{"own.py:Length": {"most": "2"}}, "own.py:Length"]}, base_dir=folder)
+    assert len(problems) == 1 and "the name 'Length' is taken" in problems[0]
+    entries = [{"own.py:Length": {"most": "2"}}, {"own.py:Length": None, "name": "short"}]
+    plan, problems = parse_evaluation({"source": entries}, base_dir=folder)
+    assert problems == []
+    two, short = plan.entries
+    assert (two.kind, two.name, two.own.most, short.name, short.own.most) == ("own", "Length", 2, "short", 3)
+    assert runner.check_plan(plan, tiny_tokenizer) == []
+    found = EvaluationFolder(folder / "out")
+    done = runner.evaluate(tiny_model, tiny_tokenizer, plan, folder=found, model_identity={"name": "m", "hash": "h"})
+    assert [(e.primary, e.metrics["letters"].value, e.metrics["letters"].n) for e in done] == [
+        ("letters", 1.5, 2),
+        ("letters", 2.0, 3),
+    ]
+    assert done[0].metrics["letters"].higher_is_better and not done[0].metrics["odd"].higher_is_better
+    kept = runner.kept_evaluations(plan, tiny_tokenizer, found, {"name": "m", "hash": "h"})
+    assert kept is not None and [e.key for e in kept] == [e.key for e in done]
+    before = runner.plan_fingerprint(plan)
+    (folder / "own.py").write_text(OWN + "# changed\n")
+    again, _ = parse_evaluation({"source": entries}, base_dir=folder)
+    assert runner.kept_evaluations(again, tiny_tokenizer, found, {"name": "m", "hash": "h"}) is None
+    assert runner.plan_fingerprint(again) != before
+    (folder / "own.py").write_text(OWN.replace("'letters': n", "'letters': 'many'"))
+    broken, _ = parse_evaluation({"source": entries}, base_dir=folder)
+    with pytest.raises(DataError, match=r"source/Length: sample 0: expected a finite number for 'letters', got 'many'"):
+        runner.evaluate(tiny_model, tiny_tokenizer, broken, folder=found, model_identity={"name": "m", "hash": "h"})

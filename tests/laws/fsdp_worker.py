@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.ops.annealing import annealed_loss
 from holdfast.ops.heads import causal_lm, describe_head, run_backbone
-from holdfast.retention.method import TokenLoss
+from holdfast.retention.method import TeacherSettings, TokenLoss
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
 from holdfast.training.forward import LossRequest, Sealed, install_forward
 from tiny import build_model
@@ -37,7 +37,7 @@ VOCABULARY = 641  # odd: the head's shards are uneven
 WIDTH = 32
 STEPS = 2
 TERM = TokenLoss(
-    weight=1.5, temperature=1.3, direction="forward", tokens="trained", teacher="online", teacher_dtype=None
+    weight=1.5, temperature=1.3, direction="forward", tokens="trained", teacher=TeacherSettings(kind="online")
 )
 
 LAYOUTS = {

@@ -109,12 +109,14 @@ def test_states_from_outside_are_the_backbones_and_the_forward_stays():
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["torch.compile(model)", "model.compile()"])
 def test_a_compiled_model_trains_as_the_eager_one(how):
-    from holdfast.retention.method import TokenLoss
+    from holdfast.retention.method import TeacherSettings, TokenLoss
     from holdfast.retention.teacher import OnlineTeacher, freeze_copy
     from holdfast.training.forward import LossRequest, Sealed, install_forward
 
     ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
-    term = TokenLoss(weight=1.0, temperature=2.0, direction="forward", tokens="trained", teacher="online")
+    term = TokenLoss(
+        weight=1.0, temperature=2.0, direction="forward", tokens="trained", teacher=TeacherSettings(kind="online")
+    )
     hidden, head = OnlineTeacher(freeze_copy(small("gemma2 (soft-cap)"))).hidden({"input_ids": ids})
     request = LossRequest(
         labels_BT=ids, ce_scale=0.1, kl_scale=0.1, teacher_hidden_BTK=hidden + 0.1, teacher_head=head, token_loss=term

@@ -34,24 +34,25 @@ from test_report_pages import NASTY, figures_of, words_of
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.reports.answers import reliability_chart
+from holdfast.reports.blocks import words
 from holdfast.reports.calibration import calibration
-from holdfast.reports.comparison_report import Measured, comparison_verdict, write_comparison_report
-from holdfast.reports.evaluation_charts import (
-    gain_forest,
-    is_share,
-    quantile_chart,
-    reliability_chart,
-    retention_radar,
-    squeeze,
-    subject_names,
-)
-from holdfast.reports.figures import row
+from holdfast.reports.charts import Chart, Series, plotly_figure, quantile_chart
+from holdfast.reports.compared import Row, gain_forest, retention_radar
+from holdfast.reports.comparison_report import comparison_verdict, subject_names, write_comparison_report
 from holdfast.reports.flips import MOST_FLIPS, Flip, Flips, answer_of, chosen, fair_shares, flips_of, flips_panel
+from holdfast.reports.format import squeeze
+from holdfast.reports.measured import Measured
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> Pair:
     return full_pair(tmp_path_factory.mktemp("pair"), mmlu=570)
+
+
+def cells_of(chart: Chart) -> list[list[str]]:
+    """The chart's table as text."""
+    return [[words(cell, below=" ") for cell in row] for row in chart.table.rows]
 
 
 def write(pair: Pair, path: Path, **changes: Any) -> str:
@@ -145,8 +146,8 @@ def test_the_verdict_is_one_sentence(outcomes, words) -> None:
         "flips_gained": 9,
     }
     rows = [
-        row(comparison(**arc, before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))),
-        row(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
+        Row(comparison(**arc, before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))),
+        Row(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
     ]
     text_of = comparison_verdict(("a", "b"), rows, gates)
     assert text_of == f"{words}, of 2 measures: 2 lost; the largest loss is arc, −5.0 pt."
@@ -184,24 +185,27 @@ def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
     base = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_lost": 1, "flips_gained": 2}
     gains = {"a": 0.02, "b": -0.05, "c": math.nan}
     rows = [
-        row(comparison(**base, name=n, before=0.5, after=0.5 + g, difference=g, interval=(g - 0.01, g + 0.01)))
+        Row(comparison(**base, name=n, before=0.5, after=0.5 + g, difference=g, interval=(g - 0.01, g + 0.01)))
         for n, g in gains.items()
     ]
     chart = gain_forest(rows, title="t")
     assert chart is not None
-    assert [cells[:3] for cells in chart.rows] == [["b", "−5.0 pt", "[−6.0, −4.0]"], ["a", "+2.0 pt", "[+1.0, +3.0]"]]
+    assert [cells[:2] for cells in cells_of(chart)] == [["b", "−5.0 pt [−6.0, −4.0]"], ["a", "+2.0 pt [+1.0, +3.0]"]]
     assert chart.caption.endswith("Not drawn, because the difference is not a number: c.")
-    by_tone = {d["marker"]["line"]["color"]: d for d in chart.figure["data"]}
+    by_tone = {d["marker"]["line"]["color"]: d for d in plotly_figure(chart)["data"]}
     assert by_tone["var(--bad)"]["x"] == [-5.0] and by_tone["var(--bad)"]["y"] == [0]
     assert by_tone["var(--good)"]["error_x"]["array"] == [1.0]
     mixed = [
-        row(comparison(name="text")),
-        row(comparison(name="bytes", unit="bits/byte")),
-        row(comparison(name="zero", before=0.0)),
+        Row(comparison(name="text")),
+        Row(comparison(name="bytes", unit="bits/byte")),
+        Row(comparison(name="zero", before=0.0)),
     ]
     relative = gain_forest(mixed, title="t")
     assert relative is not None
-    assert [cells[:2] for cells in relative.rows] == [["text", mixed[0].relative], ["bytes", mixed[1].relative]]
+    assert [[cells[0], cells[1].split(" [")[0]] for cells in cells_of(relative)] == [
+        ["text", mixed[0].relative],
+        ["bytes", mixed[1].relative],
+    ]
     assert relative.caption.endswith("Not drawn, because a start of 0 has no relative change: zero.")
     assert gain_forest([rows[2]], title="t") is None
 
@@ -240,11 +244,12 @@ def test_the_radar_is_drawn_for_three_to_twelve_tasks(n, drawn) -> None:
         "difference": -0.1,
         "interval": (-0.2, 0.0),
     }
-    chart = retention_radar([row(comparison(**base, name=f"task {i}")) for i in range(n)], ("a", "b"))
+    chart = retention_radar([Row(comparison(**base, name=f"task {i}")) for i in range(n)], ("a", "b"))
     assert (chart is not None) == drawn
     if chart is not None:
-        assert chart.figure["data"][1]["r"] == pytest.approx([80.0] * (n + 1))
-        assert len(set(chart.figure["data"][1]["theta"])) == n
+        drawn_figure = plotly_figure(chart)["data"][1]
+        assert drawn_figure["r"] == pytest.approx([80.0] * (n + 1))
+        assert len(set(drawn_figure["theta"])) == n
 
 
 def test_averages_are_no_tasks_of_the_radar(pair, tmp_path) -> None:
@@ -306,15 +311,13 @@ def test_answers_have_a_diagram_curves_and_calibration_errors(pair, tmp_path) ->
 
 
 def test_curves_are_the_quantiles(tmp_path) -> None:
-    from holdfast.reports.evaluation_charts import Series
-
     values = [float(v) for v in range(101)]
     chart = quantile_chart(
         [Series(label="a", colour="accent", values=[*reversed(values), math.nan])], title="t", unit="nats", caption=""
     )
     assert chart is not None
-    xs, ys = chart.figure["data"][0]["x"], chart.figure["data"][0]["y"]
-    assert ys == pytest.approx(xs) and len(xs) == 101 and chart.rows[0][2:] == ["50", "90", "50", "101"]
+    xs, ys = (plotly_figure(chart)["data"][0][k] for k in "xy")
+    assert ys == pytest.approx(xs) and len(xs) == 101 and cells_of(chart)[0][2:] == ["50", "90", "50", "101"]
     assert (
         quantile_chart([Series(label="a", colour="accent", values=[math.nan])], title="t", unit="nats", caption="")
         is None
@@ -324,8 +327,8 @@ def test_curves_are_the_quantiles(tmp_path) -> None:
 def test_a_diagram_draws_the_diagonal_and_every_model() -> None:
     found = calibration([0.9, 0.5, 0.8, 0.6], [1, 1, 1, 0], bins=2)
     chart = reliability_chart([("a", "flat", found), ("b", "accent", found)], title="t")
-    assert [d.get("name") for d in chart.figure["data"]] == [None, "a", "b"]
-    assert chart.rows[0] == ["a", "55.0 %", "50.0 %", "2"]
+    assert [d.get("name") for d in plotly_figure(chart)["data"]] == [None, "a", "b"]
+    assert cells_of(chart)[0] == ["a", "55.0 %", "50.0 %", "2"]
 
 
 # --------------------------------------------------------------------------------------------------------------- flips
@@ -379,16 +382,16 @@ def test_gold_may_be_several_and_fields_may_lack() -> None:
     rows = [{"doc": "1", "acc": 1.0, "choices": ["x", "y", "z"], "gold": [0, 2], "answer": 2}, {"doc": "2", "acc": 0.0}]
     after = [{**rows[0], "acc": 0.0, "answer": 1}, {"doc": "2", "acc": 1.0}]
     found = flips_of("e", "f", "acc", rows, after)
-    panel = str(flips_panel([found]))
+    panel = "".join(b.html for b in flips_panel([found]))
     assert found.lost == 1 and len(found.found) == 2
     assert panel.count('class="mark gold"') == 2
     assert "The question was not recorded." in panel
-    assert flips_panel([]) is None and flips_panel([flips_of("e", "f", "acc", rows, rows)]) is None
+    assert flips_panel([]) == flips_panel([flips_of("e", "f", "acc", rows, rows)]) == []
 
 
 def test_of_many_classes_only_gold_and_answers_are_shown() -> None:
     before = {"doc": "1", "acc": 1, "probabilities": [1 / 77] * 77, "gold": 5, "answer": 5}
-    panel = str(flips_panel([flips_of("e", "f", "acc", [before], [{**before, "acc": 0, "answer": 70}])]))
+    panel = flips_panel([flips_of("e", "f", "acc", [before], [{**before, "acc": 0, "answer": 70}])])[0].html
     assert panel.count('class="letter"') == 2 and "75 other options" in panel
 
 
@@ -556,16 +559,6 @@ def test_neither_torch_nor_scipy_is_loaded_to_define_a_page() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- small parts
-
-
-def test_shares_are_known_by_unit_and_range() -> None:
-    assert (
-        is_share("accuracy", "acc", 0.3)
-        and is_share("exact_match")
-        and is_share("pass@1", "pass@1", 1.0)
-        and is_share("acc_norm")
-    )
-    assert not is_share("nats/token", "nats_per_token", 0.9) and not is_share("f1", "f1", 61.0)
 
 
 def test_names_are_shortened_in_the_middle_and_subjects_lose_what_they_share() -> None:

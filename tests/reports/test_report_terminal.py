@@ -9,8 +9,8 @@ from rich.console import Console
 from synthetic_runs import comparison
 
 from holdfast.reports.arms import Arm, read_tradeoff
-from holdfast.reports.figures import read_run
-from holdfast.reports.terminal import print_run_summary, print_tradeoff
+from holdfast.reports.legacy_tradeoff_text import print_tradeoff
+from holdfast.reports.run_report import print_run_summary, read_run
 
 NAMES = {"source": ("source", "prose"), "target": ("target", "answers")}
 
@@ -53,7 +53,7 @@ def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
             r.relative,
             f"p {r.p}",
             f"n {r.n}",
-            r.test,
+            r.raw.test,
             r.verdict,
             r.flips,
         ):

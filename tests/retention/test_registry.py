@@ -21,6 +21,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "task1").mkdir()
+    (tmp_path / "task1" / "model.safetensors").write_bytes(b"")
     return tmp_path
 
 
@@ -75,7 +76,11 @@ def test_spellings(value, expected) -> None:
         ),
         ([L2(coefficient=-1.0)], "retention[0].l2.coefficient: expected a number of at least 0, got -1.0 (number)."),
         ({"l2": {"anchor": "task2"}}, "retention.l2.anchor: no such folder: task2. Did you mean 'task1'?"),
-        ({"l2": {"anchor": "a/b"}}, "retention.l2.anchor: no such folder: a/b. The folder a does not exist either."),
+        (
+            {"l2": {"anchor": "a/b"}},
+            "retention.l2.anchor: no such folder: a/b. The folder a does not exist either. Anchors are "
+            "read from the disk: download a model of the hub first and name its folder.",
+        ),
         ({"sfa": {"p": 0.5, "every": 3}}, "retention.sfa: expected one of p and every, got p=0.5 and every=3"),
         ({"sfa": {"previous": "./nowhere"}}, "retention.sfa.previous: no such folder: ./nowhere."),
         (
@@ -122,6 +127,20 @@ def test_a_missing_path_is_reported_once_by_a_whole_config(place: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             train_config(model_name_or_path="owner/model", dataset_name="old.jsonl", retention=[value])
         assert len([p for p in caught.value.problems if part in p]) == 1
+
+
+def test_an_adapter_is_an_anchor_for_lora(place: Path) -> None:
+    """Its folder has no config.json, which only a model has."""
+    from holdfast.runs.config import train_config
+
+    (place / "task1" / "model.safetensors").rename(place / "task1" / "adapter_model.safetensors")
+    config = train_config(
+        model_name_or_path="owner/model",
+        dataset_name="old.jsonl",
+        use_peft=True,
+        retention=[{"l2": {"anchor": "task1"}}],
+    )
+    assert list(config.retention) == [L2(anchor="task1")]
 
 
 def test_listing_methods_needs_no_torch() -> None:

@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.records.study import StudyRecord, trial_from_json
 from holdfast.statistics.gains import BOTH, NOTHING, SAMPLES, SEEDS, incomplete, mean_gain
-from holdfast.statistics.points import allowance, is_share
+from holdfast.statistics.points import allowance
 from holdfast.statistics.rules import Rule, rule_from_config
 from holdfast.statistics.selection import select, select_all
 from reports.synthetic_studies import (
@@ -332,10 +332,6 @@ def test_points_in_the_unit_of_the_source():
     with pytest.raises(ConfigError, match="write '1pt'"):
         allowance(1.0, accuracy)
     assert allowance(1.0, accuracy, [55.0, 61.2]) == 1.0  # an accuracy in percent is no share
-    assert is_share("share of tokens")
-    assert not is_share("nats/token")
-    assert not is_share("accuracy", [55.0])
-    assert not is_share("%")
     with pytest.raises(ConfigError, match="write '1pt'"):
         select(points_study([[(0.1, 0.1)]], source=accuracy), "target_within", points=1.0)
 

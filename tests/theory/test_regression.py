@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError, DataError, ShapeError
 from holdfast.support.files import read_json, to_jsonable, write_json
 from holdfast.theory import descent as descent_module
@@ -36,8 +37,8 @@ from holdfast.theory.regression_study import (
     MIDDLE,
     SHARES,
     Interval,
+    RegressionSettings,
     RegressionStudy,
-    Setting,
     mean_interval,
     run_study,
     verdict,
@@ -404,8 +405,8 @@ def test_inputs_are_copied_and_cannot_be_changed() -> None:
 def test_all_mistakes_of_a_random_problem_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         random_problem(dimension=10, pretrain_rows=10, finetune_rows=0, overlap=1.5, decay=-1, shift=math.nan, noise=-2)
-    names = ("pretrain_rows", "finetune_rows", "decay", "shift", "noise", "overlap")
-    assert [p.partition(":")[0] for p in caught.value.problems] == list(names)
+    names = ["overlap", "decay", "shift", "noise", "pretrain_rows", "finetune_rows"]
+    assert [p.partition(":")[0] for p in caught.value.problems] == names
     with pytest.raises(ConfigError, match=r"room for 3, got finetune_rows 4. Give at most 3 rows"):
         random_problem(dimension=10, pretrain_rows=7, finetune_rows=4, overlap=0)
     with pytest.raises(ConfigError, match="inside the span of the pre-training rows, which has room for 3"):
@@ -549,7 +550,7 @@ def test_descent_stops_and_says_how_far_it_would_go() -> None:
 
 @pytest.fixture(scope="module")
 def study() -> RegressionStudy:
-    return run_study(Setting(**SMALL, seeds=4, weights=(0.1, 1.0, 10.0)))
+    return run_study(RegressionSettings(**SMALL, seeds=4, weights=(0.1, 1.0, 10.0)))
 
 
 def test_a_study_holds_and_survives_json(study, tmp_path) -> None:
@@ -587,9 +588,9 @@ def test_figures_of_a_study_are_those_of_its_problems(study) -> None:
 def test_the_verdict_turns_with_the_geometry() -> None:
     """The finding: an even spectrum favours L2, an uneven one that both tasks share label annealing."""
     sizes = {"dimension": 60, "pretrain_rows": 36, "finetune_rows": 12, "seeds": 8, "weights": (1.0,)}
-    even = run_study(Setting(**sizes, decay=0.0))
+    even = run_study(RegressionSettings(**sizes, decay=0.0))
     assert even.middle.verdict == "L2 forgets less"
-    uneven = run_study(Setting(**sizes, decay=2.0, overlap=0.75, most_steps=2000))
+    uneven = run_study(RegressionSettings(**sizes, decay=2.0, overlap=0.75, most_steps=2000))
     assert uneven.middle.verdict == "label annealing forgets less"
     assert uneven.passed
     late = [c for c in uneven.checks if "stopped after 2,000 of" in c.note]
@@ -604,14 +605,14 @@ def test_a_broken_closed_form_fails_its_checks(monkeypatch) -> None:
 
     monkeypatch.setattr(regression_study, "closed_form", broken)
     monkeypatch.setattr(descent_module, "closed_form", broken)
-    found = run_study(Setting(**SMALL, seeds=2, weights=(1.0,)))
+    found = run_study(RegressionSettings(**SMALL, seeds=2, weights=(1.0,)))
     failed = {c.name for c in found.checks if not c.passed}
     assert {"descent: label annealing", "gradients vanish", "formulas of theorem 1", "kept component"} <= failed
     assert not found.passed
 
 
 def test_one_seed_has_no_intervals_and_no_verdict() -> None:
-    found = run_study(Setting(**SMALL, seeds=1, weights=(1.0,)))
+    found = run_study(RegressionSettings(**SMALL, seeds=1, weights=(1.0,)))
     assert found.middle.ratio.low is None and found.middle.verdict == "one seed, no verdict"
     assert any("One seed" in note for note in found.notes)
 
@@ -620,13 +621,15 @@ def test_one_seed_has_no_intervals_and_no_verdict() -> None:
 def test_the_smallest_problems(sizes) -> None:
     dimension, old, new = sizes
     found = run_study(
-        Setting(dimension=dimension, pretrain_rows=old, finetune_rows=new, seeds=2, weights=(0.5,), most_steps=3000)
+        RegressionSettings(
+            dimension=dimension, pretrain_rows=old, finetune_rows=new, seeds=2, weights=(0.5,), most_steps=3000
+        )
     )
     assert found.passed, [c for c in found.checks if not c.passed]
 
 
 def test_progress_counts_every_problem() -> None:
-    setting, done = Setting(**SMALL, seeds=2, weights=(1.0,)), []
+    setting, done = RegressionSettings(**SMALL, seeds=2, weights=(1.0,)), []
     run_study(setting, advance=done.append)
     assert sum(done) == work_of(setting)
 
@@ -634,13 +637,23 @@ def test_progress_counts_every_problem() -> None:
 def test_a_settings_mistakes_are_told_together() -> None:
     with pytest.raises(ConfigError) as caught:
         run_study(
-            Setting(
+            RegressionSettings(
                 dimension=5, pretrain_rows=9, weights=(0.0, math.inf), seeds=0, tolerance=2.0, confidence=1.0, seed=-1
             )
         )
     names = [p.partition(":")[0] for p in caught.value.problems]
-    assert names == ["pretrain_rows", "finetune_rows", "lambdas", "lambdas", "seeds", "seed", "tolerance", "confidence"]
-    assert Setting(weights=()).mistakes() == ["lambdas: expected at least one, got none"]
+    expected = [
+        "seeds",
+        "seed",
+        "tolerance",
+        "weights[0]",
+        "weights[1]",
+        "confidence",
+        "pretrain_rows",
+        "finetune_rows",
+    ]
+    assert names == expected
+    assert [m.path for m in mistakes_in(RegressionSettings(weights=()))] == [("weights",)]
 
 
 def test_intervals() -> None:

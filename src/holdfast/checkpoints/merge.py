@@ -74,7 +74,7 @@ def prepare_merge(
     """Checks and plans a merge.
 
     Args:
-        method: a name of `METHODS` or a method value.
+        method: a name of `METHODS`, a class of one's own (`my_method.py:Name`), or a method value.
         models: folders, hub ids or adapters, in the order of the weights.
         base: the common ancestor, for methods that take one.
         fisher: Fisher information, one checkpoint a model, for methods that take it.
@@ -95,26 +95,13 @@ def prepare_merge(
     from holdfast.checkpoints.methods.registry import merge_method
 
     value = merge_method(method, **parameters) if isinstance(method, str) else method
-    problems = value.problems(len(models))
-    if value.needs_base and base is None:
-        problems.append(f"{value.name} needs a base: the model that the others were tuned from")
-    if value.extras is None and fisher:
-        problems.append(f"{value.name} takes no Fisher information")
-    if value.extras is not None and len(fisher) != len(models):
-        problems.append(
-            f"{value.name} needs Fisher information for each model: expected {len(models)} checkpoints, got "
-            f"{len(fisher)}"
-        )
-    uses_base = value.needs_base
-    named: list[Name] = [*([base] if uses_base and base is not None else []), *models]
-    roles = [*(["base"] if uses_base and base is not None else []), *(f"model {i}" for i in range(1, len(models) + 1))]
-    layout_at = parent_at("layout", layout, named, roles, problems, default=0)
-    tokenizer_at = parent_at("tokenizer", tokenizer, named, roles, problems, default=layout_at)
-    if base is not None and not uses_base:
-        problems.append(f"{value.name} takes no base; name it among the models if it is to take part")
+    problems = request_problems(value, models, base=base, fisher=fisher, layout=layout, tokenizer=tokenizer)
     if problems:
         raise ConfigError(problems)
-
+    uses_base = value.needs_base
+    named, roles = _parents(value, models, base)
+    layout_at = parent_at("layout", layout, named, roles, problems, default=0)
+    tokenizer_at = parent_at("tokenizer", tokenizer, named, roles, problems, default=layout_at)
     inner = adapter_base if adapter_base is not None else base
     sources = [
         open_source(name, base=inner if role != "base" else None) for name, role in zip(named, roles, strict=True)
@@ -148,6 +135,41 @@ def prepare_merge(
         request=request,
         companions=companions_of(plan, layout_at, tokenizer_at),
     )
+
+
+def request_problems(
+    method: MergeMethod,
+    models: Sequence[Name],
+    *,
+    base: Name | None = None,
+    fisher: Sequence[Name] = (),
+    layout: Name | None = None,
+    tokenizer: Name | None = None,
+) -> list[str]:
+    """What is wrong with a request before any checkpoint is opened, one sentence each; arguments as of
+    `prepare_merge`."""
+    problems = method.problems(len(models))
+    if method.needs_base and base is None:
+        problems.append(f"base: {method.name} needs a base: the model that the others were tuned from")
+    if base is not None and not method.needs_base:
+        problems.append(f"base: {method.name} takes no base; name it among the models if it is to take part")
+    if method.extras is None and fisher:
+        problems.append(f"fisher: {method.name} takes no Fisher information")
+    if method.extras is not None and len(fisher) != len(models):
+        problems.append(
+            f"fisher: {method.name} needs Fisher information for each model: expected {len(models)} checkpoints, got "
+            f"{len(fisher)}"
+        )
+    named, roles = _parents(method, models, base)
+    for key, wanted in (("layout", layout), ("tokenizer", tokenizer)):
+        parent_at(key, wanted, named, roles, problems, default=0)
+    return problems
+
+
+def _parents(method: MergeMethod, models: Sequence[Name], base: Name | None) -> tuple[list[Name], list[str]]:
+    """The checkpoints that a merge reads, in order, and what each is."""
+    bases = [base] if method.needs_base and base is not None else []
+    return [*bases, *models], [*("base" for _ in bases), *(f"model {i}" for i in range(1, len(models) + 1))]
 
 
 def merge(

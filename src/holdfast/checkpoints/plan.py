@@ -1,19 +1,8 @@
 """The planner: matches the tensors of several checkpoints before anything is written, applies stated policies, and says
 what it found.
 
-Nothing is dropped in silence. What differs between the checkpoints is an error that lists all of it, unless a policy
-says what to do:
-
-| difference | policy | choices besides "error" (the default) |
-|---|---|---|
-| vocabularies | `vocabulary` | "keep": rows that not all have are taken from the layout; "zero": who lacks a row takes
-no part in it |
-| a tied head here, a separate one there | `tied_heads` | "untie": the output gets a head of its own; "tie": separate
-heads are left out |
-| tensors that not all have | `unmatched` | "keep": in the output, from who has them; "drop": left out, unless the
-layout has them |
-
-Tensors of another shape, integer tensors that differ and quantised weights are always errors. The *layout* is the
+Nothing is dropped in silence: what differs is an error that lists all of it, unless a policy (`policies`) says what to
+do. Tensors of another shape, integer tensors that differ and quantised weights are always errors. The *layout* is the
 parent whose names, dtypes, shards, configuration and tokenizer the output takes.
 """
 
@@ -21,15 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.engine import Job
+from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.sources import Entry, Source, changes_of, config_of, notes_of
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, align_vocabularies, vocabulary_tensors
-from holdfast.errors import ConfigError, ShapeError, did_you_mean
+from holdfast.errors import ConfigError, ShapeError
 from holdfast.records.run import LayerDistance
 
 if TYPE_CHECKING:
@@ -39,36 +29,6 @@ if TYPE_CHECKING:
 
 LENGTH = 262_144
 """Elements that are compared at a time where two tensors may be one."""
-CHOICES = {
-    "vocabulary": ("error", "keep", "zero"),
-    "tied_heads": ("error", "untie", "tie"),
-    "unmatched": ("error", "keep", "drop"),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policies:
-    """What to do where checkpoints differ; see the module docstring."""
-
-    vocabulary: str = field(
-        default="error",
-        metadata={"help": "vocabularies differ: error, keep (the layout's rows), zero (who lacks a row has no say)"},
-    )
-    tied_heads: str = field(
-        default="error",
-        metadata={"help": "one head is tied, one is not: error, untie (write a head), tie (leave heads out)"},
-    )
-    unmatched: str = field(default="error", metadata={"help": "tensors that not all have: error, keep, drop"})
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name}: expected one of {', '.join(known)}, got "
-            f"{getattr(self, name)!r}.{did_you_mean(str(getattr(self, name)), known)}"
-            for name, known in CHOICES.items()
-            if getattr(self, name) not in known
-        ]
-        if problems:
-            raise ConfigError(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +296,7 @@ def _heads_in_line(
             f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie leaves the separate ones "
             f"out"
         )
-        for i in tied:  # said once is enough
+        for i in tied:  # once is enough
             sources[i] = Alias(sources[i], names={head: str(_embedding_of(sources[i]))})
     elif policies.tied_heads == "untie":
         for i in tied:

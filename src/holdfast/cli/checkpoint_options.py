@@ -2,163 +2,123 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from holdfast.cli.request import Request, RequestParser
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, ModelError, StorageError
+from holdfast.cli.console import print_json, stderr_console, stdout_console, stoppable
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake, Refused
+from holdfast.errors import ConfigError, ModelError, StorageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.checkpoints.build import Built
     from holdfast.checkpoints.merge import Prepared
-    from holdfast.checkpoints.plan import Plan, Policies
+    from holdfast.checkpoints.plan import Plan
     from holdfast.checkpoints.sources import Source
     from holdfast.records.run import LayerDistance
 
-
-def missing_folders(names: Iterable[tuple[str, str]]) -> list[str]:
-    """Sentences on folders that are named like folders and are not there, with the nearest names. Asks no network.
-
-    Args:
-        names: `(option, folder)` pairs. What could be a model of the hub is left for later.
-    """
-    from holdfast.checkpoints.locate import local_folder
-
-    found = []
-    for option, name in names:
-        path = Path(name).expanduser()
-        if not path.is_dir() and (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
-            try:
-                local_folder(name)
-            except ModelError as error:
-                found.append(f"{option}: {error}")
-    return found
-
-
-def all_here(names: Iterable[str]) -> bool:
-    """Whether all are local folders, so that opening them downloads nothing."""
-    return all(name and Path(name).expanduser().is_dir() for name in names)
+__all__ = ["print_json", "stderr_console", "stdout_console", "stoppable"]
 
 
 # ------------------------------------------------------------------------------------------------------- common options
 
-POLICY_HELP = """\
-Checkpoints that differ are refused with a list of all differences, unless an option says what to do."""
 
+def read_dtype(value: Any) -> str:
+    """The name of a dtype, as it was written.
 
-def add_policies(parser: RequestParser) -> None:
-    """Options for checkpoints that differ."""
-    import dataclasses
+    Raises:
+        Refused: no such dtype, with the nearest name.
+    """
+    from holdfast.checkpoints.dtypes import dtype
 
-    from holdfast.checkpoints.plan import CHOICES, Policies
-
-    group = parser.add_argument_group("where the checkpoints differ", POLICY_HELP)
-    for field in dataclasses.fields(Policies):
-        parser.one(field.name, "|".join(CHOICES[field.name]), str(field.metadata["help"]), group=group)
-
-
-def policies_of(request: Request) -> Policies:
-    """The policies of a request; mistakes are added to its problems."""
-    from holdfast.checkpoints.plan import CHOICES, Policies
-
-    return Policies(**{name: request.choice(name, known, known[0]) for name, known in CHOICES.items()})
-
-
-def add_output(parser: RequestParser) -> None:
-    """Options on what is written, and how."""
-    group = parser.add_argument_group("output")
-    parser.one(
-        "output_dir", "FOLDER", "the folder to write; it is complete or absent, whatever happens meanwhile", group=group
-    )
-    parser.switch("overwrite", "replace the folder if it is there and holdfast wrote it", group=group)
-    parser.switch("dry_run", "check everything, show the plan, write nothing", group=group)
-    parser.switch("json", "the plan (with --dry_run) or the outcome as JSON on stdout", group=group)
-    parser.one("workers", "N", "threads (all cores)", group=group)
-    parser.switch("no_sync", "do not wait until the disk has it all: quicker, but a power cut may lose it", group=group)
-
-
-def dtype_of(request: Request, default: str | None = None) -> str | None:
-    """The option `dtype`, checked; mistakes are added to the request's problems."""
-    from holdfast.checkpoints.dtypes import dtype as dtype_named
-
-    value = request.text("dtype", default)
-    if value is not None:
-        try:
-            dtype_named(value)
-        except ConfigError as error:
-            request.problems += [f"{request.named('dtype')}: {p.removeprefix('dtype: ')}" for p in error.problems]
-            return default
+    if not isinstance(value, str):
+        raise ValueError("the name of a dtype, such as bfloat16")
+    try:
+        dtype(value)
+    except ConfigError as error:
+        raise Refused(*(Mistake(path=(), text=p.removeprefix("dtype: ")) for p in error.problems)) from None
     return value
 
 
-def plan_request(request: Request, prepare: Callable[[], Prepared], folders: Sequence[tuple[str, str]]) -> Prepared:
-    """Plans a request, or raises all that is wrong with it together.
+DTYPE = Meta(parse=read_dtype, metavar="DTYPE", json_schema=lambda: {"type": ["string", "null"]})
+"""Of a setting that names a dtype."""
+Workers = Annotated[int | None, Meta(ge=1)]
+"""Threads; None: all cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Options on what is written, and how."""
+
+    settings_group: ClassVar[str] = "output"
+
+    output_dir: Annotated[Path, Meta(metavar="FOLDER")]
+    """Folder to write; it is complete or absent, whatever happens meanwhile."""
+    overwrite: bool = False
+    """Replace the folder if it is there and holdfast wrote it."""
+    dry_run: bool = False
+    """Check everything, show the plan, write nothing."""
+    json: bool = False
+    """Print the plan (with --dry_run) or the outcome as JSON on stdout."""
+    workers: Workers = None
+    """Threads (all cores)."""
+    no_sync: bool = False
+    """Do not wait until the disk has it all: quicker, but a power cut may lose it."""
+
+
+def missing_folders(request: Any, *names: str) -> list[Mistake]:
+    """Mistakes in settings that name a folder which is not there, with the nearest names. Asks no network: what could be
+    a model of the hub is left for later.
 
     Args:
-        request: with the problems found so far; what had mistakes has its default meanwhile.
-        prepare: plans it.
-        folders: `(option, folder)` of all inputs.
-
-    Raises:
-        HoldfastError: see `prepare_merge`; one `ConfigError` with everything where the options have mistakes.
+        request: a settings value.
+        names: its settings, each a name, several, or None.
     """
-    if not request.unknown:
-        request.problems += missing_folders(folders)
-    if request.problems:
-        if all_here(name for _, name in folders):
-            try:
-                prepare()
-            except ConfigError as error:
-                request.problems += error.problems
-            except HoldfastError:
-                pass  # what is wrong with the checkpoints may change when the options do
-        request.check()
-    return prepare()
+    from holdfast.checkpoints.locate import local_folder
+
+    found = []
+    for key in names:
+        value = getattr(request, key)
+        for name in value if isinstance(value, tuple) else [] if value is None else [value]:
+            path = Path(name).expanduser()
+            if not path.is_dir() and (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
+                try:
+                    local_folder(name)
+                except ModelError as error:
+                    found.append(Mistake(path=(key,), text=str(error)))
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- the plan, the work
 
 
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Says what Ctrl-C leaves behind, outside of the writing itself, which says so on its own.
-
-    Raises:
-        Interrupted: Ctrl-C.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted("Stopped. Nothing was left half written.") from None
-
-
-def carry_out(prepared: Prepared, request: Request) -> int:
+def carry_out(prepared: Prepared, output: Output, notes: Sequence[str] = ()) -> int:
     """Shows the plan; with `--dry_run` that is all, else does the work and says what came of it.
 
     Raises:
         HoldfastError: see `Prepared.write`.
     """
-    as_json, folder = request.on("json"), Path(request.text("output_dir", ""))
-    overwrite, workers = request.on("overwrite"), request.whole("workers", None, least=1)
     from holdfast.checkpoints.build import check_output
 
-    check_output(prepared.plan, folder, overwrite=overwrite)
-    if request.on("dry_run"):
-        return _dry_run(prepared, folder, request.notes, as_json=as_json)
-    for line in announcement(prepared, folder, request.notes):
+    check_output(prepared.plan, output.output_dir, overwrite=output.overwrite)
+    if output.dry_run:
+        return _dry_run(prepared, output.output_dir, notes, as_json=output.json)
+    for line in announcement(prepared, notes):
         print(line, file=sys.stderr)
     sys.stderr.flush()
-    built = prepared.write(folder, overwrite=overwrite, sync=not request.on("no_sync"), workers=workers)
+    built = prepared.write(
+        output.output_dir, overwrite=output.overwrite, sync=not output.no_sync, workers=output.workers
+    )
     for line in outcome(prepared, built):
-        print(line, file=sys.stderr if as_json else sys.stdout)
-    if as_json:
+        print(line, file=sys.stderr if output.json else sys.stdout)
+    if output.json:
         print_json(outcome_record(prepared, built))
     return 0
 
@@ -182,7 +142,7 @@ def _dry_run(prepared: Prepared, folder: Path, notes: Sequence[str], *, as_json:
     return 0
 
 
-def announcement(prepared: Prepared, folder: Path, notes: Sequence[str]) -> list[str]:
+def announcement(prepared: Prepared, notes: Sequence[str]) -> list[str]:
     """A few lines before the work: what is made of what, how much, how long, and what is worth knowing."""
     plan = prepared.plan
     inputs = ", ".join(f"{role} {source.label}" for role, source in zip(plan.roles, plan.sources, strict=True))
@@ -359,30 +319,6 @@ def seconds_text(seconds: float) -> str:
 def number_text(value: float) -> str:
     """A figure of any size in a few characters."""
     return f"{value:.4g}" if math.isfinite(value) else "-" if math.isnan(value) else "inf"
-
-
-def stdout_console() -> Console:
-    """Where results go."""
-    from holdfast.cli.options import console
-
-    found: Console = console()
-    return found
-
-
-def stderr_console() -> Console:
-    """Where everything else goes when results are JSON."""
-    from rich.console import Console
-
-    return Console(stderr=True) if sys.stderr.isatty() else Console(stderr=True, width=120)
-
-
-def print_json(value: Any) -> None:
-    """A value as JSON on stdout."""
-    import json
-
-    from holdfast.support.files import to_jsonable
-
-    print(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def _value_text(value: Any) -> str:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from holdfast.cli.checkpoint_options import (
-    missing_folders,
-    number_text,
-    print_json,
-    seconds_text,
-    stderr_console,
-    stdout_console,
-    stoppable,
-)
-from holdfast.cli.request import Request, RequestParser
+from holdfast.cli.checkpoint_options import Workers, missing_folders, number_text, seconds_text
+from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
@@ -38,48 +34,69 @@ examples
   holdfast distance base tuned --per total --json -               # JSON for a program
   holdfast distance base tuned --plot distance.html               # a page: heat map, layers, all tensors
 """
-PER = ("layer", "tensor", "total")
-SORT = ("none", "relative", "l2", "cosine", "name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceRequest:
+    """`holdfast distance`."""
+
+    checkpoints: Annotated[
+        tuple[str, str], Meta(positional=True, metavar="A B", expected="two checkpoints, as in 'holdfast distance A B'")
+    ]
+    """The start and the result: folders, adapters (compared as merged into A) or hub ids."""
+    per: Literal["layer", "tensor", "total"] = "layer"
+    """Rows of the table."""
+    sort: Literal["none", "relative", "l2", "cosine", "name"] = "none"
+    """Order of the rows: what moved most first, or by name; none: as in the model."""
+    top: Annotated[int | None, Meta(ge=1)] = None
+    """Show the first N rows only."""
+    json: Annotated[str | None, Meta(metavar="FILE|-")] = None
+    """Everything as JSON, in a file, or on stdout (-) in place of the table."""
+    plot: Annotated[str | None, Meta(metavar="FILE.html")] = None
+    """A page with plots, to be opened in a browser."""
+    workers: Workers = None
+    """Threads (all cores)."""
+
+    def problems(self) -> list[Mistake]:
+        """A page of another kind, and folders that are not there."""
+        found = missing_folders(self, "checkpoints")
+        if self.plot is not None and not self.plot.endswith(".html"):
+            found.append(Mistake(path=("plot",), text=f"expected a file that ends with .html, got {self.plot}"))
+        return found
+
+
+COMMAND = Command(
+    name="holdfast distance",
+    request=DistanceRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="A B [options]",
+    yaml=False,
+)
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast distance --help`."""
-    request = Request(build_parser(), argv)
-    pair = request.texts("checkpoints")
-    if len(pair) != 2:
-        request.problems.append(
-            f"expected two checkpoints, got {len(pair)}{': ' + ', '.join(pair) if pair else ''}, as in 'holdfast "
-            f"distance A B'"
-        )
-    per, sort = request.choice("per", PER, "layer"), request.choice("sort", SORT, "none")
-    top, workers = request.whole("top", None, least=1), request.whole("workers", None, least=1)
-    plot, target = request.text("plot", None), request.text("json", None)
-    if plot is not None and not plot.endswith(".html"):
-        request.problems.append(f"--plot: expected a file that ends with .html, got {plot}")
-    if not request.unknown:
-        request.problems += missing_folders(("checkpoint", name) for name in pair)
-    request.check()
+    request = COMMAND.read(argv)
 
     from holdfast.checkpoints.distance import distance
     from holdfast.support.files import to_jsonable, write_json
 
     with stoppable():
-        found = distance(pair[0], pair[1], workers=workers)
-    if target == "-":
+        found = distance(*request.checkpoints, workers=request.workers)
+    if request.json == "-":
         print_json(found)
         for note in found.notes:
-            stderr_console().print(f"note: {note}", soft_wrap=True, markup=False)
+            print_line(stderr_console(), f"note: {note}")
     else:
-        show(found, per=per, sort=sort, top=top)
-        if target is not None:
-            stdout_console().print(f"JSON: {write_json(target, found)}", soft_wrap=True, markup=False)
-    if plot is not None:
+        show(found, per=request.per, sort=request.sort, top=request.top)
+        if request.json is not None:
+            print_line(stdout_console(), f"JSON: {write_json(request.json, found)}")
+    if request.plot is not None:
         from holdfast.reports.distance_report import write_distance_report
 
-        written = write_distance_report(to_jsonable(found), Path(plot))
-        (stderr_console() if target == "-" else stdout_console()).print(
-            f"plot: {written}", soft_wrap=True, markup=False
-        )
+        written = write_distance_report(to_jsonable(found), Path(request.plot))
+        print_line(stderr_console() if request.json == "-" else stdout_console(), f"plot: {written}")
     return 0
 
 
@@ -129,23 +146,6 @@ def ordered(rows: Sequence[Any], sort: str) -> list[Any]:
         "name": lambda row: _natural(getattr(row, "name", None) or row.layer),
     }
     return sorted(rows, key=keys[sort])
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    parser = RequestParser(
-        prog="holdfast distance", description=DESCRIPTION, epilog=EPILOG, usage="A B [options]", yaml=False
-    )
-    parser.words(
-        "checkpoints", "A B", "the start and the result: folders, adapters (compared as merged into A) or hub ids"
-    )
-    parser.one("per", "|".join(PER), "rows of the table (layer)")
-    parser.one("sort", "|".join(SORT), "order of the rows: what moved most first, or by name (none: as in the model)")
-    parser.one("top", "N", "show the first N rows only")
-    parser.one("json", "FILE|-", "everything as JSON, in a file, or on stdout in place of the table")
-    parser.one("plot", "FILE.html", "a page with plots, to be opened in a browser")
-    parser.one("workers", "N", "threads (all cores)")
-    return parser
 
 
 def _cells(row: Any) -> list[str]:

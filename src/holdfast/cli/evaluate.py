@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_console
-from holdfast.cli.request import Request, RequestParser
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.session import ModelRequest
     from holdfast.records.comparison import Comparison
     from holdfast.records.evaluation import Evaluation, EvaluationRecord
 
@@ -40,117 +44,202 @@ MODEL      a folder (of a model or a PEFT adapter), a hub id, or LABEL=MODEL
 --suite    a shipped suite, or a YAML file with what 'holdfast train' has below 'evaluation:'. Shipped:
 {suites}
 """
-PLAN_FILE_KEYS = ("batch_size", "confidence", "seed")
 
 
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast evaluate --help`."""
-    if any(word in ("--help", "-h") for word in argv):
-        build_parser(with_suites=True).parse_args(["--help"])
-    request = Request(build_parser(), argv)
-    plan, suites = read_plan(request)
-    models = request.texts("model")
-    if not models and not request.unknown:
-        request.problems.append("expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'")
-    from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign, requests_of
-    from holdfast.models import DTYPES
-
-    requests = []
-    try:
-        requests = requests_of(models)
-    except ConfigError as error:
-        request.problems += error.problems
-    for one in requests:
-        looks_like_path = one.name.startswith((".", "~", "/")) or one.name.endswith("/") or one.name.count("/") > 1
-        if not Path(one.name).is_dir() and (looks_like_path or "/" not in one.name):
-            request.problems.append(f"no such model folder: {one.name} (a hub id is written owner/name)")
-    dtype, device = request.choice("dtype", DTYPES, "auto"), request.text("device", None)
-    out, cache = Path(request.text("output_dir", "evaluated")), request.text("cache", None)
-    as_json = request.on("json")
-    request.check()
-    refuse_foreign(out)
-    if request.on("dry_run"):
-        check_request(requests, plan, device=device, trust_remote_code=request.on("trust_remote_code"))
-        for line in plan_lines(plan, [(r.label, r.name) for r in requests], out):
-            print(line)
-        return 0
-    say = stderr_console() if as_json else stdout_console()
-    record = evaluate_models(
-        requests,
-        plan,
-        out,
-        suites=suites,
-        cache=cache,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=request.on("trust_remote_code"),
-        console=stderr_console(),
-        say=lambda line: say.print(line, soft_wrap=True, markup=False, highlight=False),
-    )
-    labels = [r.label for r in requests]
-    compare = comparer(out, plan)
-    found, comparisons = gather(out, plan, labels, compare)
-    report = write_report(out, record, compare)
-    if as_json:
-        print_json({"output_dir": str(out), "evaluations": found, "comparisons": comparisons})
-    else:
-        print_results(found, comparisons, say)
-        say.print(f"Report    {report}", soft_wrap=True, markup=False, highlight=False)
-    return 0
+def _pair(word: str) -> tuple[str, str]:
+    task, equals, file = word.partition("=")
+    if not equals or not task or not file:
+        raise ValueError("expected TASK=FILE, as in arc_easy=ARC-Easy.jsonl.")
+    return task, file
 
 
-def read_plan(request: Request) -> tuple[EvaluationPlan, list[str]]:
-    """What to measure, and the names of its suites; mistakes are added to the request's problems."""
-    from holdfast.evaluation.shipped import changed, read_suites
-    from holdfast.evaluation.suite import parse_evaluation
+def _files(value: Any) -> dict[str, str]:
+    """A file by task, out of a YAML's mapping or the pairs of a command line."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list) or not all(isinstance(p, tuple) and isinstance(p[1], str) for p in pairs):
+        raise ValueError("a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
+    found: dict[str, str] = {}
+    for task, file in pairs:
+        if str(task) in found:
+            raise Refused(Mistake(path=(), text=f"two files for {task}: {found[task]} and {file}."))
+        found[str(task)] = file
+    return found
 
-    names = request.texts("suite")
-    mapping, problems = read_suites(names)
-    request.problems += problems
-    for option, key in (
-        ("tasks", "task"),
-        ("answers", "answers"),
-        ("perplexity", "perplexity"),
-        ("memorisation", "memorisation"),
-    ):
-        mapping.setdefault("measured", []).extend(
-            {key: word} for text in request.texts(option) for word in _split(text)
+
+_FILES = Meta(
+    repeatable=True,
+    parse=_files,
+    parse_word=_pair,
+    metavar="TASK=FILE ...",
+    json_schema=lambda: {"type": "object", "additionalProperties": {"type": "string"}},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _What:
+    settings_group: ClassVar[str] = "what to measure"
+
+    suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
+    """Shipped suites or YAML files, see below."""
+    tasks: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
+    """Tasks and groups of lm-evaluation-harness, or task YAMLs."""
+    answers: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
+    """Tasks of which the distribution at the answer position is measured: mass on the options, entropy, calibration."""
+    perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    """Held-out text, in any format that 'holdfast train' reads."""
+    memorisation: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    """Text whose share of tokens that are the model's most likely ones is counted."""
+    skip: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="ENTRY")] = ()
+    """Entries of the suites that are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    settings_group: ClassVar[str] = "how"
+
+    data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
+    """A local file in place of a task's data set."""
+    fewshot_data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
+    """A local file with a task's examples (else they come from the file of the questions)."""
+    limit: Annotated[int | None, Meta(ge=1)] = None
+    """Only the first N questions of each task (and subtask), the first N documents of texts."""
+    num_fewshot: Annotated[int | None, Meta(ge=0)] = None
+    """Examples before each question, for all tasks (what suite and task say)."""
+    apply_chat_template: bool = False
+    """Puts the questions in the tokenizer's chat template."""
+    allow_code_execution: bool = False
+    """Runs programs that the model writes, in the sandbox."""
+    batch_size: Annotated[int | None, Meta(ge=1)] = None
+    """Texts generated at once; comparisons need the same (what the suite says, else 8)."""
+    confidence: Annotated[float | None, Meta(gt=0, lt=1)] = None
+    """Level of the intervals (what the suite says, else 0.95)."""
+    seed: Annotated[int | None, Meta(ge=0)] = None
+    """Of examples, sampling and resampling (what the suite says, else 0)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Where:
+    settings_group: ClassVar[str] = "where"
+
+    output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
+    """Evaluations, one folder a model, and report.html; may be one of before."""
+    cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Evaluations that several output folders share."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights; auto: as they were saved."""
+    device: str | None = None
+    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
+    trust_remote_code: bool = False
+    """Runs Python code that comes with a model."""
+    json: bool = False
+    """Prints the results as JSON."""
+    dry_run: bool = False
+    """Checks the request and prints the plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(_Where, _How, _What):
+    """`holdfast evaluate`."""
+
+    model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
+    """Folder, hub id, or LABEL=MODEL; the first is what the others are compared with."""
+
+    def problems(self) -> list[Mistake]:
+        """Models that are not there, suites and entries that cannot be measured."""
+        found: list[Mistake] = []
+        if not self.model:
+            text = "expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'."
+            found.append(Mistake(path=(), text=text))
+        try:
+            requests = self.requests
+        except ConfigError as error:
+            found += [Mistake(path=("model",), text=problem) for problem in error.problems]
+            requests = []
+        for one in requests:
+            looks_like_path = one.name.startswith((".", "~", "/")) or one.name.endswith("/") or one.name.count("/") > 1
+            if not Path(one.name).is_dir() and (looks_like_path or "/" not in one.name):
+                text = f"no such model folder: {one.name} (a hub id is written owner/name)"
+                found.append(Mistake(path=("model",), text=text))
+        return [*found, *self._planned[1]]
+
+    @functools.cached_property
+    def requests(self) -> list[ModelRequest]:
+        """The models with their labels.
+
+        Raises:
+            ConfigError: labels that cannot be.
+        """
+        from holdfast.evaluation.session import requests_of
+
+        return requests_of(self.model)
+
+    @property
+    def plan(self) -> EvaluationPlan:
+        """What to measure."""
+        return self._planned[0]
+
+    @functools.cached_property
+    def _planned(self) -> tuple[EvaluationPlan, list[Mistake]]:
+        from holdfast.evaluation.shipped import changed, read_suites
+        from holdfast.evaluation.suite import decode_evaluation
+
+        mapping, problems = read_suites(self.suite)
+        mistakes = [Mistake(path=("suite",), text=text) for text in problems]
+        named = [
+            (option, {key: word})
+            for option, key in _ENTRIES.items()
+            for text in getattr(self, option)
+            for word in _split(text)
+        ]
+        if named:
+            mapping["measured"] = [*mapping.get("measured", []), *(entry for _, entry in named)]
+        if not any(isinstance(v, list) and v for v in mapping.values()) and not problems:
+            text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
+            mistakes.append(Mistake(path=(), text=text))
+        mapping |= {key: value for key in _PLAN if (value := getattr(self, key)) is not None}
+        allowed = bool(mapping.get("allow_code_execution")) or self.allow_code_execution
+        # entries that are skipped need no permission, so that one is asked for below
+        plan, wrong = decode_evaluation({**mapping, "allow_code_execution": True})
+        before = len(mapping.get("measured", [])) - len(named)
+        mistakes += [_of_option(mistake, named, before) for mistake in wrong]
+        plan, wrong = changed(
+            plan,
+            data=self.data,
+            fewshot_data=self.fewshot_data,
+            skip=self.skip,
+            limit=self.limit,
+            num_fewshot=self.num_fewshot,
+            apply_chat_template=self.apply_chat_template or None,
         )
-    if not mapping["measured"]:
-        del mapping["measured"]
-    if not any(isinstance(v, list) and v for v in mapping.values()) and not request.unknown and not problems:
-        request.problems.append("nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ...")
-    for key in PLAN_FILE_KEYS:
-        if request.has(key):
-            mapping[key] = request.number(key, None) if key == "confidence" else request.whole(key, None)
-    allowed = bool(mapping.get("allow_code_execution")) or request.on("allow_code_execution")
-    # entries that are skipped need no permission, so that one is asked for below
-    plan, problems = parse_evaluation(
-        {**{k: v for k, v in mapping.items() if v is not None}, "allow_code_execution": True}
+        mistakes += wrong
+        if self.skip and not plan.entries and not mistakes:
+            text = f"nothing is left to measure without {', '.join(self.skip)}."
+            mistakes.append(Mistake(path=("skip",), text=text))
+        plan = dataclasses.replace(plan, allow_code_execution=allowed)
+        for option in ("suite", "tasks") if not allowed else ():
+            asked = [e for e in plan.entries if e.kind == "code" and (e.suite == "measured") == (option == "tasks")]
+            if asked:
+                names = [e.name for e in asked]
+                text = (
+                    f"{', '.join(names)}: runs programs that the model writes. Add --allow_code_execution to run them "
+                    f"in the sandbox, or --skip {' '.join(names)}"
+                )
+                mistakes.append(Mistake(path=(option,), text=text))
+        return plan, mistakes
+
+
+_ENTRIES = {"tasks": "task", "answers": "answers", "perplexity": "perplexity", "memorisation": "memorisation"}
+"""Option: kind of the entries that it adds."""
+_PLAN = ("batch_size", "confidence", "seed")
+
+
+def _of_option(mistake: Mistake, named: Sequence[tuple[str, dict[str, str]]], before: int) -> Mistake:
+    """A mistake of a plan as one of the option that it came from."""
+    if mistake.path[:1] == ("measured",) and len(mistake.path) > 1 and int(mistake.path[1]) >= before:
+        return Mistake(path=(named[int(mistake.path[1]) - before][0],), text=mistake.text)
+    return (
+        mistake if mistake.path[:1] in [(key,) for key in _PLAN] else Mistake(path=("suite",), text=mistake.sentence())
     )
-    request.problems += [p.removeprefix("evaluation.") for p in problems]
-    plan, problems = changed(
-        plan,
-        data=_pairs(request, "data"),
-        fewshot_data=_pairs(request, "fewshot_data"),
-        skip=request.texts("skip"),
-        limit=request.whole("limit", None, least=1),
-        num_fewshot=request.whole("num_fewshot", None, least=0),
-        apply_chat_template=True if request.on("apply_chat_template") else None,
-    )
-    request.problems += problems
-    skipped = request.texts("skip")
-    if skipped and not plan.entries and not request.problems:
-        request.problems.append(f"--skip: nothing is left to measure without {', '.join(skipped)}")
-    plan = dataclasses.replace(plan, allow_code_execution=allowed)
-    programs = [e.name for e in plan.entries if e.kind == "code"]
-    if programs and not allowed:
-        request.problems.append(
-            f"{', '.join(programs)}: runs programs that the model writes. Add --allow_code_execution to run them in "
-            f"the sandbox, "
-            f"or --skip {' '.join(programs)}"
-        )
-    return plan, names
 
 
 def _split(text: str) -> list[str]:
@@ -159,22 +248,61 @@ def _split(text: str) -> list[str]:
     return [text] if Path(text).exists() else [part for part in text.split(",") if part]
 
 
-def _pairs(request: Request, option: str) -> dict[str, str]:
-    raw = request.raw(option)
-    if isinstance(raw, dict):
-        return {str(k): str(v) for k, v in raw.items()}
-    found: dict[str, str] = {}
-    for text in request.texts(option):
-        task, equals, file = text.partition("=")
-        if not equals or not task or not file:
-            request.problems.append(
-                f"--{option}: expected TASK=FILE, as in --{option} arc_easy=ARC-Easy.jsonl, got '{text}'"
-            )
-        elif task in found:
-            request.problems.append(f"--{option}: two files for {task}: {found[task]} and {file}")
-        else:
-            found[task] = file
-    return found
+class _Command(Command[EvaluateRequest]):
+    """Its help lists the shipped suites."""
+
+    def help(self) -> str:
+        from holdfast.evaluation.shipped import description_of, shipped_suites
+
+        shown = "\n".join(f"  {name:<32} {description_of(path)}" for name, path in shipped_suites().items())
+        return super().help().replace("{suites}", shown)
+
+
+COMMAND = _Command(
+    name="holdfast evaluate",
+    request=EvaluateRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="MODEL [MODEL ...] --suite NAME [options]",
+)
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast evaluate --help`."""
+    request = COMMAND.read(argv)
+    plan, requests, out = request.plan, request.requests, request.output_dir
+
+    from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
+
+    refuse_foreign(out)
+    if request.dry_run:
+        check_request(requests, plan, device=request.device, trust_remote_code=request.trust_remote_code)
+        for line in plan_lines(plan, [(r.label, r.name) for r in requests], out):
+            print(line)
+        return 0
+    target = stderr_console() if request.json else stdout_console()
+    record = evaluate_models(
+        requests,
+        plan,
+        out,
+        suites=request.suite,
+        cache=request.cache,
+        dtype=request.dtype,
+        device=request.device,
+        trust_remote_code=request.trust_remote_code,
+        console=stderr_console(),
+        say=lambda line: target.print(line, soft_wrap=True, markup=False, highlight=False),
+    )
+    labels = [r.label for r in requests]
+    compare = comparer(out, plan)
+    found, comparisons = gather(out, plan, labels, compare)
+    report = write_report(out, record, compare)
+    if request.json:
+        print_json({"output_dir": str(out), "evaluations": found, "comparisons": comparisons})
+    else:
+        print_results(found, comparisons, target)
+        target.print(f"Report    {report}", soft_wrap=True, markup=False, highlight=False)
+    return 0
 
 
 def plan_lines(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Path) -> list[str]:
@@ -183,13 +311,9 @@ def plan_lines(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Pat
     lines += [f"  {'model' if i == 0 else '':<11} {label}: {name}" for i, (label, name) in enumerate(models)]
     for suite in plan.suites:
         for i, entry in enumerate(e for e in plan.entries if e.suite == suite):
-            told = [entry.kind]
-            for field in ("num_fewshot", "limit", "max_documents", "window", "samples"):
-                if getattr(entry, field, None) is not None:
-                    told.append(f"{field} {getattr(entry, field)}")
-            if getattr(entry, "data", None):
-                told.append(f"data {entry.data}")
-            lines.append(f"  {suite if i == 0 else '':<11} {entry.name} ({', '.join(told)})")
+            shown = ("num_fewshot", "limit", "max_documents", "window", "samples", "data")
+            settings = [f"{key} {value}" for key in shown if (value := getattr(entry, key, None)) is not None]
+            lines.append(f"  {suite if i == 0 else '':<11} {entry.name} ({', '.join([entry.kind, *settings])})")
     lines += [
         f"  {'average' if i == 0 else '':<11} {a.name} of {len(a.members)} figures" for i, a in enumerate(plan.averages)
     ]
@@ -279,64 +403,3 @@ def print_results(found: dict[str, list[Evaluation]], comparisons: dict[str, lis
         out.table(label, columns, rows)
         if any(math.isnan(e.metrics[e.primary].value) for e in evaluations):
             out.line("A figure of NaN: the model's output is not finite for some of the text.", "yellow")
-
-
-def build_parser(*, with_suites: bool = False) -> RequestParser:
-    """The options; with the shipped suites in the help where it is to be shown."""
-    shown = ""
-    if with_suites:
-        from holdfast.evaluation.shipped import description_of, shipped_suites
-
-        shown = "\n".join(f"  {name:<32} {description_of(path)}" for name, path in shipped_suites().items())
-    parser = RequestParser(
-        prog="holdfast evaluate",
-        description=DESCRIPTION,
-        epilog=EPILOG.replace("{suites}", shown),
-        usage="MODEL [MODEL ...] --suite NAME [options]",
-    )
-    parser.words("model", "MODEL", "folder, hub id, or LABEL=MODEL; the first is what the others are compared with")
-    what = parser.add_argument_group("what to measure")
-    parser.many("suite", "NAME", "shipped suites or YAML files, see below", group=what)
-    parser.many("tasks", "TASK", "tasks and groups of lm-evaluation-harness, or task YAMLs", group=what)
-    parser.many(
-        "answers",
-        "TASK",
-        "the distribution at the answer position: mass on the options, entropy, calibration",
-        group=what,
-    )
-    parser.many("perplexity", "FILE", "held-out text, in any format that 'holdfast train' reads", group=what)
-    parser.many(
-        "memorisation", "FILE", "text of which it is counted how much the model would have said itself", group=what
-    )
-    parser.many("skip", "ENTRY", "entries of the suites that are left out", group=what)
-    how = parser.add_argument_group("how")
-    parser.many("data", "TASK=FILE", "a local file in place of a task's data set", group=how)
-    parser.many(
-        "fewshot_data",
-        "TASK=FILE",
-        "a local file with its examples (else they come from the file of the questions)",
-        group=how,
-    )
-    parser.one(
-        "limit", "N", "only the first N questions of each task (and subtask), the first N documents of texts", group=how
-    )
-    parser.one("num_fewshot", "N", "examples before each question, for all tasks (what suite and task say)", group=how)
-    parser.switch("apply_chat_template", "put the questions in the tokenizer's chat template", group=how)
-    parser.switch("allow_code_execution", "run programs that the model writes, in the sandbox", group=how)
-    parser.one("batch_size", "N", "texts generated at once; comparisons need the same (8)", group=how)
-    parser.one("confidence", "C", "level of the intervals (0.95)", group=how)
-    parser.one("seed", "N", "of examples, sampling and resampling (0)", group=how)
-    where = parser.add_argument_group("where")
-    parser.one(
-        "output_dir",
-        "FOLDER",
-        "evaluations, one folder a model, and report.html; may be one of before (evaluated)",
-        group=where,
-    )
-    parser.one("cache", "FOLDER", "evaluations that several output folders share", group=where)
-    parser.one("dtype", "auto|float32|bfloat16|float16", "of the weights (auto: as they were saved)", group=where)
-    parser.one("device", "DEVICE", "such as cpu or cuda:1 (the first accelerator, else the CPU)", group=where)
-    parser.switch("trust_remote_code", "run Python code that comes with a model", group=where)
-    parser.switch("json", "print the results as JSON", group=where)
-    parser.switch("dry_run", "check the request and print the plan", group=where)
-    return parser

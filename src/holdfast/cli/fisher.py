@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
-from holdfast.cli.checkpoint_options import missing_folders, seconds_text, stdout_console, stoppable
-from holdfast.cli.request import Request, RequestParser
+from holdfast.cli.checkpoint_options import missing_folders, seconds_text
+from holdfast.cli.console import print_line, stdout_console, stoppable
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake
 
 DESCRIPTION = """\
 How much does each weight matter to what the model says about some data? Computes the diagonal of the Fisher information,
@@ -29,68 +37,56 @@ examples
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class FisherRequest:
+    """`holdfast fisher`: the arguments of `compute_fisher`."""
+
+    model: Annotated[str, Meta(positional=True, metavar="MODEL")]
+    """Folder or hub id."""
+    data: Annotated[str, Meta(metavar="FILE")]
+    """The old task's data: file, folder or hub id, in any format that 'holdfast train' reads."""
+    samples: Annotated[int, Meta(ge=1)] = 256
+    """Samples of it, at most."""
+    estimator: Literal["empirical", "sampled"] = "empirical"
+    """Whose labels; see below."""
+    seed: int = 0
+    """Seed of which samples are taken, and of the drawn labels."""
+    max_length: Annotated[int | None, Meta(ge=2)] = None
+    """Tokens that samples are cut to (1024, at most the model's context)."""
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Dtype of weights and gradients; sums are in float32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder to write (MODEL-fisher beside MODEL); complete or absent."""
+    overwrite: bool = False
+    """Replace another Fisher diagonal that is there."""
+
+    def problems(self) -> list[Mistake]:
+        """A model that is not there."""
+        return missing_folders(self, "model")
+
+
+COMMAND = Command(
+    name="holdfast fisher",
+    request=FisherRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="MODEL --data FILE [options]",
+    yaml=False,
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast fisher --help`."""
-    import time
-
-    request = Request(build_parser(), argv)
-    settings = read_request(request)
-    if not request.unknown:
-        request.problems += missing_folders([("model", settings["model"])])
-    if request.problems:
-        request.check()
+    request = COMMAND.read(argv)
 
     from holdfast.runs.fisher import compute_fisher
 
-    began, target = time.monotonic(), stdout_console()
-
-    def say(line: str) -> None:
-        target.print(line, soft_wrap=True, markup=False, highlight=False)
-
+    began, say = time.monotonic(), functools.partial(print_line, stdout_console())
     with stoppable():
-        found = compute_fisher(**settings, say=say)
+        found = compute_fisher(**dataclasses.asdict(request), say=say)
     size = sum(entry.size for entry in found.reader.entries.values())
-    say(
-        f"{found.folder}: {size:,} parameters, {found.record['tokens']:,} trained tokens, "
-        f"{seconds_text(time.monotonic() - began)}"
-    )
+    seconds = seconds_text(time.monotonic() - began)
+    say(f"{found.folder}: {size:,} parameters, {found.record['tokens']:,} trained tokens, {seconds}")
     return 0
-
-
-def read_request(request: Request) -> dict[str, Any]:
-    """The arguments of `compute_fisher`; mistakes are added to the request's problems."""
-    models = request.texts("model")
-    if len(models) != 1:
-        request.problems.append(f"expected one model, got {len(models)}{': ' + ', '.join(models) if models else ''}")
-    from holdfast.retention.fisher import ESTIMATORS
-
-    return {
-        "model": models[0] if models else "",
-        "data": request.required("data", "the old task's data, as in --data old_task.jsonl"),
-        "samples": request.whole("samples", 256, least=1),
-        "estimator": request.choice("estimator", ESTIMATORS, ESTIMATORS[0]),
-        "seed": request.whole("seed", 0),
-        "output_dir": request.text("output_dir", None),
-        "overwrite": request.on("overwrite"),
-        "max_length": request.whole("max_length", None, least=2),
-        "dtype": request.choice("dtype", ("float32", "bfloat16", "auto"), "float32"),
-        "device": request.choice("device", ("auto", "cpu", "cuda"), "auto"),
-    }
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    parser = RequestParser(
-        prog="holdfast fisher", description=DESCRIPTION, epilog=EPILOG, usage="MODEL --data FILE [options]", yaml=False
-    )
-    parser.words("model", "MODEL", "folder or hub id")
-    parser.one("data", "FILE", "file, folder or hub id, in any format that 'holdfast train' reads")
-    parser.one("samples", "N", "samples of it, at most (256)")
-    parser.one("estimator", "empirical|sampled", "whose labels; see below (empirical)")
-    parser.one("seed", "N", "which samples are taken, and the drawn labels (0)")
-    parser.one("max_length", "N", "tokens that samples are cut to (1024, at most the model's context)")
-    parser.one("dtype", "float32|bfloat16|auto", "of weights and gradients; sums are in float32 (float32)")
-    parser.one("device", "auto|cpu|cuda", "where to compute (auto)")
-    parser.one("output_dir", "FOLDER", "the folder to write (MODEL-fisher beside MODEL); complete or absent")
-    parser.switch("overwrite", "replace another Fisher diagonal that is there")
-    return parser

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.checkpoint_options import (
-    method_text,
-    missing_folders,
-    print_json,
-    seconds_text,
-    size_text,
-    stdout_console,
-    stoppable,
-)
-from holdfast.cli.request import Request, RequestParser
+from holdfast.cli.checkpoint_options import Workers, method_text, missing_folders, seconds_text, size_text
+from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.inspect import Check, Inspection
@@ -32,26 +29,44 @@ examples
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class InspectRequest:
+    """`holdfast inspect`."""
+
+    folder: Annotated[str, Meta(positional=True, metavar="FOLDER")]
+    """A checkpoint, an adapter or a residual (or a hub id)."""
+    verify: bool = False
+    """Read all bytes: NaN, infinities, fingerprints."""
+    json: bool = False
+    """Print everything as JSON on stdout."""
+    workers: Workers = None
+    """Threads that read (all cores)."""
+
+    def problems(self) -> list[Mistake]:
+        """A folder that is not there."""
+        return missing_folders(self, "folder")
+
+
+COMMAND = Command(
+    name="holdfast inspect",
+    request=InspectRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="FOLDER [--verify] [--json]",
+    yaml=False,
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast inspect --help`."""
-    request = Request(build_parser(), argv)
-    folders = request.texts("folder")
-    if len(folders) != 1:
-        request.problems.append(
-            f"expected one folder, got {len(folders)}{': ' + ', '.join(folders) if folders else ''}"
-        )
-    workers, verify = request.whole("workers", None, least=1), request.on("verify")
-    as_json = request.on("json")
-    if not request.unknown:
-        request.problems += missing_folders(("folder", name) for name in folders)
-    request.check()
+    request = COMMAND.read(argv)
 
     from holdfast.checkpoints.inspect import inspect
     from holdfast.support.files import to_jsonable
 
     with stoppable():
-        found = inspect(folders[0], verify=verify, workers=workers)
-    if as_json:
+        found = inspect(request.folder, verify=request.verify, workers=request.workers)
+    if request.json:
         print_json({**to_jsonable(found), "sound": found.sound})
     else:
         show(found)
@@ -60,11 +75,7 @@ def run(argv: list[str]) -> int:
 
 def show(found: Inspection) -> None:
     """Prints an inspection."""
-    target = stdout_console()
-
-    def say(text: str = "", **style: Any) -> None:
-        target.print(text, soft_wrap=True, markup=False, highlight=False, **style)
-
+    say = functools.partial(print_line, stdout_console())
     say(f"{found.folder}: {found.kind}{f', {found.architecture}' if found.architecture else ''}", style="bold")
     for key, value in [*_contents(found), *_origin(found)]:
         say(f"  {key:<12}{value}")
@@ -75,18 +86,6 @@ def show(found: Inspection) -> None:
     for note in found.notes:
         say(f"\n  note: {note}")
     say(f"\n{'all bytes read' if found.verified else 'headers read'} in {seconds_text(found.seconds)}")
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    parser = RequestParser(
-        prog="holdfast inspect", description=DESCRIPTION, epilog=EPILOG, usage="FOLDER [--verify] [--json]", yaml=False
-    )
-    parser.words("folder", "FOLDER", "a checkpoint, an adapter or a residual (or a hub id)")
-    parser.switch("verify", "read all bytes: NaN, infinities, fingerprints")
-    parser.switch("json", "everything as JSON on stdout")
-    parser.one("workers", "N", "threads that read (all cores)")
-    return parser
 
 
 def _contents(found: Inspection) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
     "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),
     "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
-    "reproduce": ("holdfast.cli.reproduce", "a paper again: its studies, then its claims one by one"),
+    "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
     "update": (
@@ -148,6 +148,10 @@ def _dispatch(words: list[str]) -> int:
             f"unknown command '{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} See "
             f"'holdfast --help'."
         )
+    if os.environ.get("HOLDFAST_METHODS"):  # started by a process that registered methods of its own
+        from holdfast.retention.registered import load_registered
+
+        load_registered()
     code = importlib.import_module(COMMANDS[name][0]).run(rest)
     return int(code or 0)
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+import functools
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.checkpoint_options import (
-    add_output,
-    add_policies,
-    carry_out,
-    dtype_of,
-    plan_request,
-    policies_of,
-    stoppable,
-)
-from holdfast.cli.request import Request, RequestParser
-from holdfast.errors import did_you_mean
+from holdfast.checkpoints.methods.registry import ALIASES, METHODS, find_method, parse_merge_method
+from holdfast.checkpoints.policies import Policies
+from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
+from holdfast.cli.console import stdout_console
+from holdfast.cli.mergekit_yaml import is_mergekit, translate
+from holdfast.config.command_line import Command, find_option, switch_is_on
+from holdfast.config.declare import Meta, Setting, bounds_in_words, part_of, settings_of
+from holdfast.config.decode import Given, as_mistake, decode
+from holdfast.config.help import default_text
+from holdfast.config.schema import json_schema, object_schema, setting_schema
+from holdfast.config.values import Mistake
+from holdfast.config.yaml_file import read_yaml
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.merge import Prepared
+    from holdfast.checkpoints.methods.protocol import MergeMethod
 
 DESCRIPTION = """\
 Merges checkpoints of one architecture into a new one, at about the speed of copying it and in little memory. Nothing is
@@ -58,226 +63,245 @@ merge.yaml
 A YAML of mergekit is taken as it is, where the method is here: --config mergekit.yml --output_dir FOLDER.
 Paths in a YAML are relative to where the command runs.
 
+A method of your own is a class in a file (--method my_method.py:Name), in a module (package.module:Name), or behind an
+entry point of the group holdfast.merge_methods; its parameters are options like those below.
+
 methods and their options
 """
-USAGE = "MODEL [MODEL ...] --output_dir FOLDER [--method METHOD] [--base BASE] [options]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry:
+    """One entry of `models` in a YAML that has its weight beside it."""
+
+    model: str
+    """Folder, adapter or hub id."""
+    weight: float | None = None
+    """Its weight (1 where others have one)."""
+
+
+def models_schema() -> dict[str, Any]:
+    """JSON Schema of `models`: names, or names with weights."""
+    entry = {"anyOf": [{"type": "string"}, object_schema(settings_of(ModelEntry))]}
+    return {"anyOf": [{"type": "array", "items": entry, "minItems": 1}, {"type": "string"}]}
+
+
+def method_schema() -> dict[str, Any]:
+    """JSON Schema of `method`: the names here, and references to own code."""
+    return {"anyOf": [{"enum": [*METHODS, *ALIASES]}, {"type": "string"}]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Merge:
+    models: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="MODEL ...", json_schema=models_schema)]
+    """Checkpoint folders, adapters or hub ids, in the order of the weights."""
+    method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
+    """One of those below, or a class of your own, as my_method.py:Name."""
+    list: bool = False
+    """Show the methods as a table."""
+    base: Annotated[str | None, Meta(metavar="BASE")] = None
+    """What the models were tuned from, for methods that work on changes."""
+    adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """The model that adapters belong to (--base, else the one each adapter names)."""
+    layout: Annotated[str | None, Meta(metavar="PARENT")] = None
+    """Whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base, else 1)."""
+    tokenizer: Annotated[str | None, Meta(metavar="PARENT")] = None
+    """Whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's)."""
+    dtype: Annotated[str | None, DTYPE] = None
+    """Dtype of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by tensor)."""
+    fisher: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
+    """Fisher diagonals, one checkpoint a model, for --method fisher."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeRequest(Output, Policies, _Merge):
+    """`holdfast merge`, without the parameters of the method."""
+
+    def problems(self) -> list[Mistake]:  # type: ignore[override]
+        """Folders that are not there."""
+        return missing_folders(self, "models", "base", "adapter_base", "fisher")
+
+
+def command(own: type[MergeMethod] | None = None, *, notes: list[str] | None = None) -> Command[MergeRequest]:
+    """The command with the parameters of all methods.
+
+    Args:
+        own: a method of the user's own, whose parameters are options too.
+        notes: gets what is worth knowing about a translated request of mergekit.
+    """
+    return Command(
+        name="holdfast merge",
+        request=MergeRequest,
+        description=DESCRIPTION,
+        epilog=EPILOG + methods_help([*METHODS.values(), *([own] if own else [])]),
+        usage="MODEL [MODEL ...] --output_dir FOLDER [--method METHOD] [--base BASE] [options]",
+        more=tuple(parameters([*([own] if own else []), *METHODS.values()]).values()),
+        adapt=functools.partial(_adapt, notes=[] if notes is None else notes),
+    )
+
+
+def parameters(methods: Iterable[type[MergeMethod]]) -> dict[str, Setting]:
+    """The parameters of methods by name, as a command line takes them; what a value may be, each method says itself."""
+    found: dict[str, Setting] = {}
+    for setting in (s for cls in methods for s in settings_of(cls)):
+        found.setdefault(
+            setting.name, dataclasses.replace(setting, meta=dataclasses.replace(setting.meta, hidden=True))
+        )
+    return found
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast merge --help`."""
-    from holdfast.cli.mergekit_yaml import translate
-
-    parser = build_parser()
-    request = Request(parser, argv, translate=translate)
-    if request.on("list"):
-        _print_methods()
-        return 0
-    with stoppable():
-        return carry_out(plan_merge(request), request)
-
-
-def plan_merge(request: Request) -> Prepared:
-    """Checks and plans a request.
-
-    Raises:
-        HoldfastError: one `ConfigError` with all mistakes in the options; else see `prepare_merge`.
-    """
     from holdfast.checkpoints.merge import prepare_merge
 
-    models, weights = models_of(request)
-    base, fisher, adapter_base = request.text("base", None), request.texts("fisher"), request.text("adapter_base", None)
-    method = _method(request, weights, len(models))
-    request.required("output_dir", "where to write, as in --output_dir merged")
-    if not models:
-        request.problems.append(
-            "no models: expected the checkpoints to merge, as in 'holdfast merge A B --output_dir merged'"
+    notes: list[str] = []
+    asked = command(_own_method(argv), notes=notes)
+    given = asked.given(argv)
+    if switch_is_on(given, next(s for s in asked.settings if s.name == "list")):
+        _print_methods()
+        return 0
+    request, method = read_request(asked, given)
+    with stoppable():
+        prepared = prepare_merge(
+            method,
+            request.models,
+            policies=part_of(request, Policies),
+            **{
+                name: getattr(request, name)
+                for name in ("base", "adapter_base", "fisher", "layout", "tokenizer", "dtype")
+            },
         )
-    request.whole("workers", None, least=1)
-    settings: dict[str, Any] = {
-        "base": base,
-        "fisher": fisher,
-        "adapter_base": adapter_base,
-        "layout": request.text("layout", None),
-        "tokenizer": request.text("tokenizer", None),
-        "dtype": dtype_of(request),
-        "policies": policies_of(request),
-    }
-    folders = [("model", m) for m in models] + [("--fisher", f) for f in fisher]
-    folders += [
-        (option, name) for option, name in (("--base", base), ("--adapter_base", adapter_base)) if name is not None
-    ]
-    return plan_request(
-        request, lambda: prepare_merge(method, models, **settings), folders if models else [("model", "")]
-    )
+        return carry_out(prepared, request, notes)
 
 
-def models_of(request: Request) -> tuple[list[str], Any]:
-    """The models, and the weights as they were written (None: not given); mistakes are added to the request's problems.
+def read_request(asked: Command[MergeRequest], given: Given) -> tuple[MergeRequest, MergeMethod]:
+    """The request and its method out of what was given. Models on the command line take the place of the YAML's, whose
+    weights leave with them.
 
-    Models on the command line take the place of the YAML's, and its weights leave with them. Where some models of a
-    YAML have a weight, the others have 1.
+    Raises:
+        ConfigError: with every mistake at once.
     """
-    problems = request.problems
-    weights = request.raw("weights")
-    if "models" in request.given:
-        return request.texts("models"), request.given.get("weights")
-    value = request.from_yaml.get("models", [])
-    entries = value if isinstance(value, list) else [value]
-    models, own = [], []
-    for i, entry in enumerate(entries, 1):
-        if isinstance(entry, dict):
-            unknown = [key for key in entry if key not in ("model", "weight")]
-            problems += [
-                f"models, entry {i}: unknown key '{key}'.{did_you_mean(str(key), ('model', 'weight'))}"
-                for key in unknown
-            ]
-            if not isinstance(entry.get("model"), str):
-                problems.append(f"models, entry {i}: expected {{model: FOLDER, weight: 0.5}}, got {entry}")
-                continue
-            models.append(entry["model"])
-            own.append(entry.get("weight"))
-        elif isinstance(entry, (str, int, float)) and not isinstance(entry, bool):
-            models.append(str(entry))
-            own.append(None)
-        else:
-            problems.append(f"models, entry {i}: expected a folder, or {{model: FOLDER, weight: 0.5}}, got {entry!r}")
-    if any(w is not None for w in own):
-        if "weights" in request.from_yaml:
-            problems.append("weights: given beside the models and with them; keep one of the two")
-        if weights is None:
-            weights = [1.0 if w is None else w for w in own]
-    return models, weights
+    if "models" in given.from_line and "weights" not in given.from_line:
+        given.values.pop("weights", None)
+    own = {name: value for name, value in given.take(*(s.name for s in asked.more)).items() if value is not None}
+    request, mistakes = decode(MergeRequest, given.values, also=[s.name for s in asked.more])
+    method, wrong = _method(given, own)
+    given.check([*mistakes, *wrong])
+    assert request is not None and method is not None
+    return request, method
 
 
-def _method(request: Request, weights: Any, models: int) -> Any:
-    """The method as asked for; its name where the name is unknown, its defaults where parameters have mistakes, which
-    are noted."""
-    from holdfast.checkpoints.methods.registry import METHODS, find_method, parameters_of, parse_merge_method
-
-    name = request.text("method", "linear")
-    cls = find_method(name)
-    known = {p.name for p in parameters_of(cls)} if cls is not None else set()
-    given: dict[str, Any] = {}
-    for parameter in dict.fromkeys(p.name for m in METHODS.values() for p in parameters_of(m)):
-        value = weights if parameter == "weights" else request.raw(parameter)
-        if value is None:
-            continue
-        if cls is not None and parameter not in known:
-            takers = [m for m, c in METHODS.items() if parameter in {p.name for p in parameters_of(c)}]
-            own = f" Its own: {', '.join(f'--{p}' for p in sorted(known))}." if known else ""
-            request.problems.append(f"{request.named(parameter)}: {cls.name} does not take it; {_listed(takers)}.{own}")
-            continue
-        if parameter == "weights" and isinstance(value, list):
-            words = [str(v) for v in value if not _is_number(v)]
-            if words:
-                request.problems.append(
-                    f"{request.named('weights')}: expected numbers, got {', '.join(words)}. Name the models first, or "
-                    f"write --weights 0.5,0.5"
-                )
-                continue
-            value = " ".join(str(v) for v in value)
-        given[parameter] = value
-    method, problems = parse_merge_method(name, given, models=models if models else None)
-    request.problems += problems
-    return method if method is not None else cls() if cls is not None else name
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]} do" if len(names) > 1 else f"{names[0]} does"
-
-
-def _is_number(value: Any) -> bool:
+def _own_method(argv: list[str]) -> type[MergeMethod] | None:
+    """The class of the user's own that a request names, whose parameters are options; None where it names none."""
+    name = find_option(argv, "method")
+    if name is None and (file := find_option(argv, "config")) is not None:
+        name = str(read_yaml(file).values.get("method", ""))
     try:
-        return bool([float(v) for v in str(value).replace(",", " ").split()]) and not isinstance(value, bool)
-    except ValueError:
-        return False
+        cls = find_method(name) if name else None
+    except ConfigError:
+        return None  # reading the request says so, with everything else
+    return cls if cls not in METHODS.values() else None
+
+
+def _method(given: Given, own: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Mistake]]:
+    """The method with its parameters, and every mistake in them and in what depends on the method."""
+    from holdfast.checkpoints.merge import request_problems
+
+    try:
+        cls = find_method(str(given.values.get("method", "linear")))
+    except ConfigError as error:
+        return None, [as_mistake(problem, ("method",)) for problem in error.problems]
+    known = {s.name: s for s in settings_of(cls)}
+    mistakes = [Mistake(path=(name,), text=_not_taken(name, cls)) for name in own if name not in known]
+    method, wrong = parse_merge_method(cls, {name: value for name, value in own.items() if name in known})
+    models, fisher = ([v] if isinstance(v := given.values.get(k) or [], str) else v for k in ("models", "fisher"))
+    if method is not None and isinstance(models, list) and isinstance(fisher, list) and models:
+        others = {name: given.values.get(name) for name in ("base", "layout", "tokenizer")}
+        named = {name: str(value) for name, value in others.items() if value is not None}
+        problems = request_problems(method, [str(m) for m in models], fisher=fisher, **named)
+        wrong += [as_mistake(problem, [*known, *given.values, "base", "fisher"]) for problem in problems]
+    return method, [*mistakes, *wrong]
+
+
+def _not_taken(name: str, cls: type[MergeMethod]) -> str:
+    takers = [one for one, other in METHODS.items() if name in {s.name for s in settings_of(other)}]
+    who = f"{', '.join(takers[:-1])} and {takers[-1]} do" if len(takers) > 1 else f"{takers[0]} does"
+    own = sorted(s.name for s in settings_of(cls))
+    return f"{cls.name} does not take it; {who}.{' Its own: ' + ', '.join('--' + n for n in own) + '.' if own else ''}"
+
+
+# ----------------------------------------------------------------------------------------------------------------- YAML
+
+
+def _adapt(file: Given, *, notes: list[str]) -> None:
+    """A request written for mergekit becomes one of holdfast's; weights beside the models become `weights`."""
+    if is_mergekit(file.values):
+        file.values, problems = translate(file.values, notes)
+        file.mistakes += [Mistake(path=(), text=problem) for problem in problems]
+        return
+    entries = file.values.get("models")
+    if not isinstance(entries, list) or not any(isinstance(entry, Mapping) for entry in entries):
+        return
+    found: list[ModelEntry] = []
+    for number, entry in enumerate(entries):
+        value, mistakes = decode(ModelEntry, entry if isinstance(entry, Mapping) else {"model": entry})
+        file.mistakes += [dataclasses.replace(m, path=("models", number, *m.path)) for m in mistakes]
+        found += [] if value is None else [value]
+    file.values["models"] = [entry.model for entry in found]
+    if any(entry.weight is not None for entry in found):
+        if "weights" in file.values:
+            file.mistakes.append(
+                Mistake(path=("weights",), text="given beside the models and with them; keep one of the two.")
+            )
+        file.values["weights"] = [1.0 if entry.weight is None else entry.weight for entry in found]
+
+
+def merge_schema() -> dict[str, Any]:
+    """JSON Schema of the file that `--config` takes. A key that several methods have may be what any of them takes."""
+    several: dict[str, list[Setting]] = {}
+    for setting in (s for cls in METHODS.values() for s in settings_of(cls)):
+        several.setdefault(setting.name, []).append(setting)
+    schema = json_schema(MergeRequest, title="holdfast merge", description="The file of 'holdfast merge --config'.")
+    del schema["required"]  # the command line may say it
+    for name, settings in several.items():
+        schemas = [setting_schema(s) for s in settings]
+        unique = [s for i, s in enumerate(schemas) if s not in schemas[:i]]
+        schema["properties"][name] = unique[0] if len(unique) == 1 else {"anyOf": unique}
+    return schema
 
 
 # ----------------------------------------------------------------------------------------------------------------- help
 
 
-def build_parser() -> RequestParser:
-    """The options, those of all methods among them."""
-    from holdfast.checkpoints.methods.registry import METHODS, parameters_of
-
-    parser = RequestParser(prog="holdfast merge", description=DESCRIPTION, epilog=EPILOG + methods_help(), usage=USAGE)
-    parser.words("models", "MODEL", "checkpoint folders, adapters or hub ids, in the order of the weights")
-    parser.one("method", "METHOD", "see below (linear)")
-    parser.switch("list", "show the methods as a table")
-    parser.one("base", "BASE", "what the models were tuned from, for methods that work on changes")
-    parser.one("adapter_base", "MODEL", "the model that adapters belong to (--base, else the one each adapter names)")
-    parser.one(
-        "layout",
-        "PARENT",
-        "whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base, else 1)",
-    )
-    parser.one(
-        "tokenizer",
-        "PARENT",
-        "whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's)",
-    )
-    parser.one(
-        "dtype", "DTYPE", "of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by tensor)"
-    )
-    parser.many("fisher", "FOLDER", "Fisher diagonals, one checkpoint a model, for --method fisher")
-    for cls in METHODS.values():
-        for parameter in parameters_of(cls):
-            if parameter.name in parser.values:
-                continue
-            if parameter.name == "weights":
-                parser.many("weights", "W", argparse.SUPPRESS)
-            elif isinstance(parameter.default, bool) or "bool" in str(parameter.type):
-                parser.switch(parameter.name, argparse.SUPPRESS)
-            else:
-                parser.one(parameter.name, parameter.name.upper(), argparse.SUPPRESS)
-    add_policies(parser)
-    add_output(parser)
-    return parser
-
-
-def methods_help() -> str:
-    """Every method with its source and its options, from the registry."""
-    from holdfast.checkpoints.methods.registry import ALIASES, METHODS, parameters_of
-
+def methods_help(methods: Iterable[type[MergeMethod]]) -> str:
+    """Every method with its source and its options."""
     lines = []
-    for name, cls in METHODS.items():
-        others = ", ".join(alias for alias, target in ALIASES.items() if target == name)
-        lines.append(f"  {name}: {cls.summary}{f' (also: {others})' if others else ''}")
-        lines += textwrap.wrap(
-            f"takes {_takes(cls)}; from: {cls.source}", 116, initial_indent="      ", subsequent_indent="          "
-        )
-        for parameter in parameters_of(cls):
-            default = "" if parameter.default in (None, "") else f" ({_shown(parameter.default)})"
-            lines += textwrap.wrap(
-                f"--{parameter.name}{default}: {parameter.help}",
-                116,
-                initial_indent="      ",
-                subsequent_indent="          ",
-            )
+    wrap = functools.partial(textwrap.wrap, width=116, initial_indent=" " * 6, subsequent_indent=" " * 10)
+    for cls in methods:
+        others = ", ".join(alias for alias, target in ALIASES.items() if target == cls.name)
+        lines.append(f"  {cls.name}: {cls.summary}{f' (also: {others})' if others else ''}")
+        lines += wrap(f"takes {_takes(cls)}; from: {cls.source}")
+        for s in settings_of(cls):
+            default = "" if s.default in (None, "") else default_text(s.default)
+            facts = "; ".join(filter(None, (default, bounds_in_words(s.meta).strip().removeprefix("of "))))
+            lines += wrap(f"--{s.name}{f' ({facts})' if facts else ''}: {s.help}")
     return "\n".join(lines) + "\n"
 
 
-def _takes(cls: Any) -> str:
+def _takes(cls: type[MergeMethod]) -> str:
     fewest, most = cls.models
     count = f"{fewest} or more models" if most is None else f"{fewest} model{'s' if fewest > 1 else ''}"
     return count + (" and a base" if cls.needs_base else "") + (f" and a {cls.extras} each" if cls.extras else "")
 
 
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _print_methods() -> None:
     from rich.table import Table
-
-    from holdfast.checkpoints.methods.registry import METHODS, parameters_of
-    from holdfast.cli.options import console
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column("method", no_wrap=True)
     table.add_column("what it does, and its source", ratio=3)
     table.add_column("what it takes, and its options", ratio=2)
     for name, cls in METHODS.items():
-        options = " ".join(f"--{p.name}" for p in parameters_of(cls))
+        options = " ".join(f"--{s.name}" for s in settings_of(cls))
         table.add_row(name, f"{cls.summary}\n[dim]{cls.source}[/dim]", f"{_takes(cls)}\n{options}")
-    console().print(table)
+    stdout_console().print(table)

@@ -9,6 +9,7 @@ This reads the request alone; numbers that are drawn at random (DARE) are other 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,27 +66,31 @@ _NOT_HERE = {
 }
 
 
-def translate(mapping: dict[str, Any], problems: list[str]) -> dict[str, Any] | None:
-    """The same request in the keys of `holdfast merge`, with "notes" for people; None where it is no mergekit request.
+def is_mergekit(mapping: Mapping[str, Any]) -> bool:
+    """Whether a YAML's content is a request for mergekit."""
+    return any(mark in mapping for mark in MARKS)
+
+
+def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The same request in the keys of `holdfast merge`, and one sentence for everything that cannot be translated.
 
     Args:
         mapping: the YAML's content.
-        problems: gets one sentence for everything that cannot be translated.
+        notes: gets what is worth knowing.
     """
-    if not any(mark in mapping for mark in MARKS):
-        return None
-    return _Translation(mapping, problems).result()
+    translation = _Translation(mapping, notes)
+    return translation.result(), translation.problems
 
 
 class _Translation:
-    def __init__(self, mapping: dict[str, Any], problems: list[str]) -> None:
-        self.mapping, self.problems = mapping, problems
-        self.notes: list[str] = []
+    def __init__(self, mapping: Mapping[str, Any], notes: list[str]) -> None:
+        self.mapping, self.notes = mapping, notes
+        self.problems: list[str] = []
         name = str(mapping.get("merge_method", ""))
         self.method = METHODS.get(name)
         if self.method is None:
             known = f"this takes {', '.join(METHODS)}.{did_you_mean(name, METHODS)}"
-            problems.append(
+            self.problems.append(
                 f"merge_method: expected a method, {known}"
                 if not name
                 else f"merge_method: there is no '{name}' here; {known}"
@@ -101,7 +106,7 @@ class _Translation:
         )
         self._unknown_keys()
         models = self._models()
-        result: dict[str, Any] = {"notes": self.notes}
+        result: dict[str, Any] = {}
         if self.method is not None:
             result |= {"method": self.method} | self._method(models, base)
         result |= self._tokenizer(base, [name for name, _ in models])

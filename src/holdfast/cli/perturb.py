@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Any
 
-from holdfast.cli.checkpoint_options import (
-    add_output,
-    all_here,
-    carry_out,
-    dtype_of,
-    missing_folders,
-    plan_request,
-    stoppable,
-)
-from holdfast.cli.request import Request, RequestParser
-
-if TYPE_CHECKING:
-    from holdfast.checkpoints.merge import Prepared
+from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake, Refused
+from holdfast.errors import did_you_mean
 
 DESCRIPTION = """\
 Writes model + scale * std * noise: how sensitive is a model to random changes of its weights? The noise of every element
@@ -39,50 +32,83 @@ examples
 """
 
 
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast perturb --help`."""
-    request = Request(build_parser(), argv)
-    with stoppable():
-        return carry_out(plan_perturb(request), request)
-
-
-def plan_perturb(request: Request) -> Prepared:
-    """Checks and plans a request.
+def read_std(value: Any) -> str | float:
+    """What `--std` means: "init", "tensor", a number, or the folder of a checkpoint.
 
     Raises:
-        HoldfastError: one `ConfigError` with all mistakes in the options; else see `prepare_perturb`.
+        Refused: something else, with the nearest word.
     """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    text = str(value)
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if text not in ("init", "tensor") and not Path(text).expanduser().is_dir():
+        expected = "init, tensor, a number or the folder of a checkpoint"
+        near = did_you_mean(text, ("init", "tensor"))
+        raise Refused(Mistake(path=(), text=f"expected {expected}, got '{text}'.{near}"))
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Noise:
+    model: Annotated[str, Meta(positional=True, metavar="MODEL")]
+    """Folder, adapter or hub id."""
+    scale: Annotated[float, Meta(ge=0)]
+    """Size of the noise, a multiple of the standard deviations (gamma); 0 copies, 0.01 is a beginning."""
+    seed: int = 0
+    """Seed of the noise."""
+    std: Annotated[str | float, Meta(parse=read_std, metavar="init|tensor|FOLDER|NUMBER")] = "init"
+    """What the scale multiplies; see below."""
+    adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """The model that an adapter belongs to (the one it names)."""
+    dtype: Annotated[str | None, DTYPE] = None
+    """Dtype of floating-point tensors (as they are)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerturbRequest(Output, _Noise):
+    """`holdfast perturb`."""
+
+    def problems(self) -> list[Mistake]:
+        """Folders that are not there."""
+        return missing_folders(self, "model", "adapter_base")
+
+
+COMMAND = Command(
+    name="holdfast perturb",
+    request=PerturbRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="MODEL --scale X --seed N --output_dir FOLDER [options]",
+)
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast perturb --help`."""
+    request = COMMAND.read(argv)
+
     from holdfast.checkpoints.perturb import prepare_perturb
 
-    models = request.texts("model")
-    if len(models) != 1:
-        request.problems.append(f"expected one model, got {len(models)}{': ' + ', '.join(models) if models else ''}")
-    model = models[0] if models else ""
-    request.required("scale", "the size of the noise, as a multiple of --std; 0.01 is a beginning")
-    scale, seed, dtype = request.number("scale", 0.0), request.whole("seed", 0), dtype_of(request)
-    request.required("output_dir", "where to write")
-    request.whole("workers", None, least=1)
-    adapter_base, std = request.text("adapter_base", None), request.text("std", "init")
-    folders = [("model", model)] + ([("--adapter_base", adapter_base)] if adapter_base else [])
-    _check_std(std, request)
-    if not request.unknown:
-        request.problems += missing_folders(folders)
-    if request.problems and not all_here(name for _, name in folders):
-        request.check()
-    stds: Mapping[str, float] | str = {} if request.problems else stds_of(std, model, adapter_base)
-    found = plan_request(
-        request,
-        lambda: prepare_perturb(model, scale=scale, seed=seed, stds=stds, dtype=dtype, adapter_base=adapter_base),
-        folders,
-    )
-    spread = [value for value in getattr(found.recipe, "stds", {}).values() if value > 0]
-    still = len(found.plan.jobs) - len(spread)
-    widths = f" (std {min(spread):.3g} to {max(spread):.3g})" if spread else ""
-    request.notes.append(f"--std {std}: {len(spread)} tensors get noise{widths}, {still} stay as they are")
-    return found
+    with stoppable():
+        found = prepare_perturb(
+            request.model,
+            scale=request.scale,
+            seed=request.seed,
+            stds=stds_of(request.std, request.model, request.adapter_base),
+            dtype=request.dtype,
+            adapter_base=request.adapter_base,
+        )
+        spread = [value for value in getattr(found.recipe, "stds", {}).values() if value > 0]
+        widths = f" (std {min(spread):.3g} to {max(spread):.3g})" if spread else ""
+        still = len(found.plan.jobs) - len(spread)
+        note = f"--std {request.std}: {len(spread)} tensors get noise{widths}, {still} stay as they are"
+        return carry_out(found, request, [note])
 
 
-def stds_of(std: str, model: str, adapter_base: str | None) -> Mapping[str, float] | str:
+def stds_of(std: str | float, model: str, adapter_base: str | None) -> Mapping[str, float] | str:
     """The standard deviations that `--std` means, by tensor, or "tensor".
 
     Raises:
@@ -93,7 +119,7 @@ def stds_of(std: str, model: str, adapter_base: str | None) -> Mapping[str, floa
     from holdfast.checkpoints.sources import folders_of
 
     if std == "tensor":
-        return std
+        return "tensor"
     if std == "init":
         from holdfast.training.fresh_init import init_stds
 
@@ -101,47 +127,10 @@ def stds_of(std: str, model: str, adapter_base: str | None) -> Mapping[str, floa
         return init_stds(
             next((f for f in reversed(folders) if (f / "config.json").is_file()), folders[-1]), stored=True
         )
-    number = _number(std)
-    if number is None:
+    if isinstance(std, str):
         return own_stds(open_source(std))
     return {
-        name: number
+        name: std
         for name, entry in open_source(model, base=adapter_base).entries.items()
         if entry.dtype.kind == "float"
     }
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    parser = RequestParser(
-        prog="holdfast perturb",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        usage="MODEL --scale X --seed N --output_dir FOLDER [options]",
-    )
-    parser.words("model", "MODEL", "folder, adapter or hub id")
-    parser.one("scale", "X", "size of the noise, a multiple of the standard deviations (gamma); 0 copies")
-    parser.one("seed", "N", "of the noise (0)")
-    parser.one("std", "init|tensor|FOLDER|NUMBER", "what the scale multiplies (init); see below")
-    parser.one("adapter_base", "MODEL", "the model that an adapter belongs to (the one it names)")
-    parser.one("dtype", "DTYPE", "of floating-point tensors (as they are)")
-    add_output(parser)
-    return parser
-
-
-def _check_std(std: str, request: Request) -> None:
-    if std in ("init", "tensor") or _number(std) is not None or Path(std).expanduser().is_dir():
-        return
-    from holdfast.errors import did_you_mean
-
-    request.problems.append(
-        f"{request.named('std')}: expected init, tensor, a number or the folder of a checkpoint, got "
-        f"'{std}'.{did_you_mean(std, ('init', 'tensor'))}"
-    )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

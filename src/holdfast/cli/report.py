@@ -35,8 +35,7 @@ def run(argv: list[str]) -> int:
         return sweep.run(["report", str(given.expanduser())])
     folder = find_run(given)
 
-    from holdfast.reports.run_report import write_run_report
-    from holdfast.reports.terminal import print_run_summary
+    from holdfast.reports.run_report import print_run_summary, write_run_report
 
     write_run_report(folder)  # first: the summary names the page where there is one
     print_run_summary(folder, console())

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from holdfast.cli.checkpoint_options import (
-    add_output,
-    add_policies,
-    carry_out,
-    dtype_of,
-    plan_request,
-    policies_of,
-    stoppable,
-)
-from holdfast.cli.request import Request, RequestParser
+from holdfast.checkpoints.policies import Policies
+from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, part_of
+from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
 
 HELP = """\
-usage: holdfast residual extract|apply|study [options]
+usage: holdfast residual extract|apply|study|worker|status|report [options]
 
 Keeps an instruct model current without instruction data: continue to train its BASE on new text, then add back what
 instruction tuning had changed.
@@ -31,6 +27,7 @@ instruction tuning had changed.
 
   all of it with one command, measured and reported  holdfast update
   budgets, siblings, derived models, scales          holdfast residual study
+    join it from another machine, watch it           holdfast residual worker|status|report
 
 It works across sibling versions (Llama 3 and 3.1) and on models derived from the same ancestor. Before anything is
 written a sample of every layer is compared: a "residual" between models that are no relatives is warned about.
@@ -83,143 +80,163 @@ apply.yaml
 """
 
 
+Model = Annotated[str, Meta(metavar="MODEL")]
+OptionalModel = Annotated[str | None, Meta(metavar="MODEL")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Between:
+    instruct: Model
+    """The tuned model: folder, adapter or hub id."""
+    base: Model
+    """What it was tuned from."""
+    adapter_base: OptionalModel = None
+    """The model that an adapter belongs to (--base)."""
+    dtype: Annotated[str, DTYPE] = "float32"
+    """Dtype of the residual; bfloat16 takes half the space and is not exact."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractRequest(Output, Policies, _Between):
+    """`holdfast residual extract`."""
+
+    def problems(self) -> list[Mistake]:
+        """Folders that are not there."""
+        return missing_folders(self, "instruct", "base", "adapter_base")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Onto:
+    residual: Annotated[str | None, Meta(metavar="FOLDER")] = None
+    """What 'holdfast residual extract' wrote."""
+    instruct: OptionalModel = None
+    """In place of --residual: the tuned model."""
+    old_base: OptionalModel = None
+    """With --instruct: what that was tuned from, the OLD base."""
+    base: Model
+    """The model to put the residual on: the NEW base, usually the old one trained further."""
+    scale: float = 1.0
+    """Factor on the residual (1 in the paper)."""
+    adapter_base: OptionalModel = None
+    """The model that an adapter belongs to (for --instruct the old base)."""
+    dtype: Annotated[str | None, DTYPE] = None
+    """Dtype of floating-point tensors (the base's, tensor by tensor)."""
+    tokenizer: Literal["residual", "instruct", "base", None] = None
+    """Whose vocabulary, tokenizer, chat template and generation settings the result takes (the residual's, or the
+    instruct model's)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyRequest(Output, Policies, _Onto):
+    """`holdfast residual apply`."""
+
+    def problems(self) -> list[Mistake]:
+        """A residual that is named twice or not at all, and folders that are not there."""
+        found = missing_folders(self, "residual", "instruct", "old_base", "base", "adapter_base")
+        named = [name for name in ("instruct", "old_base") if getattr(self, name) is not None]
+        if self.residual is not None and named:
+            text = "this and --instruct with --old_base are two ways to name the same thing; give one of them."
+            found.append(Mistake(path=("residual",), text=text))
+        elif self.residual is None and len(named) < 2:
+            lacking = " and ".join(f"--{name}" for name in ("instruct", "old_base") if name not in named)
+            text = (
+                f"{lacking} missing: expected --residual FOLDER, or --instruct and --old_base, between which the "
+                f"residual is taken in one pass."
+            )
+            found.append(Mistake(path=(), text=text))
+        if self.residual is not None and self.adapter_base is not None:
+            found.append(Mistake(path=("adapter_base",), text="goes with --instruct: a residual is no adapter."))
+        whose = (self.source, "base")
+        if self.tokenizer not in (None, *whose):
+            text = f"expected one of {', '.join(whose)}, got '{self.tokenizer}'."
+            found.append(Mistake(path=("tokenizer",), text=text))
+        return found
+
+    @property
+    def source(self) -> str:
+        """Which option the residual comes from."""
+        return "residual" if self.residual is not None else "instruct"
+
+
+EXTRACTION = Command(
+    name="holdfast residual extract",
+    request=ExtractRequest,
+    description=EXTRACT,
+    epilog=EXTRACT_EPILOG,
+    usage="--instruct MODEL --base MODEL --output_dir FOLDER [options]",
+)
+APPLICATION = Command(
+    name="holdfast residual apply",
+    request=ApplyRequest,
+    description=APPLY,
+    epilog=APPLY_EPILOG,
+    usage="(--residual FOLDER | --instruct MODEL --old_base MODEL) --base MODEL --output_dir FOLDER [options]",
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast residual --help`."""
     if not argv or argv[0] in ("--help", "-h", "help"):
         print(HELP)
         return 0 if argv else 2
     step, *rest = argv
-    if step in ("study", "worker"):
+    if step in OF_STUDIES:
         from holdfast.cli import residual_study
 
-        return residual_study.run(rest) if step == "study" else residual_study.run_worker(rest)
+        return residual_study.run(rest) if step == "study" else residual_study.run_on_study(step, rest)
     if step not in STEPS:
         raise ConfigError(
-            f"expected 'holdfast residual extract', 'apply' or 'study', got "
-            f"'{step}'.{did_you_mean(step, [*STEPS, 'study'])}"
+            f"expected 'holdfast residual extract', 'apply', 'study', 'worker', 'status' or 'report', got "
+            f"'{step}'.{did_you_mean(step, [*STEPS, *OF_STUDIES])}"
         )
-    parser, plan = STEPS[step]
-    request = Request(parser(), rest)
+    command, plan = STEPS[step]
+    request = command.read(rest)
     with stoppable():
         return carry_out(plan(request), request)
 
 
-def plan_extract(request: Request) -> Prepared:
-    """Checks and plans `extract`.
+def plan_extract(request: ExtractRequest) -> Prepared:
+    """Plans `extract`.
 
     Raises:
-        HoldfastError: one `ConfigError` with all mistakes in the options; else see `prepare_extract`.
+        HoldfastError: see `prepare_extract`.
     """
     from holdfast.checkpoints.residual import prepare_extract
 
-    instruct = request.required("instruct", "the tuned model")
-    base = request.required("base", "what it was tuned from")
-    request.required("output_dir", "where to write the residual")
-    request.whole("workers", None, least=1)
-    adapter_base = request.text("adapter_base", None)
-    settings: dict[str, Any] = {
-        "dtype": dtype_of(request, "float32"),
-        "policies": policies_of(request),
-        "adapter_base": adapter_base,
-    }
-    return plan_request(
-        request,
-        lambda: prepare_extract(instruct, base, **settings),
-        _named(instruct=instruct, base=base, adapter_base=adapter_base),
+    return prepare_extract(
+        request.instruct,
+        request.base,
+        dtype=request.dtype,
+        policies=part_of(request, Policies),
+        adapter_base=request.adapter_base,
     )
 
 
-def plan_apply(request: Request) -> Prepared:
-    """Checks and plans `apply`, from a residual or in one pass.
+def plan_apply(request: ApplyRequest) -> Prepared:
+    """Plans `apply`, from a residual or in one pass.
 
     Raises:
-        HoldfastError: one `ConfigError` with all mistakes in the options; else see `prepare_apply` and
-            `prepare_transfer`.
+        HoldfastError: see `prepare_apply` and `prepare_transfer`.
     """
     from holdfast.checkpoints.residual import prepare_apply, prepare_transfer
 
-    residual, instruct, old_base = (request.text(name, None) for name in ("residual", "instruct", "old_base"))
-    if residual is not None and (instruct is not None or old_base is not None):
-        request.problems.append(
-            "--residual and --instruct with --old_base are two ways to name the same thing; give one of them"
-        )
-    elif residual is None and (instruct is None or old_base is None):
-        lacking = " and ".join(f"--{n}" for n, v in (("instruct", instruct), ("old_base", old_base)) if v is None)
-        request.problems.append(
-            f"{lacking} missing: expected --residual FOLDER, or --instruct and --old_base, between which the residual "
-            f"is taken in one pass"
-        )
-    base = request.required("base", "the model to put the residual on")
-    request.required("output_dir", "where to write the result")
-    request.whole("workers", None, least=1)
-    adapter_base = request.text("adapter_base", None)
-    if residual is not None and adapter_base is not None:
-        request.problems.append("--adapter_base goes with --instruct: a residual is no adapter")
-    whose = "residual" if residual is not None else "instruct"
     settings: dict[str, Any] = {
-        "scale": request.number("scale", 1.0),
-        "dtype": dtype_of(request),
-        "policies": policies_of(request),
-        "tokenizer": request.choice("tokenizer", (whose, "base"), whose),
+        "scale": request.scale,
+        "dtype": request.dtype,
+        "policies": part_of(request, Policies),
+        "tokenizer": request.tokenizer or request.source,
     }
-    folders = _named(residual=residual, instruct=instruct, old_base=old_base, base=base, adapter_base=adapter_base)
-    if residual is not None:
-        return plan_request(request, lambda: prepare_apply(residual, base, **settings), folders)
-    return plan_request(
-        request,
-        lambda: prepare_transfer(instruct or "", old_base or "", base, adapter_base=adapter_base, **settings),
-        folders,
+    if request.residual is not None:
+        return prepare_apply(request.residual, request.base, **settings)
+    assert request.instruct is not None and request.old_base is not None
+    return prepare_transfer(
+        request.instruct, request.old_base, request.base, adapter_base=request.adapter_base, **settings
     )
 
 
-def extract_parser() -> RequestParser:
-    """The options of `holdfast residual extract`."""
-    parser = RequestParser(
-        prog="holdfast residual extract",
-        description=EXTRACT,
-        epilog=EXTRACT_EPILOG,
-        usage="--instruct MODEL --base MODEL --output_dir FOLDER [options]",
-    )
-    parser.one("instruct", "MODEL", "the tuned model: folder, adapter or hub id")
-    parser.one("base", "MODEL", "what it was tuned from")
-    parser.one("adapter_base", "MODEL", "the model that an adapter belongs to (--base)")
-    parser.one("dtype", "DTYPE", "of the residual (float32); bfloat16 takes half the space and is not exact")
-    add_policies(parser)
-    add_output(parser)
-    return parser
-
-
-def apply_parser() -> RequestParser:
-    """The options of `holdfast residual apply`."""
-    parser = RequestParser(
-        prog="holdfast residual apply",
-        description=APPLY,
-        epilog=APPLY_EPILOG,
-        usage="(--residual FOLDER | --instruct MODEL --old_base MODEL) --base MODEL --output_dir FOLDER [options]",
-    )
-    parser.one("residual", "FOLDER", "what 'holdfast residual extract' wrote")
-    parser.one("instruct", "MODEL", "in place of --residual: the tuned model")
-    parser.one("old_base", "MODEL", "with --instruct: what that was tuned from, the OLD base")
-    parser.one("base", "MODEL", "the model to put the residual on: the NEW base, usually the old one trained further")
-    parser.one("scale", "X", "factor on the residual (1, as in the paper)")
-    parser.one("adapter_base", "MODEL", "the model that an adapter belongs to (for --instruct the old base)")
-    parser.one("dtype", "DTYPE", "of floating-point tensors (the base's, tensor by tensor)")
-    parser.one(
-        "tokenizer",
-        "WHOSE",
-        "vocabulary, tokenizer, chat template and generation settings: residual (or instruct), base (residual's)",
-    )
-    add_policies(parser)
-    add_output(parser)
-    return parser
-
-
-def _named(**folders: str | None) -> list[tuple[str, str]]:
-    return [(f"--{option}", name) for option, name in folders.items() if name is not None]
-
-
-STEPS: dict[str, tuple[Callable[[], RequestParser], Callable[[Request], Any]]] = {
-    "extract": (extract_parser, plan_extract),
-    "apply": (apply_parser, plan_apply),
+OF_STUDIES = ("study", "worker", "status", "report")
+STEPS: dict[str, tuple[Command[Any], Callable[[Any], Prepared]]] = {
+    "extract": (EXTRACTION, plan_extract),
+    "apply": (APPLICATION, plan_apply),
 }
-"""Step: its options, and what plans it."""
+"""Step: its command, and what plans it."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.options import OptionParser, console
-from holdfast.errors import ConfigError, Interrupted, did_you_mean
+from holdfast.cli.study_commands import add_storage, opened, report, report_parser, status, storage_of, worker
+from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
 
+PROG = "holdfast sweep"
 SUBJECTS = {
     "worker": "runs trials of a study that another command began, here or on another machine",
     "status": "what is running, what is done, how long it will take; changes nothing",
@@ -72,7 +70,9 @@ def run(argv: list[str]) -> int:
                 else did_you_mean(subject, SUBJECTS)
             )
             raise ConfigError(f"unknown 'holdfast sweep {subject}'.{hint or ' Known: ' + ', '.join(SUBJECTS) + '.'}")
-        return {"worker": _worker, "status": _status, "report": _report}[subject](rest)
+        if subject == "report":
+            return _report(rest)
+        return (worker if subject == "worker" else status)(PROG, _kind, rest)
     return _sweep(argv)
 
 
@@ -82,7 +82,7 @@ def sweep_parser() -> OptionParser:
     parser.add_argument("--config", type=Path, metavar="study.yaml", help="the study")
     parser.add_argument("--output_dir", metavar="FOLDER", help="folder of the study (runs/NAME)")
     parser.add_argument("--name", metavar="NAME", help="of the study in its storage (the file's name)")
-    _add_storage(parser)
+    add_storage(parser)
     parser.add_argument(
         "--workers",
         type=int,
@@ -104,7 +104,7 @@ def _sweep(argv: list[str]) -> int:
     from holdfast.studies.tradeoff.study import load_study
 
     overrides = {k: getattr(options, k) for k in ("output_dir", "name", "workers", "seeds")}
-    config = load_study(options.config, {**overrides, "storage": _storage(options)})
+    config = load_study(options.config, {**overrides, "storage": storage_of(options)})
     if options.dry_run:
         print(plan(config))
         return 0
@@ -116,106 +116,30 @@ def _sweep(argv: list[str]) -> int:
     return 0
 
 
-def worker_parser() -> OptionParser:
-    """The options of `holdfast sweep worker`."""
-    parser = OptionParser(
-        prog="holdfast sweep worker",
-        description="Runs trials of a study until none is left. Start as many as you like, on as many machines as reach the storage.",
-        epilog="""\
-examples
-  holdfast sweep worker --storage postgresql://user@host/database --study my-study
+def _report(argv: list[str]) -> int:
+    """`holdfast sweep report`, with its rules of selection."""
+    options = report_parser(PROG, RULES, _add_rules).parse(argv)
+    with opened(options, _kind()) as found:
+        if options.rule or options.points or options.strict:
+            import dataclasses
 
-Model, data and evaluation files are looked for where the study names them, from this working directory: start workers in a copy of the project.
-Runs are written to --output_dir; figures go to the storage, so the page of the study needs no shared disk. With a shared disk, name the same folder.
-A worker that dies loses nothing: another one continues its trial, from its last checkpoint where the folder is shared, else from the beginning.
-""",
-    )
-    parser.add_argument("--study", metavar="NAME", help="of the study (needed where the storage holds several)")
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        metavar="FOLDER",
-        help="where this worker writes its runs (the study's own, seen from here)",
-    )
-    _add_storage(parser)
-    return parser
+            from holdfast.statistics.rules import rule_from_config
 
-
-def _worker(argv: list[str]) -> int:
-    options = worker_parser().parse(argv)
-    url = _storage(options)
-    if url is None and options.output_dir is None:
-        raise ConfigError(
-            "--storage is missing: expected the address of the study's database, such as postgresql://user@host/database."
-        )
-
-    from holdfast.studies.tradeoff.session import open_existing
-    from holdfast.studies.tradeoff.worker import prepared, work
-    from holdfast.support.environment import say, terminated_is_interrupted
-
-    storage, study, config = open_existing(options.output_dir or Path("."), storage=url, name=options.study)
-    storage.grace = options.grace
-    out = options.output_dir or Path(config.resolved["output_dir"])
-    target = console()
-    try:
-        with terminated_is_interrupted():
-            ready = prepared(config, out, console=target)
-            ended = work(storage, study, ready, out=out, console=target, several=True)
-    except KeyboardInterrupt:
-        raise Interrupted("Interrupted; the trial waits for the next worker.") from None
-    say(target, f"No trial of '{config.name}' is left; this worker ended {ended}.")
+            rule = {"rule": options.rule or "target_within" if options.points else options.rule or "paper"}
+            rule |= {k: v for k, v in (("points", options.points), ("strict", options.strict)) if v}
+            rule_from_config(rule)
+            found.study = type(found.study)(dataclasses.replace(found.study.settings, select=rule))
+        report(found, _print)
     return 0
 
 
-def status_parser() -> OptionParser:
-    """The options of `holdfast sweep status`."""
-    parser = OptionParser(prog="holdfast sweep status", description="What a study is doing. Reads only.", epilog="")
-    _add_study(parser)
-    parser.add_argument("--watch", action="store_true", help="stays, and shows it anew every few seconds")
-    parser.add_argument("--json", action="store_true", help="study.json of this moment on standard output")
-    return parser
+def _kind() -> Any:
+    from holdfast.studies.tradeoff.session import Tradeoff
+
+    return Tradeoff
 
 
-def _status(argv: list[str]) -> int:
-    options = status_parser().parse(argv)
-
-    from holdfast.studies.tradeoff.record import study_record
-
-    storage, study, config = _open(options)
-
-    def now() -> Any:
-        return storage.patient(lambda: study_record(storage, study, config))
-
-    if options.json:
-        import json
-
-        from holdfast.support.files import to_jsonable
-
-        print(json.dumps(to_jsonable(now()), indent=2))
-        return 0
-    from holdfast.reports.study_text import print_status, status_view
-
-    target = console()
-    if not (options.watch and target.is_terminal):
-        print_status(now(), datetime.datetime.now(datetime.UTC), target)
-        return 0
-    from rich.live import Live
-
-    with Live(console=target, refresh_per_second=1, screen=False) as live:
-        while True:
-            record = now()
-            live.update(status_view(record))
-            if record.status in ("finished", "failed"):
-                return 0
-            time.sleep(3)
-
-
-def report_parser() -> OptionParser:
-    """The options of `holdfast sweep report`."""
-    parser = OptionParser(
-        prog="holdfast sweep report",
-        description="Prints a study's table and writes report.html, study.json and chosen.yaml anew.",
-        epilog="""\
+RULES = """\
 rules
   paper            leave out what does not improve the target on the start; of the rest the best source
   target_within    the best target of those whose source loses at most --points
@@ -224,9 +148,10 @@ rules
 examples
   holdfast sweep report runs/my-study
   holdfast sweep report runs/my-study --rule target_within --points 1pt
-""",
-    )
-    _add_study(parser)
+"""
+
+
+def _add_rules(parser: OptionParser) -> None:
     parser.add_argument("--rule", metavar="RULE", help="paper, target_within or knee (the study's)")
     parser.add_argument(
         "--points", metavar="LOSS", help="with target_within: what the source may lose, in the metric's unit or as 1pt"
@@ -234,28 +159,6 @@ examples
     parser.add_argument(
         "--strict", action="store_true", help="whole intervals have to be on the right side, not only the figures"
     )
-    return parser
-
-
-def _report(argv: list[str]) -> int:
-    options = report_parser().parse(argv)
-    storage, study, config = _open(options)
-    out = config.output_dir
-    if options.rule or options.points or options.strict:
-        import dataclasses
-
-        from holdfast.statistics.rules import rule_from_config
-
-        rule = {"rule": options.rule or "target_within" if options.points else options.rule or "paper"}
-        rule |= {k: v for k, v in (("points", options.points), ("strict", options.strict)) if v}
-        rule_from_config(rule)
-        config = dataclasses.replace(config, select=rule)
-
-    from holdfast.studies.tradeoff.session import finish
-
-    record, _ = finish(storage, study, config, out)
-    _print(record, out, console())
-    return 0
 
 
 def plan(config: StudyConfig) -> str:
@@ -287,62 +190,11 @@ def plan(config: StudyConfig) -> str:
     return "\n".join([*lines, "", f"  {runs} fine-tuning runs in all."])
 
 
-def _add_storage(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="database of the study: sqlite:///FILE, postgresql://user@host/database ($HOLDFAST_STORAGE)",
-    )
-    parser.add_argument(
-        "--grace",
-        type=_seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="without a sign of life, until a worker counts as dead (60)",
-    )
-
-
-def _add_study(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="the study's folder")
-    parser.add_argument("--study", metavar="NAME", help="of the study, where only its storage is known")
-    _add_storage(parser)
-
-
-def _storage(options: argparse.Namespace) -> str | None:
-    from holdfast.studies.tradeoff.session import STORAGE_VARIABLE
-
-    return options.storage or os.environ.get(STORAGE_VARIABLE)
-
-
-def _open(options: argparse.Namespace) -> Any:
-    from holdfast.studies.tradeoff.session import open_existing
-
-    if options.folder is None and _storage(options) is None:
-        raise ConfigError(
-            "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study."
-        )
-    storage, study, config = open_existing(options.folder or Path("."), storage=options.storage, name=options.study)
-    if options.folder is None:
-        import dataclasses
-
-        config = dataclasses.replace(config, output_dir=Path(config.resolved["output_dir"]))
-    return storage, study, config
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
-    return value
-
-
 def _print(record: Any, out: Path, target: Any) -> None:
     from holdfast.reports.study_text import print_study
     from holdfast.statistics.selection import select_all
-    from holdfast.studies.tradeoff.session import CHOSEN, PAGE
+    from holdfast.studies.engine.study import PAGE
+    from holdfast.studies.tradeoff.session import CHOSEN
 
     selections = select_all(record)
     print_study(record, selections, target)

@@ -4,15 +4,18 @@ they say about forgetting."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_console, stoppable
-from holdfast.cli.request import Request, RequestParser
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, settings_of
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.theory.regression_settings import WEIGHTS, ComputedSettings, RegressionSettings, Weights
 
 if TYPE_CHECKING:
-    from holdfast.theory.regression_study import RegressionStudy, Setting
+    from holdfast.theory.regression_study import RegressionStudy
 
 REGRESSION = """\
 Label annealing, L2 and direct fine-tuning in linear regression with more parameters than rows (paper 000, section 4).
@@ -45,12 +48,38 @@ def run(argv: list[str]) -> int:
     return SUBJECTS[subject][0](rest)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegressionRequest(ComputedSettings):
+    """`holdfast theory regression`."""
+
+    settings_group: ClassVar[str] = "output"
+
+    lambdas: Weights = WEIGHTS
+    """Weights of the penalty (0 is direct fine-tuning, which is always computed); L2's are times the mean squared
+    singular value."""
+    output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("theory")
+    """Folder for regression.json and regression.html, written anew."""
+    json: bool = False
+    """The record as JSON on stdout in place of the tables."""
+
+    def problems(self) -> list[str]:
+        """Rules over several settings, and an output folder that is a file."""
+        taken = self.output_dir.exists() and not self.output_dir.is_dir()
+        found = [f"output_dir: expected a folder, got the file {self.output_dir}."] if taken else []
+        return [*super().problems(), *found]
+
+
+COMMAND = Command(
+    name="holdfast theory regression", request=RegressionRequest, description=REGRESSION, epilog=REGRESSION_EPILOG
+)
+
+
 def run_regression(argv: list[str]) -> int:
     """`holdfast theory regression`: the table or JSON on stdout, OUT/regression.json and OUT/regression.html; 1 where a
     statement fails."""
-    request = Request(regression_parser(), argv)
-    setting, folder = read_regression(request)
-    request.check()
+    request = COMMAND.read(argv)
+    computed = {s.name: getattr(request, s.name) for s in settings_of(ComputedSettings)}
+    setting = RegressionSettings(**computed, weights=request.lambdas)
 
     from holdfast.reports.theory_report import write_regression_report
     from holdfast.support.files import to_jsonable, write_json
@@ -61,44 +90,17 @@ def run_regression(argv: list[str]) -> int:
         study = run_study(setting, advance=advance)
     record = {**to_jsonable(study), **_circumstances()}
     written = [
-        write_json(folder / "regression.json", record),
-        write_regression_report(folder / "regression.html", study),
+        write_json(request.output_dir / "regression.json", record),
+        write_regression_report(request.output_dir / "regression.html", study),
     ]
-    as_json = request.on("json")
-    if as_json:
+    if request.json:
         print_json(record)
     else:
         show_regression(study)
-    target = stderr_console() if as_json else stdout_console()
+    target = stderr_console() if request.json else stdout_console()
     for label, path in zip(("JSON", "page"), written, strict=True):
         target.print(f"{label}: {path}", soft_wrap=True, markup=False, highlight=False)
     return 0 if study.passed else 1
-
-
-def read_regression(request: Request) -> tuple[Setting, Path]:
-    """The setting and the output folder of a request; mistakes are added to its problems."""
-    from holdfast.theory.regression_study import Setting
-
-    plain = Setting()
-    lambdas = _numbers(request, "lambdas")
-    values: dict[str, Any] = {"weights": tuple(lambdas) if lambdas is not None else plain.weights}
-    for name in ("dimension", "pretrain_rows", "finetune_rows", "seeds", "seed", "most_steps"):
-        values[name] = request.whole(name, getattr(plain, name))
-    for name in ("overlap", "decay", "shift", "noise", "tolerance"):
-        values[name] = request.number(name, getattr(plain, name))
-    refused = {name for name in values if any(p.startswith(f"{request.named(name)}: ") for p in request.problems)}
-    request.on("json")
-    folder = Path(request.text("output_dir", "theory")).expanduser()
-    if folder.exists() and not folder.is_dir():
-        request.problems.append(f"{request.named('output_dir')}: expected a folder, got the file {folder}")
-    setting = Setting(**values)
-    for mistake in setting.mistakes():
-        name, _, text = mistake.partition(": ")
-        # What is measured against a number that could not be read says nothing.
-        relative = name in ("pretrain_rows", "finetune_rows") or "room for" in text
-        if not (relative and refused & {"dimension", "pretrain_rows", "finetune_rows"}):
-            request.problems.append(f"{request.named(name)}: {text}")
-    return setting, folder
 
 
 def show_regression(study: RegressionStudy) -> None:
@@ -122,12 +124,12 @@ def show_regression(study: RegressionStudy) -> None:
     for title, side in (("statement", "left"), ("deviation", "right"), ("allowed", "right"), ("holds", "left")):
         table.add_column(title, justify="right" if side == "right" else "left")
     for check in study.checks:
-        said = ("yes" if check.passed else "NO") + (f" ({check.note})" if check.note else "")
+        holds = ("yes" if check.passed else "NO") + (f" ({check.note})" if check.note else "")
         table.add_row(
             escape(check.name),
             scientific(check.value),
             scientific(check.allowed),
-            escape(said),
+            escape(holds),
             style=None if check.passed else "red",
         )
     target.print(table)
@@ -142,69 +144,6 @@ def show_regression(study: RegressionStudy) -> None:
     for note in study.notes:
         target.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
     target.print()
-
-
-def regression_parser() -> RequestParser:
-    """The options of `holdfast theory regression`."""
-    parser = RequestParser(
-        prog="holdfast theory regression", description=REGRESSION, epilog=REGRESSION_EPILOG, usage="[options]"
-    )
-    group = parser.add_argument_group("the random problems")
-    parser.one("dimension", "N", "parameters (200)", group=group)
-    parser.one("pretrain_rows", "N", "rows of the old data, fewer than parameters (120)", group=group)
-    parser.one("finetune_rows", "N", "rows of the new data, fewer than parameters (40)", group=group)
-    parser.one(
-        "overlap",
-        "SHARE",
-        "of the new inputs' squared length that lies in the span of the old rows, 0 to 1 (0.5)",
-        group=group,
-    )
-    parser.one(
-        "decay",
-        "X",
-        "the j-th feature has variance in proportion to j^-X, in both tasks; 0: all alike (0)",
-        group=group,
-    )
-    parser.one(
-        "shift", "X", "how far the tasks' true parameters are apart, over the size of the old ones (1)", group=group
-    )
-    parser.one("noise", "X", "standard deviation in the targets, where that of the old signal is 1 (0.1)", group=group)
-    parser.one("seeds", "N", "problems drawn; intervals are over them (20)", group=group)
-    parser.one("seed", "N", "of the first problem (0)", group=group)
-    group = parser.add_argument_group("what is computed")
-    parser.many(
-        "lambdas",
-        "X",
-        "weights of the penalty, above 0; L2's are times the mean squared singular value (0.01 to 100)",
-        group=group,
-    )
-    parser.one(
-        "tolerance", "X", "how near gradient descent must come to the closed form, relative (1e-10)", group=group
-    )
-    parser.one(
-        "most_steps",
-        "N",
-        "where gradient descent stops at the latest; its path so far is checked then (50000)",
-        group=group,
-    )
-    group = parser.add_argument_group("output")
-    parser.one("output_dir", "FOLDER", "for regression.json and regression.html, written anew (theory)", group=group)
-    parser.switch("json", "the record as JSON on stdout in place of the tables", group=group)
-    return parser
-
-
-def _numbers(request: Request, name: str) -> list[float] | None:
-    """A list of numbers; None where it was not given, or where one is no number (a problem then)."""
-    if request.raw(name) is None:
-        return None
-    found = []
-    for text in request.texts(name):
-        try:
-            found.append(float(text))
-        except ValueError:
-            request.problems.append(f"{request.named(name)}: expected numbers, got {text!r}")
-            return None
-    return found
 
 
 def _circumstances() -> dict[str, Any]:

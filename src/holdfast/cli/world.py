@@ -10,7 +10,7 @@ from typing import Annotated
 
 from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_console
 from holdfast.config.command_line import Command, switch_is_on
-from holdfast.config.declare import Meta, settings_of
+from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import Given
 from holdfast.errors import ConfigError
 from holdfast.worlds.world import WorldRecipe, quick_recipe
@@ -76,7 +76,7 @@ def run(argv: list[str]) -> int:
     if argv[:1] == ["worker"]:
         return _worker(argv[1:])
     request = COMMAND.read(argv, defaults=_quick)
-    recipe = WorldRecipe(**{s.name: getattr(request, s.name) for s in settings_of(WorldRecipe)})
+    recipe = part_of(request, WorldRecipe)
 
     from holdfast.worlds.world import FILES, build_world
 

@@ -1,7 +1,8 @@
 """Command lines: options out of declared settings, the YAML behind `--config`, and the request that both make.
 
 `--key value`, `--key=value`, `--switch`, `--no_switch`, `--switch false`, `--list a b`, `--mapping '{key: value}'`;
-dashes and underscores in names are alike, names are not abbreviated, and the command line wins over the file.
+dashes and underscores in names are alike, names are not abbreviated, `--` ends an option's values, and the command line
+wins over the file.
 """
 
 from __future__ import annotations
@@ -51,11 +52,16 @@ class Command(Generic[T]):
     """What the file needs at least, for the message on an empty one."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Today's name, in words, of keys and options that people know under another."""
+    more: tuple[Setting, ...] = ()
+    """Settings beside the request's, such as a method's parameters; they are taken from what was given
+    (`Given.take`) before the request is decoded."""
+    adapt: Callable[[Given], None] | None = None
+    """Rewrites what the file says, and adds its mistakes: files written for another tool, older forms of a key."""
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         """What may be given, `--config` first."""
-        return (*((CONFIG,) if self.yaml else ()), *settings_of(self.request))
+        return (*((CONFIG,) if self.yaml else ()), *settings_of(self.request), *self.more)
 
     def help(self) -> str:
         """The text of `--help`."""
@@ -80,6 +86,8 @@ class Command(Generic[T]):
             for key in [k for k in file.values if k in known and not known[k].meta.yaml]:
                 del file.values[key]
                 file.mistakes.append(Mistake(path=(key,), text="goes on the command line, not into a file."))
+            if self.adapt is not None:
+                self.adapt(file)
         line.values.pop("config", None)
         return line.over(file)
 
@@ -134,6 +142,8 @@ def parse_words(
     words = list(argv)
     while words:
         word = words.pop(0)
+        if word == "--":  # what follows belongs to no option
+            continue
         if not _is_option(word):
             if positional is not None and not (word.startswith("-") and len(word) > 1 and not _is_number(word)):
                 _add(given, positional, [word], extend=positional.takes_many)
@@ -146,7 +156,7 @@ def parse_words(
         setting = known.get(name[3:] if negated else name)
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
             given.mistakes.append(Mistake(path=(), text=_unknown_option(name, known, renamed)))
-            while words and not _is_option(words[0]):
+            while words and not _ends_values(words[0]):
                 words.pop(0)
             continue
         values = [attached] if equals else _values(setting, words, positional=positional is not None)
@@ -167,6 +177,10 @@ def _is_option(word: str) -> bool:
     return word.startswith("--") and len(word) > 2
 
 
+def _ends_values(word: str) -> bool:
+    return word.startswith("--")
+
+
 def _is_number(word: str) -> bool:
     try:
         float(word)
@@ -180,11 +194,11 @@ def _values(setting: Setting, words: list[str], *, positional: bool) -> list[str
     values: list[str] = []
     if setting.is_switch and setting.types == (bool,):
         plain = ("true", "false", "yes", "no")
-        if words and not _is_option(words[0]) and (not positional or words[0].lower() in plain):
+        if words and not _ends_values(words[0]) and (not positional or words[0].lower() in plain):
             values.append(words.pop(0))
         return values
     many = setting.takes_many or setting.meta.repeatable
-    while words and not _is_option(words[0]) and (many or not positional or not values):
+    while words and not _ends_values(words[0]) and (many or not positional or not values):
         values.append(words.pop(0))
     return values
 
@@ -214,7 +228,8 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
             return
         given.values[name] = values[0]
         _too_many(given, setting, values[1:])
-    given.from_line.add(name)
+    if not setting.meta.positional:  # a word without dashes is not reported with dashes
+        given.from_line.add(name)
 
 
 def _mapping(given: Given, name: str, text: str) -> Any:

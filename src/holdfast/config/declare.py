@@ -19,6 +19,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+T = typing.TypeVar("T")
+
 MISSING = dataclasses.MISSING
 """The default of a setting that has to be given."""
 
@@ -228,6 +230,11 @@ def deciding(value: Any) -> dict[str, Any]:
         for f in dataclasses.fields(value)
         if f.name in known and known[f.name].meta.decides and f.metadata.get("decides", True)
     }
+
+
+def part_of(value: Any, cls: type[T]) -> T:
+    """The settings of a request that one of the dataclasses it is made of declares, as a value of that dataclass."""
+    return cls(**{s.name: getattr(value, s.name) for s in settings_of(cls)})
 
 
 # ------------------------------------------------------------------------------------------------ words for people

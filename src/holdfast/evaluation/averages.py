@@ -19,6 +19,7 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.evaluation.compare.joint_scores import JointScores, mean_of
 from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.records.metrics import is_share
 from holdfast.statistics.intervals import expanded_interval
 from holdfast.support.files import fingerprint
 
@@ -104,12 +105,10 @@ def _interval(
 def _unit(metrics: Sequence[Metric]) -> str:
     """The members' unit; "share" where they are all shares (accuracies and exact matches), so that differences are in
     points."""
-    from holdfast.statistics.points import is_share
-
     units = {m.unit for m in metrics}
     if len(units) == 1:
         return units.pop()
-    return "share" if all(is_share(m.unit, [m.value]) for m in metrics) else "average"
+    return "share" if all(is_share(m.unit, values=[m.value], unknown=True) for m in metrics) else "average"
 
 
 def _named(evaluation: Evaluation, wanted: str, average: Average) -> str:

@@ -1,9 +1,20 @@
-"""What a plan is made of: one value an entry, one a plan. Nothing is loaded here, and nothing is checked: see
-`holdfast.evaluation.suite`."""
+"""What a plan is made of: one value an entry, one a plan, and the table of kinds. Nothing is loaded here.
+
+An entry's class is its declaration: types, bounds and docstrings of its fields are what a suite file may write (see
+`holdfast.evaluation.suite`). `KINDS` says for each kind which class it makes and which module measures it; a new kind is
+a class, a module with `measure` and `check`, and one line there.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import string
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from holdfast.config.declare import Meta
 
 TASK_SUFFIXES = (".yaml", ".yml")
 
@@ -12,39 +23,128 @@ CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "m
 it."""
 
 
+# ------------------------------------------------------------------------------------------------ what a value may be
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
+        raise ValueError
+    return str(value)
+
+
+def _template(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError('a text such as "Question: {question}"')
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(value) if field is not None]
+    except ValueError as error:
+        expected = f'a template such as "Question: {{question}}" (a brace that is text is written twice; {error})'
+        raise ValueError(expected) from None
+    if not fields or not all(fields):
+        raise ValueError('a template that names columns, such as "Question: {question}"')
+    return value
+
+
+def _options(value: Any) -> Any:
+    texts = list(value.values()) if isinstance(value, Mapping) else value
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError
+    if len(texts) < 2 or len(set(texts)) < len(texts):
+        raise ValueError
+    return value if isinstance(value, Mapping) else tuple(texts)
+
+
+_TEXT: dict[str, Any] = {"type": ["string", "integer"], "minLength": 1}
+_TEXTS: dict[str, Any] = {"type": "string", "minLength": 1}
+Word = Annotated[str, Meta(parse=_word, expected="text that is not empty", json_schema=lambda: _TEXT)]
+WordOrNone = Annotated[str | None, Meta(parse=_word, expected="text that is not empty", json_schema=lambda: _TEXT)]
+Template = Annotated[str, Meta(parse=_template, json_schema=lambda: _TEXTS)]
+TemplateOrNone = Annotated[str | None, Meta(parse=_template, json_schema=lambda: _TEXTS)]
+CountOrNone = Annotated[int | None, Meta(ge=1)]
+Options = Annotated[
+    tuple[str, ...],
+    Meta(
+        parse=_options,
+        expected='at least two different texts such as [" negative", " positive"], or label: text',
+        json_schema=lambda: {
+            "anyOf": [
+                {"type": "array", "items": _TEXTS, "minItems": 2, "uniqueItems": True},
+                {"type": "object", "additionalProperties": _TEXTS, "minProperties": 2},
+            ]
+        },
+    ),
+]
+
+
+# -------------------------------------------------------------------------------------------------------- the entries
+
+
 @dataclass(frozen=True, kw_only=True)
-class _DataEntry:
+class Entry:
+    """What all entries have in common."""
+
+    batched: ClassVar[bool] = False
+    """Whether its figures depend on the plan's batch size."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Packages beside torch and transformers whose versions its figures depend on."""
+
+    suite: Annotated[str, Meta(yaml=False)]
+    """"source", "target" or a name of the user's."""
+    name: Word
+    """Unique within its suite; by default the stem of the data file, or the task's name."""
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        raise NotImplementedError
+
+    def local_files(self) -> list[Path]:
+        """Local files that decide what is measured."""
+        raise NotImplementedError
+
+    def deciding(self) -> dict[str, Any]:
+        """The settings that its key is computed from: without names and places, so that a moved or renamed file with
+        the same content is the same evaluation."""
+        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("suite", "name")}
+        for name in ("data", "fewshot_data"):
+            if settings.get(name) is not None and Path(settings[name]).exists():
+                settings[name] = Path(settings[name]).name
+        return {**settings, "kind": self.kind}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataEntry(Entry):
     """What entries over rows of a file have in common."""
 
-    suite: str
-    """"source", "target" or a name of the user's."""
-    name: str
-    """Unique within its suite; the stem of the data file unless given."""
-    data: str
-    """Absolute path of a local file or folder, or a hub id."""
-    split: str = "train"
-    """Split of the data; a single local file is the split "train"."""
-    config: str | None = None
+    data: Word
+    """A data file, a folder, or a hub id; an absolute path once read."""
+    split: Word = "train"
+    """Split of the data; a single local file is the split "train", a hub id needs one."""
+    config: WordOrNone = None
     """Configuration name of a hub data set."""
-    max_documents: int | None = None
-    """Only the first so many rows; None: all."""
+    max_documents: CountOrNone = None
+    """Only the first so many rows; null: all."""
+
+    def local_files(self) -> list[Path]:
+        """The data file, where it is no hub id."""
+        return [Path(self.data)] if Path(self.data).exists() else []
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerplexityEntry(_DataEntry):
+class PerplexityEntry(DataEntry):
     """Held-out text, or completions given prompts, to be scored token by token."""
 
-    window: int | None = None
-    """Longest context in tokens; None: the model's maximum."""
-    stride: int | None = None
-    """New tokens per window in documents longer than `window`; None: half of it. Cost grows with window / stride."""
-    text: str | None = None
+    window: Annotated[int | None, Meta(ge=2)] = None
+    """Longest context in tokens; null: the model's maximum."""
+    stride: CountOrNone = None
+    """New tokens per window in documents longer than `window`; null: half of it. Cost grows with window / stride."""
+    text: TemplateOrNone = None
     """`str.format` template over the columns for plain text."""
-    prompt: str | None = None
+    prompt: TemplateOrNone = None
     """Template of what is given; comes with `completion`."""
-    completion: str | None = None
+    completion: TemplateOrNone = None
     """Template of what is scored."""
-    memorisation: bool = False
+    memorisation: Annotated[bool, Meta(yaml=False)] = False
     """Also counts the tokens that were the model's most likely one, and the entropy of its distributions."""
 
     @property
@@ -52,18 +152,38 @@ class PerplexityEntry(_DataEntry):
         """ "perplexity" or "memorisation"."""
         return "memorisation" if self.memorisation else "perplexity"
 
+    def problems(self) -> list[str]:
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
+        found = []
+        if (self.prompt is None) != (self.completion is None):
+            found.append(
+                "`prompt` and `completion` go together: what is given, and what is scored. Add the other one, or use "
+                "`text`."
+            )
+        if self.text is not None and self.prompt is not None:
+            found.append(
+                "`text` and `prompt` exclude each other: either the whole text is scored or only the completion."
+            )
+        if self.window is not None and self.stride is not None and self.stride >= self.window:
+            found.append(
+                f"stride: expected less than the window ({self.window}), got {self.stride}; a token needs at least one "
+                "before it in its window."
+            )
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
-class ClassesEntry(_DataEntry):
+class ClassesEntry(DataEntry):
     """Texts to be classified by the likelihood of each class's name."""
 
-    prompt: str
-    """`str.format` template over the columns: what is given."""
-    options: tuple[str, ...]
-    """What the classes are called, as the model would continue the prompt, in the order of the labels."""
-    labels: tuple[str, ...] = ()
+    prompt: Template
+    """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""
+    options: Options
+    """What the classes are called, as the model would continue the prompt: in the order of the labels 0, 1, ..., or by
+    label."""
+    labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
     """The label column's values in the order of `options`; empty: whole numbers from 0."""
-    label: str = "label"
+    label: Word = "label"
     """Column with the right class."""
 
     @property
@@ -73,15 +193,15 @@ class ClassesEntry(_DataEntry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoicesEntry(_DataEntry):
+class ChoicesEntry(DataEntry):
     """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and
     answer (the right option's index from 0)."""
 
     length_normalised: bool = True
-    """Divides an option's log-likelihood by its tokens; False takes the sum."""
+    """Divides an option's log-likelihood by its tokens; false takes the sum."""
     apply_chat_template: bool = False
     """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
-    group: str | None = None
+    group: WordOrNone = None
     """Column whose values the report draws apart, such as the subject."""
 
     @property
@@ -91,11 +211,13 @@ class ChoicesEntry(_DataEntry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstructionsEntry(_DataEntry):
+class InstructionsEntry(DataEntry):
     """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and
     kwargs, as IFEval has them."""
 
-    max_new_tokens: int = 256
+    batched: ClassVar[bool] = True
+
+    max_new_tokens: Annotated[int, Meta(ge=1)] = 256
     """The longest reply; greedy, it ends earlier where the model ends it."""
     apply_chat_template: bool = False
     """Puts a prompt in the tokenizer's chat template; messages always are."""
@@ -107,35 +229,33 @@ class InstructionsEntry(_DataEntry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskEntry:
+class TaskEntry(Entry):
     """One lm-evaluation-harness task or group of tasks."""
 
-    suite: str
-    """"source", "target" or a name of the user's."""
-    name: str
-    """Unique within its suite; the task's name (or the YAML file's stem) unless given."""
-    task: str
-    """Built-in task or group, or the absolute path of a task YAML."""
-    data: str | None = None
-    """Absolute path of a local file that replaces the task's data set; prompts, choices and metrics stay the task's
-    own."""
-    fewshot_data: str | None = None
-    """Absolute path of the examples shown before each question; None with `data`: drawn from `data` itself, never the
+    batched: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("lm_eval",)
+
+    task: Word
+    """Built-in task or group, or the path of a task YAML."""
+    data: WordOrNone = None
+    """A local file that replaces the task's data set; prompts, choices and metrics stay the task's own."""
+    fewshot_data: WordOrNone = None
+    """A local file with the examples shown before each question; null with `data`: drawn from `data` itself, never the
     question asked."""
-    num_fewshot: int | None = None
-    """Examples shown before each question; None: what the task says."""
-    limit: int | None = None
-    """Only the first so many questions (of each subtask of a group); None: all."""
+    num_fewshot: Annotated[int | None, Meta(ge=0)] = None
+    """Examples shown before each question; null: what the task says."""
+    limit: CountOrNone = None
+    """Only the first so many questions (of each subtask of a group); null: all."""
     apply_chat_template: bool = False
     """Puts the questions in the tokenizer's chat template."""
-    metric: str | None = None
-    """The metric to lead with; None: accuracy where there is one, else exact match, else the task's first."""
-    answers: bool = False
+    metric: WordOrNone = None
+    """The metric to lead with; null: accuracy where there is one, else exact match, else the task's first."""
+    answers: Annotated[bool, Meta(yaml=False)] = False
     """Looks at the distribution at the answer position in place of the task's own metrics."""
-    samples: int | None = None
-    """Programs a problem, of tasks whose answers are programs; None: 1."""
-    temperature: float | None = None
-    """Of sampling where there are several programs a problem; None: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2
+    samples: CountOrNone = None
+    """Programs a problem, of tasks whose answers are programs; null: 1."""
+    temperature: Annotated[float | None, Meta(gt=0, lt=100)] = None
+    """Of sampling where there are several programs a problem; null: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2
     for pass@1)."""
 
     @property
@@ -148,8 +268,95 @@ class TaskEntry:
         """True where `task` is the path of a task YAML."""
         return self.task.endswith(TASK_SUFFIXES)
 
+    def local_files(self) -> list[Path]:
+        """Its data and, of a task YAML, all that the YAML reads."""
+        from holdfast.evaluation.tasks.tasks import local_files
 
-Entry = PerplexityEntry | ClassesEntry | ChoicesEntry | InstructionsEntry | TaskEntry
+        return local_files(self)
+
+    def deciding(self) -> dict[str, Any]:
+        """As of every entry, a task YAML by its name."""
+        return {**super().deciding(), "task": Path(self.task).name if self.is_file else self.task}
+
+    def problems(self) -> list[str]:
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
+        found = [
+            f"{key}: only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)})."
+            for key in ("samples", "temperature")
+            if getattr(self, key) is not None and self.task not in CODE_FAMILIES
+        ]
+        if self.fewshot_data is not None and self.data is None:
+            found.append("fewshot_data: only used together with `data`; without it the task brings its own examples.")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnEntry(Entry):
+    """An entry of a user's own class, see docs/evaluation.md."""
+
+    batched: ClassVar[bool] = True
+
+    own: Any
+    """The class's value: a dataclass of settings with `measure(model, tokenizer)` and `metrics`."""
+    file: str | None
+    """The Python file of the class."""
+
+    @property
+    def kind(self) -> str:
+        """ "own"."""
+        return "own"
+
+    def local_files(self) -> list[Path]:
+        """The Python file, and what the settings name by a `Path`."""
+        named = [getattr(self.own, f.name) for f in dataclasses.fields(self.own)]
+        files = [*([Path(self.file)] if self.file else []), *(value for value in named if isinstance(value, Path))]
+        return [file for file in files if file.exists()]
+
+    def deciding(self) -> dict[str, Any]:
+        """The class's name and its settings."""
+        return {"own": type(self.own).__name__, "settings": self.own, "kind": self.kind}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of entry."""
+
+    entry: type[Entry]
+    """What it makes; its docstring and fields are the kind's."""
+    module: str
+    """Below `holdfast.evaluation`; has `measure(model, tokenizer, entry, plan, *, report, partial)`, `check(entry,
+    tokenizer)` and, where versions of more than libraries matter, `versions(entry)`."""
+    source: str = "data"
+    """The field that the kind's own key gives: `perplexity: prose.jsonl`."""
+    flag: str | None = None
+    """A field that is true in entries of this kind; they are called after it too."""
+    without: tuple[str, ...] = ()
+    """Fields of the class that the kind does not take."""
+    key: bool = True
+    """Whether it has a key of its own in a suite."""
+
+
+KINDS: dict[str, Kind] = {
+    "perplexity": Kind(entry=PerplexityEntry, module="text.perplexity"),
+    "task": Kind(entry=TaskEntry, module="tasks.harness", source="task"),
+    "answers": Kind(
+        entry=TaskEntry,
+        module="text.answers",
+        source="task",
+        flag="answers",
+        without=("metric", "samples", "temperature"),
+    ),
+    "memorisation": Kind(entry=PerplexityEntry, module="text.perplexity", flag="memorisation"),
+    "classes": Kind(entry=ClassesEntry, module="text.classes"),
+    "choices": Kind(entry=ChoicesEntry, module="text.choices"),
+    "instructions": Kind(entry=InstructionsEntry, module="text.instructions"),
+    "code": Kind(entry=TaskEntry, module="code.programs", key=False),
+    "own": Kind(entry=OwnEntry, module="own_entry", key=False),
+}
+"""By name, which is the key that says what an entry of a suite is."""
+
+
+# ----------------------------------------------------------------------------------------------------------- the plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,22 +369,29 @@ class Average:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationPlan:
+class PlanSettings:
+    """What all entries of a plan share."""
+
+    batch_size: Annotated[int, Meta(ge=1)] = 8
+    """Texts a forward pass where they are generated, or where a model cannot share beginnings. Fixed, never automatic:
+    figures depend on it in the last digits, so that comparisons need the same."""
+    before: bool = True
+    """Measures the start model too (`holdfast train`), which comparisons need."""
+    confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
+    """Level of all intervals."""
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Of resampling, of the choice of few-shot examples and of sampled generation."""
+    allow_code_execution: bool = False
+    """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers are refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan(PlanSettings):
     """All entries, source first, then target, then the others, each in the order of the config."""
 
     entries: tuple[Entry, ...] = ()
-    batch_size: int = 8
-    """Questions per forward pass of tasks. Fixed, never "auto": results depend on it, and a comparison must not."""
-    before: bool = True
-    """Evaluates the bare starting model too, which comparisons need."""
-    confidence: float = 0.95
-    """Level of all intervals."""
-    seed: int = 0
-    """Of resampling, of the choice of few-shot examples, and of sampled generation."""
     averages: tuple[Average, ...] = ()
     """Made of the entries' figures; compared as such, too."""
-    allow_code_execution: bool = False
-    """Runs programs that the model wrote, in a sandbox. Without it tasks with programs for answers are refused."""
 
     @property
     def suites(self) -> tuple[str, ...]:

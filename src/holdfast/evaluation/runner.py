@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
-from holdfast.evaluation.entries import Entry, EvaluationPlan, InstructionsEntry, TaskEntry
-from holdfast.evaluation.measures import Report, check, measure
+from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, TaskEntry
+from holdfast.evaluation.measures import Report, check, measure, versions
 from holdfast.evaluation.partial import Partial
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
@@ -71,7 +71,7 @@ def evaluate(
     done: list[Evaluation] = []
     measured: dict[str, Evaluation] = {}
     for number, entry in enumerate(plan.entries, 1):
-        settings, versions = _settings(entry, plan), _versions(entry)
+        settings, used = _settings(entry, plan), _versions(entry)
         key = _key(entry, plan, tokenizer_hash, model_identity)
         kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
         if kept is None and key in measured:  # the same task in two suites
@@ -105,7 +105,7 @@ def evaluate(
             model=dict(model_identity),
             key=key,
             seconds=time.perf_counter() - started,
-            versions=versions,
+            versions=used,
         )
         folder.write(evaluation, rows)
         if cache is not None:
@@ -229,43 +229,24 @@ def _key(entry: Entry, plan: EvaluationPlan, tokenizer_hash: str, model_identity
 
 
 def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
-    """What the user asked for, without names and places: a moved or renamed file with the same content is the same
-    evaluation."""
-    settings = {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry) if f.name not in ("suite", "name")}
-    for field in ("data", "fewshot_data"):
-        if settings.get(field) is not None and Path(settings[field]).exists():
-            settings[field] = Path(settings[field]).name
-    settings.update(kind=entry.kind, confidence=plan.confidence, seed=plan.seed)
-    if isinstance(entry, TaskEntry):
-        settings.update(task=Path(entry.task).name if entry.is_file else entry.task, batch_size=plan.batch_size)
-    elif isinstance(entry, InstructionsEntry):
-        settings.update(batch_size=plan.batch_size)
-    return settings
+    """What the user asked for, without names and places."""
+    shared = ("confidence", "seed", *(("batch_size",) if entry.batched else ()))
+    return {**entry.deciding(), **{name: getattr(plan, name) for name in shared}}
 
 
 def _data_hashes(entry: Entry) -> list[str]:
     from holdfast.data.sources import content_hash
 
-    if not isinstance(entry, TaskEntry):
-        return [content_hash(entry.data) if Path(entry.data).exists() else f"hub:{entry.data}"]
-    from holdfast.evaluation.tasks.tasks import local_files
-
-    return [content_hash(path) for path in local_files(entry)]
+    hashes = [content_hash(file) for file in entry.local_files()]
+    return hashes or ([f"hub:{entry.data}"] if isinstance(entry, DataEntry) else [])
 
 
 def plan_fingerprint(plan: EvaluationPlan) -> str:
     """Fingerprint of an `EvaluationPlan` and of the local files it reads: equal, nothing to evaluate again."""
     from holdfast.data.sources import content_hash
 
-    files: list[Path] = []
-    for entry in plan.entries:
-        if not isinstance(entry, TaskEntry):
-            files.append(Path(entry.data))
-        else:
-            from holdfast.evaluation.tasks.tasks import local_files
-
-            files += local_files(entry)
-    return fingerprint({"plan": dataclasses.asdict(plan), "files": [content_hash(f) for f in files if f.exists()]})
+    files = [file for entry in plan.entries for file in entry.local_files() if file.exists()]
+    return fingerprint({"plan": dataclasses.asdict(plan), "files": [content_hash(file) for file in files]})
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
@@ -289,21 +270,13 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 
 
 def _versions(entry: Entry) -> dict[str, str]:
-    versions = {}
-    for package in (*_LIBRARIES, *(("lm_eval",) if isinstance(entry, TaskEntry) else ())):
+    found = {}
+    for package in (*_LIBRARIES, *entry.libraries):
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            versions[package] = "unknown"
-    if isinstance(entry, TaskEntry) and entry.task == "ifeval":
-        from holdfast.evaluation.text.sentences import sentence_model
-
-        versions["sentences"] = sentence_model()
-    if isinstance(entry, InstructionsEntry):
-        from holdfast.evaluation.text.instructions import checker_versions
-
-        versions.update(checker_versions(entry))
-    return versions
+            found[package] = "unknown"
+    return {**found, **versions(entry)}
 
 
 def _kept(folder: EvaluationFolder, entry: Entry, key: str) -> Evaluation | None:

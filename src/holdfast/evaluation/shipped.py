@@ -8,9 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.values import Mistake, show
+from holdfast.config.yaml_file import read_yaml
 from holdfast.data.readers import kind_of
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.evaluation.entries import Average, Entry, EvaluationPlan, TaskEntry
+from holdfast.evaluation.entries import (
+    KINDS,
+    TASK_SUFFIXES,
+    Average,
+    DataEntry,
+    Entry,
+    EvaluationPlan,
+    TaskEntry,
+)
+from holdfast.support.own_code import is_reference
 
 
 def shipped_suites() -> dict[str, Path]:
@@ -32,7 +43,7 @@ def suite_files(name: str) -> list[Path]:
     if family:
         return family
     path = Path(name).expanduser()
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in TASK_SUFFIXES:
         if path.is_file():
             return [path]
         raise ConfigError(f"no such suite file: {name}")
@@ -43,10 +54,7 @@ def suite_files(name: str) -> list[Path]:
 
 def description_of(path: Path) -> str:
     """The line that says what a suite measures; empty where it has none."""
-    import yaml
-
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return str(found.get("description", "")) if isinstance(found, Mapping) else ""
+    return str(read_yaml(path, option="suite").values.get("description", ""))
 
 
 def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -55,8 +63,6 @@ def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     Returns:
         The mapping, and a sentence a problem.
     """
-    import yaml
-
     merged: dict[str, Any] = {}
     problems: list[str] = []
     sources: dict[tuple[str, str], Path] = {}
@@ -64,27 +70,24 @@ def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     for name in names:
         try:
             files = suite_files(name)
+            read = [(path, read_yaml(path, option="suite")) for path in files]
         except ConfigError as error:
-            problems.append(f"--suite: {error}")
+            problems += error.problems
             continue
-        for path in files:
-            try:
-                found = yaml.safe_load(path.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-                problems.append(f"--suite: {path} is no YAML: {' '.join(str(error).split())}")
-                continue
+        for path, given in read:
+            problems += [f"{path}: {sentence}" for sentence in given.sentences(given.mistakes)]
             # a training config has its suites below `evaluation:`
-            found = found.get("evaluation", found) if isinstance(found, Mapping) else found
+            found = given.values.get("evaluation", given.values)
             if not isinstance(found, Mapping):
-                problems.append(f"--suite: expected suites such as `source:` with a list of entries in {path}.")
+                problems.append(f"{path}: expected suites such as `source:` with a list of entries, got {show(found)}.")
                 continue
             for title, first in _join(merged, found, path, sources):
                 clashes.setdefault((first.stem, path.stem), []).append(title)
     for (one, other), called in clashes.items():
         problems.append(
-            f"--suite: {one} and {other} have {', '.join(dict.fromkeys(called))} with different settings. Measure the "
-            f"two suites one after the "
-            "other, each into an --output_dir of its own, or write one YAML that gives each a `name:`."
+            f"{one} and {other} have {', '.join(dict.fromkeys(called))} with different settings. Measure the two "
+            "suites one after the other, each into an --output_dir of its own, or write one YAML that gives each a "
+            "`name:`."
         )
     return merged, problems
 
@@ -107,55 +110,55 @@ def _join(
         if isinstance(value, list):
             entries = merged.setdefault(str(key), [])
             for entry in (_placed(entry, path) for entry in value):
-                called = _called(entry)
-                first = sources.setdefault((str(key), called), path)
-                if first != path and called and entry not in entries:
-                    yield called, first
+                name = _name_in(entry)
+                first = sources.setdefault((str(key), name), path)
+                if first != path and name and entry not in entries:
+                    yield name, first
                 elif entry not in entries:
                     entries.append(entry)
         elif isinstance(value, Mapping):
             titled = merged.setdefault(str(key), {})
-            for title, said in value.items():
-                said = _placed(said, path) if key in _FILE_KEYS else said
+            for title, one in value.items():
+                one = _place(one, path) if key in _FILES else one
                 first = sources.setdefault((str(key), str(title)), path)
-                if titled.setdefault(title, said) != said:
+                if titled.setdefault(title, one) != one:
                     yield f"the average {title}" if key == "averages" else f"{key} for {title}", first
         elif key != "description":
             merged[str(key)] = value
 
 
-def _called(entry: Any) -> str:
+def _name_in(entry: Any) -> str:
     """The name that an entry of a suite has, or will get; empty where it cannot be told."""
-    if isinstance(entry, Mapping):
-        if entry.get("name"):
-            return str(entry["name"])
-        kind = next((kind for kind in (*_FILE_KINDS, "task", "answers") if kind in entry), None)
-        return (
-            "" if kind is None else f"{kind} {entry[kind]}" if kind not in ("task", "perplexity") else str(entry[kind])
-        )
-    return str(entry)
+    if not isinstance(entry, Mapping):
+        return str(entry)
+    if entry.get("name"):
+        return str(entry["name"])
+    kind = next((key for key in entry if key in KINDS or is_reference(key)), None)
+    if kind is None or is_reference(kind):
+        return kind or ""
+    return str(entry[kind]) if kind in ("task", "perplexity") else f"{kind} {entry[kind]}"
 
 
-_FILE_KINDS = ("perplexity", "memorisation", "classes", "choices", "instructions")
-"""Kinds of entries that are called after their data file."""
-_FILE_KEYS = (*_FILE_KINDS, "data", "fewshot_data", "task", "answers")
+_FILES = ("data", "fewshot_data")
 
 
 def _placed(entry: Any, suite: Path) -> Any:
     """An entry with its relative paths taken from the suite's own folder, where there is such a file."""
+    if not isinstance(entry, Mapping):
+        return _place(entry, suite)
+    return {
+        _place(key, suite): _place(value, suite) if key in KINDS or key in _FILES else value
+        for key, value in entry.items()
+    }
 
-    def place(value: Any) -> Any:
-        beside = suite.parent / value if isinstance(value, str) and not Path(value).is_absolute() else None
-        is_file = (
-            beside is not None
-            and (kind_of(Path(value)) is not None or value.endswith((".yaml", ".yml")))
-            and beside.exists()
-        )
-        return str(beside.resolve()) if is_file and beside is not None else value
 
-    if isinstance(entry, Mapping):
-        return {key: place(value) if key in _FILE_KEYS else value for key, value in entry.items()}
-    return place(entry)
+def _place(value: Any, suite: Path) -> Any:
+    if not isinstance(value, str):
+        return value
+    name, colon, rest = value.rpartition(":") if is_reference(value) else (value, "", "")
+    known = kind_of(Path(name)) is not None or name.endswith((*TASK_SUFFIXES, ".py"))
+    beside = suite.parent / name
+    return f"{beside.resolve()}{colon}{rest}" if known and not Path(name).is_absolute() and beside.exists() else value
 
 
 def changed(
@@ -165,7 +168,7 @@ def changed(
     fewshot_data: Mapping[str, str] | None = None,
     skip: Sequence[str] = (),
     **settings: Any,
-) -> tuple[EvaluationPlan, list[str]]:
+) -> tuple[EvaluationPlan, list[Mistake]]:
     """A plan with local files for its tasks, without some entries, and with settings for all tasks.
 
     Args:
@@ -176,39 +179,41 @@ def changed(
         settings: of `TaskEntry`, such as `limit` or `num_fewshot`; None leaves what is there.
 
     Returns:
-        The plan, and a sentence a problem.
+        The plan, and the mistakes, with paths that start with the argument.
     """
-    problems: list[str] = []
+    mistakes: list[Mistake] = []
     names = sorted({name for entry in plan.entries for name in _names(entry)})
     given = {k: v for k, v in settings.items() if v is not None}
-    for option, keys in (("data", data or {}), ("fewshot_data", fewshot_data or {}), ("skip", skip)):
+    files = {"data": data or {}, "fewshot_data": fewshot_data or {}}
+    for option, keys in (*files.items(), ("skip", skip)):
         for key in keys:
             if key not in names:
-                known = f"{did_you_mean(key, names)} There are: {', '.join(names)}."
-                problems.append(f"--{option}: no entry or task '{key}' in what is to be measured.{known}")
-    for option, places in (("data", data or {}), ("fewshot_data", fewshot_data or {})):
+                text = f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, names)} There are: "
+                mistakes.append(Mistake(path=(option,), text=f"{text}{', '.join(names)}."))
+    for option, places in files.items():
         for key, file in places.items():
             if not Path(file).expanduser().exists():
-                problems.append(f"--{option} {key}: no such file: {file}")
+                mistakes.append(Mistake(path=(option, key), text=f"no such file: {file}."))
     entries: list[Entry] = []
     for entry in plan.entries:
         if any(name in skip for name in _names(entry)):
             continue
         if isinstance(entry, TaskEntry):
-            files: dict[str, Any] = {}
-            for field, found in (("data", data or {}), ("fewshot_data", fewshot_data or {})):
-                place = next((found[name] for name in _names(entry) if name in found), None)
-                if place is not None:
-                    files[field] = str(Path(place).expanduser().resolve())
-            entry = dataclasses.replace(entry, **files, **given)
+            found: dict[str, Any] = {
+                option: str(Path(place).expanduser().resolve())
+                for option, places in files.items()
+                if (place := next((places[name] for name in _names(entry) if name in places), None)) is not None
+            }
+            entry = dataclasses.replace(entry, **found, **given)
             if entry.fewshot_data is not None and entry.data is None:
-                problems.append(f"--fewshot_data {entry.task}: only used together with --data {entry.task}=FILE.")
-        elif "limit" in given:
+                text = "only used together with `data` for the same task."
+                mistakes.append(Mistake(path=("fewshot_data", entry.task), text=text))
+        elif "limit" in given and isinstance(entry, DataEntry):
             entry = dataclasses.replace(entry, max_documents=given["limit"])
         entries.append(entry)
     left = {(e.suite, e.name) for e in entries}
     averages: list[Average] = [a for a in plan.averages if all((suite, name) in left for suite, name, _ in a.members)]
-    return dataclasses.replace(plan, entries=tuple(entries), averages=tuple(averages)), problems
+    return dataclasses.replace(plan, entries=tuple(entries), averages=tuple(averages)), mistakes
 
 
 def _names(entry: Entry) -> list[str]:

@@ -24,6 +24,7 @@ evaluation:
     - choices: questions.jsonl  # rows with a prompt, options and the right one's index
     - instructions: ifeval.jsonl  # prompts whose replies a program checks, as IFEval's
       apply_chat_template: true
+    - my_entry.py:Toxicity: {threshold: 0.5}   # a class of the user's own
   averages:
     knowledge: [arc_easy, arc_local/acc_norm]
   suites: [instruction_residual]  # what comes with holdfast, or a YAML file: its entries are added
@@ -32,157 +33,72 @@ evaluation:
   before: true
 ```
 
-`source` and `target` are the suites that reports know; a list under any other name is a suite too. Nothing is loaded
-here: no torch, no lm_eval, so a typing mistake costs a moment and not a model. Whether a task name exists and whether a
-data file has the right columns is found out by `holdfast.evaluation.runner.check_plan`.
+`source` and `target` are the suites that reports know; a list under any other name is a suite too. What an entry may
+say is declared by its class in `holdfast.evaluation.entries`. Nothing is loaded here: no torch, no lm_eval, so a typing
+mistake costs a moment and not a model. Whether a task name exists and whether a data file has the right columns is
+found out by `holdfast.evaluation.runner.check_plan`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
-import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from holdfast.data.readers import COMPRESSIONS, KINDS, kind_of
-from holdfast.errors import did_you_mean
+from holdfast.config.declare import Meta, Setting, settings_of
+from holdfast.config.decode import coerce_all, decode, missing, problems_of
+from holdfast.config.schema import DRAFT, object_schema
+from holdfast.config.values import Mistake, show
+from holdfast.data.readers import COMPRESSIONS, kind_of
+from holdfast.data.readers import KINDS as FILE_KINDS
+from holdfast.errors import ConfigError, did_you_mean
 from holdfast.evaluation.entries import (
-    CODE_FAMILIES,
+    KINDS,
     TASK_SUFFIXES,
     Average,
-    ChoicesEntry,
-    ClassesEntry,
     Entry,
     EvaluationPlan,
-    InstructionsEntry,
-    PerplexityEntry,
-    TaskEntry,
+    OwnEntry,
+    PlanSettings,
 )
+from holdfast.support.own_code import is_reference, load_own
 
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _KNOWN_SUITES = ("source", "target")
-_KINDS = ("perplexity", "task", "answers", "memorisation", "classes", "choices", "instructions")
-"""The key that says what an entry is."""
+KEYS = tuple(name for name, kind in KINDS.items() if kind.key)
+"""The keys that say what an entry is."""
+FILE_SUFFIXES = (*COMPRESSIONS, *FILE_KINDS, *TASK_SUFFIXES)
 
 
-# ------------------------------------------------------------------------------------------------ what a value may be
+@dataclass(frozen=True, kw_only=True)
+class SuiteSettings(PlanSettings):
+    """What an `evaluation:` section or a suite file holds beside its suites."""
 
-
-def _whole(minimum: int) -> Callable[[Any], str | None]:
-    def check(value: Any) -> str | None:
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-        return None if good else f"a whole number of at least {minimum}"
-
-    return check
-
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "true or false"
-
-
-def _word(value: Any) -> str | None:
-    return None if isinstance(value, str) and value.strip() else "a text that is not empty"
-
-
-def _fraction(value: Any) -> str | None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1
-    return None if good else "a number between 0 and 1"
-
-
-def _positive(value: Any) -> str | None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 100
-    return None if good else "a number above 0"
-
-
-def _template(value: Any) -> str | None:
-    if not isinstance(value, str):
-        return 'a text such as "Question: {question}"'
-    try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(value) if field is not None]
-    except ValueError as error:
-        return f'a template such as "Question: {{question}}" (a brace that is text is written twice; {error})'
-    if not fields or any(not field for field in fields):
-        return 'a template that names columns, such as "Question: {question}"'
-    return None
-
-
-def _texts(value: Any) -> str | None:
-    if isinstance(value, Mapping):
-        good = len(value) > 1 and all(isinstance(text, str) and text for text in value.values())
-    else:
-        good = isinstance(value, list) and len(value) > 1 and all(isinstance(text, str) and text for text in value)
-    return None if good else 'at least two texts such as [" negative", " positive"], or label: text'
-
-
-_TEXT_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "name": _word,
-    "split": _word,
-    "config": _word,
-    "window": _whole(2),
-    "stride": _whole(1),
-    "max_documents": _whole(1),
-    "text": _template,
-    "prompt": _template,
-    "completion": _template,
-}
-_CLASSES_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "name": _word,
-    "split": _word,
-    "config": _word,
-    "max_documents": _whole(1),
-    "prompt": _template,
-    "options": _texts,
-    "label": _word,
-}
-_CHOICES_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "name": _word,
-    "split": _word,
-    "config": _word,
-    "max_documents": _whole(1),
-    "length_normalised": _flag,
-    "apply_chat_template": _flag,
-    "group": _word,
-}
-_INSTRUCTIONS_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "name": _word,
-    "split": _word,
-    "config": _word,
-    "max_documents": _whole(1),
-    "max_new_tokens": _whole(1),
-    "apply_chat_template": _flag,
-}
-_TASK_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "name": _word,
-    "data": _word,
-    "fewshot_data": _word,
-    "num_fewshot": _whole(0),
-    "limit": _whole(1),
-    "apply_chat_template": _flag,
-    "metric": _word,
-    "samples": _whole(1),
-    "temperature": _positive,
-}
-_KEYS = {
-    "perplexity": {"perplexity": _word, **_TEXT_KEYS},
-    "memorisation": {"memorisation": _word, **_TEXT_KEYS},
-    "classes": {"classes": _word, **_CLASSES_KEYS},
-    "choices": {"choices": _word, **_CHOICES_KEYS},
-    "instructions": {"instructions": _word, **_INSTRUCTIONS_KEYS},
-    "task": {"task": _word, **_TASK_KEYS},
-    "answers": {
-        "answers": _word,
-        **{k: v for k, v in _TASK_KEYS.items() if k not in ("metric", "samples", "temperature")},
-    },
-}
-_PLAN_KEYS: dict[str, Callable[[Any], str | None]] = {
-    "batch_size": _whole(1),
-    "before": _flag,
-    "confidence": _fraction,
-    "seed": _whole(0),
-    "allow_code_execution": _flag,
-    "description": _word,
-}
+    description: str = ""
+    """One line that says what a suite file measures."""
+    averages: Annotated[
+        dict[str, Annotated[tuple[str, ...], Meta(least=1)]],
+        Meta(expected="a name and a list of entries for each, as in `knowledge: [mmlu, arc_easy]`"),
+    ] = dataclasses.field(default_factory=dict)
+    """Means of several figures, each counting once, by name. Members are entries, entry/metric or suite/entry/metric."""
+    suites: Annotated[tuple[str, ...], Meta(expected="names such as [knowledge]")] = ()
+    """Shipped suites by name, or YAML files; their entries are added to those of the section."""
+    data: Annotated[dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")] = (
+        dataclasses.field(default_factory=dict)
+    )
+    """A local file by task or entry, in place of the task's data set."""
+    fewshot_data: Annotated[dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")] = (
+        dataclasses.field(default_factory=dict)
+    )
+    """A local file by task or entry, with the examples shown before each question."""
+    limit: Annotated[int | None, Meta(ge=1)] = None
+    """Only the first so many questions of every task, and documents of every text."""
+    skip: Annotated[tuple[str, ...], Meta(expected="names of entries")] = ()
+    """Entries that are left out; averages that need them go, too."""
 
 
 # ------------------------------------------------------------------------------------------------------------ parsing
@@ -199,139 +115,112 @@ def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tupl
         The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the caller collects the
         problems of its other sections first.
     """
-    problems: list[str] = []
+    plan, mistakes = decode_evaluation(config, base_dir=base_dir)
+    return plan, [dataclasses.replace(m, path=("evaluation", *m.path)).sentence() for m in mistakes]
+
+
+def decode_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tuple[EvaluationPlan, list[Mistake]]:
+    """`parse_evaluation` with mistakes whose paths start below `evaluation`."""
     if config is None:
-        return EvaluationPlan(), problems
+        return EvaluationPlan(), []
     if not isinstance(config, Mapping):
-        return EvaluationPlan(), [
-            f"evaluation: expected suites such as `source:` with a list of entries, got {_show(config)}."
-        ]
+        text = f"expected suites such as `source:` with a list of entries, got {show(config)}."
+        return EvaluationPlan(), [Mistake(path=(), text=text)]
     base = Path(base_dir) if base_dir is not None else None
-    config, overrides = _with_suites(config, base, problems)
-    settings: dict[str, Any] = {}
-    suites: dict[str, list[Entry]] = {}
-    for key, value in config.items():
-        if key in _PLAN_KEYS:
-            if wanted := _PLAN_KEYS[key](value):
-                problems.append(f"evaluation.{key}: expected {wanted}, got {_show(value)}.")
-            elif key != "description":
-                settings[key] = value
-        elif key == "averages":
-            continue
-        elif isinstance(value, list):
-            near = did_you_mean(str(key), _KNOWN_SUITES)
-            if key not in _KNOWN_SUITES and near:
-                problems.append(
-                    f"evaluation.{key}: unknown suite.{near} A suite of your own needs a name less like it."
-                )
-            suites[str(key)] = _parse_suite(str(key), value, base, problems)
-        elif key in _KNOWN_SUITES:
-            if value is not None:  # all entries commented out is no mistake
-                problems.append(
-                    f"evaluation.{key}: expected a list of entries (lines that start with '- '), got {_show(value)}."
-                )
+    merged, mistakes = _with_suites({str(key): value for key, value in config.items()}, base)
+    known = {s.name: s for s in settings_of(SuiteSettings)}
+    settings, found = coerce_all(known, {key: value for key, value in merged.items() if key in known})
+    mistakes += found
+    suites = {key: value for key, value in merged.items() if key not in known}
+    entries: list[Entry] = []
+    for suite in sorted(suites, key=lambda key: [*_KNOWN_SUITES, key].index(key)):
+        value = suites[suite]
+        if isinstance(value, list):
+            near = did_you_mean(suite, _KNOWN_SUITES) if suite not in _KNOWN_SUITES else ""
+            if near:
+                text = f"unknown suite.{near} A suite of your own needs a name less like it."
+                mistakes.append(Mistake(path=(suite,), text=text))
+            entries += _entries(suite, value, base, mistakes)
+        elif suite not in _KNOWN_SUITES:
+            keys = [*_KNOWN_SUITES, *known]
+            text = f"unknown key.{did_you_mean(suite, keys)} Known: {', '.join(keys)}, or a suite (a list of entries)."
+            mistakes.append(Mistake(path=(suite,), text=text))
+        elif value is not None:  # all entries commented out is no mistake
+            text = f"expected a list of entries (lines that start with '- '), got {show(value)}."
+            mistakes.append(Mistake(path=(suite,), text=text))
+    plan = EvaluationPlan(
+        entries=tuple(entries),
+        averages=_averages(settings.get("averages", {}), entries, mistakes),
+        **{s.name: settings[s.name] for s in settings_of(PlanSettings) if s.name in settings},
+    )
+    return _changed(plan, settings, base, mistakes), mistakes
+
+
+def _with_suites(config: dict[str, Any], base: Path | None) -> tuple[dict[str, Any], list[Mistake]]:
+    """The mapping with what its `suites` hold added; its own settings win."""
+    merged = {key: value for key, value in config.items() if key != "suites"}
+    setting = next(s for s in settings_of(SuiteSettings) if s.name == "suites")
+    names, mistakes = coerce_all({"suites": setting}, {"suites": config.get("suites")})
+    if not names.get("suites"):
+        return merged, mistakes
+    from holdfast.evaluation.shipped import read_suites
+
+    places = [_locate(n, base) or n if n.endswith(TASK_SUFFIXES) else n for n in names["suites"]]
+    added, found = read_suites(places)
+    for key, value in added.items():
+        present = merged.get(key)
+        if isinstance(value, list) and isinstance(present, list):
+            merged[key] = [*present, *(entry for entry in value if entry not in present)]
+        elif isinstance(value, Mapping) and isinstance(present, Mapping):
+            merged[key] = {**value, **present}
         else:
-            known = [*_KNOWN_SUITES, *_PLAN_KEYS, "averages", "suites", *_OVERRIDES]
-            problems.append(
-                f"evaluation.{key}: unknown key.{did_you_mean(str(key), known)} Known: {', '.join(known)}, or a suite "
-                f"(a list of entries)."
-            )
-    order = [*(s for s in _KNOWN_SUITES if s in suites), *(s for s in suites if s not in _KNOWN_SUITES)]
-    entries = tuple(e for s in order for e in suites[s])
-    averages = _parse_averages(config.get("averages"), entries, problems)
-    plan = EvaluationPlan(entries=entries, averages=averages, **settings)
-    if overrides:
-        from holdfast.evaluation.shipped import changed
-
-        plan, found = changed(plan, **overrides)
-        problems += [f"evaluation.{p.removeprefix('--')}" for p in found]
-    problems += [
-        f"evaluation.{e.suite}: '{e.name}' runs programs that the model writes. Say `allow_code_execution: true` to "
-        f"run them in the sandbox, "
-        "or take it out (`skip`)."
-        for e in plan.entries
-        if e.kind == "code" and not plan.allow_code_execution
-    ]
-    return plan, problems
+            merged.setdefault(key, value)
+    return merged, [*mistakes, *(Mistake(path=("suites",), text=text) for text in found)]
 
 
-_OVERRIDES = ("data", "fewshot_data", "limit", "skip")
-"""Keys that change entries wherever they come from."""
-
-
-def _with_suites(
-    config: Mapping[Any, Any], base: Path | None, problems: list[str]
-) -> tuple[dict[Any, Any], dict[str, Any]]:
-    """The mapping with the entries of its `suites` added, and what `_OVERRIDES` say."""
-    merged = {key: value for key, value in config.items() if key not in ("suites", *_OVERRIDES)}
-    names = config.get("suites")
-    names = [names] if isinstance(names, str) else names
-    if names is not None and not (isinstance(names, list) and all(isinstance(n, str) and n for n in names)):
-        problems.append(f"evaluation.suites: expected names such as [knowledge], got {_show(names)}.")
-    elif names:
-        from holdfast.evaluation.shipped import read_suites
-
-        added, found = read_suites([_locate(n, base) or n if n.endswith(TASK_SUFFIXES) else n for n in names])
-        problems += [f"evaluation.suites: {p.removeprefix('--suite: ')}" for p in found]
-        for key, value in added.items():
-            present = merged.get(key)
-            if isinstance(value, list) and isinstance(present, list):
-                merged[key] = [*present, *(entry for entry in value if entry not in present)]
-            elif isinstance(value, Mapping) and isinstance(present, Mapping):
-                merged[key] = {**value, **present}
-            else:
-                merged.setdefault(key, value)
-    overrides: dict[str, Any] = {}
-    for key in ("data", "fewshot_data"):
-        value = config.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, Mapping) or not all(isinstance(file, str) and file for file in value.values()):
-            problems.append(
-                f"evaluation.{key}: expected a file for each task, as in {{arc_easy: ARC-Easy.jsonl}}, got "
-                f"{_show(value)}."
-            )
-            continue
-        for task, file in value.items():
+def _changed(
+    plan: EvaluationPlan, settings: Mapping[str, Any], base: Path | None, mistakes: list[Mistake]
+) -> EvaluationPlan:
+    """The plan with what the section says for entries wherever they come from."""
+    files: dict[str, dict[str, str]] = {"data": {}, "fewshot_data": {}}
+    for key, places in files.items():
+        for task, file in settings.get(key, {}).items():
             place = _locate(file, base)
             if place is None:
-                problems.append(f"evaluation.{key}.{task}: {_missing(file, base)}")
+                mistakes.append(Mistake(path=(key, task), text=_missing(file, base)))
             else:
-                overrides.setdefault(key, {})[str(task)] = place
-    if (limit := config.get("limit")) is not None:
-        if wanted := _whole(1)(limit):
-            problems.append(f"evaluation.limit: expected {wanted}, got {_show(limit)}.")
-        else:
-            overrides["limit"] = limit
-    if (skip := config.get("skip")) is not None:
-        skip = [skip] if isinstance(skip, str) else skip
-        if not isinstance(skip, list) or not all(isinstance(name, str) for name in skip):
-            problems.append(f"evaluation.skip: expected names of entries, got {_show(skip)}.")
-        else:
-            overrides["skip"] = skip
-    return merged, overrides
+                places[task] = place
+    wanted = {**files, **{key: settings[key] for key in ("limit", "skip") if settings.get(key)}}
+    if any(wanted.values()):
+        from holdfast.evaluation.shipped import changed
+
+        plan, found = changed(plan, **wanted)
+        mistakes += found
+    for entry in plan.entries:
+        if entry.kind == "code" and not plan.allow_code_execution:
+            text = (
+                f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in "
+                "the sandbox, or take it out (`skip`)."
+            )
+            mistakes.append(Mistake(path=(entry.suite,), text=text))
+    return plan
 
 
-def _parse_averages(value: Any, entries: Sequence[Entry], problems: list[str]) -> tuple[Average, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, Mapping) or not all(isinstance(members, list) and members for members in value.values()):
-        problems.append(
-            f"evaluation.averages: expected a name and a list of entries for each, as in `knowledge: [mmlu, "
-            f"arc_easy]`, got {_show(value)}."
-        )
-        return ()
+def _averages(
+    found: Mapping[str, tuple[str, ...]], entries: Sequence[Entry], mistakes: list[Mistake]
+) -> tuple[Average, ...]:
     averages = []
-    for name, members in value.items():
-        found = [_member(str(member), entries) for member in members]
-        for member, hit in zip(members, found, strict=True):
+    for name, members in found.items():
+        hits = []
+        for number, member in enumerate(members):
+            hit = _member(member, entries)
             if hit is None:
-                near = did_you_mean(str(member).split("/")[0], [e.name for e in entries])
-                problems.append(
-                    f"evaluation.averages.{name}: expected an entry, entry/metric or suite/entry/metric of this plan, "
-                    f"got {_show(member)}.{near}"
-                )
-        averages.append(Average(name=str(name), members=tuple(hit for hit in found if hit is not None)))
+                near = did_you_mean(member.split("/")[0], [e.name for e in entries])
+                text = f"expected an entry, entry/metric or suite/entry/metric of this plan, got {show(member)}.{near}"
+                mistakes.append(Mistake(path=("averages", name, number), text=text))
+            else:
+                hits.append(hit)
+        averages.append(Average(name=name, members=tuple(hits)))
     return tuple(averages)
 
 
@@ -347,215 +236,159 @@ def _member(text: str, entries: Sequence[Entry]) -> tuple[str, str, str | None] 
     return None
 
 
-def _parse_suite(suite: str, values: Iterable[Any], base: Path | None, problems: list[str]) -> list[Entry]:
+# ------------------------------------------------------------------------------------------------------------ entries
+
+
+@functools.cache
+def settings_of_kind(name: str) -> dict[str, Setting]:
+    """The keys that an entry of a kind may have, the kind's own first."""
+    kind = KINDS[name]
+    declared = {s.name: s for s in settings_of(kind.entry) if s.meta.yaml and s.name not in kind.without}
+    source = dataclasses.replace(declared.pop(kind.source), name=name)
+    called = dataclasses.replace(declared.pop("name"), default=None, optional=True)
+    return {name: source, "name": called, **declared}
+
+
+def _entries(suite: str, values: list[Any], base: Path | None, mistakes: list[Mistake]) -> list[Entry]:
     entries: list[Entry] = []
     seen: dict[str, int] = {}
-    for index, value in enumerate(values):
-        where = f"evaluation.{suite}[{index}]"
-        entry = _parse_entry(suite, where, value, base, problems)
-        if entry is None:
-            continue
-        if entry.name in seen:
-            problems.append(
-                f"{where}: the name '{entry.name}' is taken by evaluation.{suite}[{seen[entry.name]}]. Give one of "
-                f"the two another `name:`."
+    for number, value in enumerate(values):
+        entry, found = _entry(suite, value, base)
+        if entry is not None and entry.name in seen:
+            text = (
+                f"the name '{entry.name}' is taken by evaluation.{suite}[{seen[entry.name]}]. Give one of the two "
+                "another `name:`."
             )
-        seen.setdefault(entry.name, index)
-        entries.append(entry)
+            found = [Mistake(path=(), text=text)]
+        mistakes += [dataclasses.replace(m, path=(suite, number, *m.path)) for m in found]
+        if entry is not None:
+            seen.setdefault(entry.name, number)
+            entries.append(entry)
     return entries
 
 
-def _parse_entry(suite: str, where: str, value: Any, base: Path | None, problems: list[str]) -> Entry | None:
+def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, list[Mistake]]:
+    """The entry, None where there is a mistake."""
     if isinstance(value, str) and value.strip():
-        value = {_kind_of_string(value, base): value}
+        value = {value: None} if is_reference(value) else {_kind_of_string(value, base): value}
     if not isinstance(value, Mapping):
-        problems.append(
-            f"{where}: expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the "
-            f"kinds, got {_show(value)}."
+        text = (
+            "expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the kinds, got "
+            f"{show(value)}."
         )
-        return None
-    given = [kind for kind in _KINDS if kind in value]
+        return None, [Mistake(path=(), text=text)]
+    given = [key for key in value if key in KEYS or is_reference(key)]
     if len(given) != 1:
-        near = "" if given else next((n for n in (did_you_mean(str(k), _KINDS) for k in value) if n), "")
-        problems.append(
-            f"{where}: expected one of `perplexity: <data file>`, `task: <task>`, `answers: <task>`, `memorisation: "
-            f"<data file>`, "
-            f"`classes: <data file>`, `choices: <data file>` and `instructions: <data file>`, got "
-            f"{' and '.join(given) or 'none of them'}.{near}"
-        )
-        return None
-    kind = given[0]
-    known = _KEYS[kind]
-    before = len(problems)
-    for key, item in value.items():
-        if key not in known:
-            problems.append(
-                f"{where}.{key}: unknown key.{did_you_mean(str(key), known)} Known for {kind} entries: "
-                f"{', '.join(known)}."
-            )
-        elif wanted := known[key](item):
-            problems.append(f"{where}.{key}: expected {wanted}, got {_show(item)}.")
-    sound = {k: v for k, v in value.items() if k in known and not known[k](v)}
-    entry: Entry | None
-    if kind in ("perplexity", "memorisation"):
-        entry = _perplexity(suite, where, sound, base, problems, kind)
-    elif kind == "classes":
-        entry = _classes(suite, where, sound, base, problems)
-    elif kind in ("choices", "instructions"):
-        entry = _asked(suite, where, sound, base, problems, kind)
-    else:
-        entry = _task(suite, where, sound, base, problems, kind)
-    return entry if len(problems) == before else None
-
-
-def _perplexity(
-    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str
-) -> PerplexityEntry | None:
-    if ("prompt" in value) != ("completion" in value):
-        problems.append(
-            f"{where}: `prompt` and `completion` go together: what is given, and what is scored. Add the other one, "
-            f"or use `text`."
-        )
-    if "text" in value and "prompt" in value:
-        problems.append(
-            f"{where}: `text` and `prompt` exclude each other: either the whole text is scored or only the completion."
-        )
-    if "window" in value and "stride" in value and value["stride"] >= value["window"]:
-        problems.append(
-            f"{where}.stride: expected less than the window ({value['window']}), got {value['stride']}; "
-            "a token needs at least one before it in its window."
-        )
-    source = value.pop(kind, None)
-    data = _data(source, where, kind, value, base, problems)
-    if source is None or data is None:
-        return None
-    stem = _stem(source) if kind == "perplexity" else f"{_stem(source)}-{kind}"
-    return PerplexityEntry(
-        suite=suite, data=data, name=value.pop("name", None) or stem, memorisation=kind == "memorisation", **value
-    )
-
-
-def _classes(
-    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str]
-) -> ClassesEntry | None:
-    missing = [key for key in ("prompt", "options") if key not in value]
-    if missing:
-        problems.append(
-            f"{where}: `classes` needs {' and '.join(f'`{key}`' for key in missing)}, for example `prompt: "
-            f'"{{text}}\\nThis review is"` and '
-            '`options: [" negative", " positive"]`.'
-        )
-    source = value.pop("classes", None)
-    data = _data(source, where, "classes", value, base, problems)
-    if source is None or data is None or missing:
-        return None
-    options = value.pop("options")
-    labels = tuple(str(label) for label in options) if isinstance(options, Mapping) else ()
-    texts = tuple(options.values()) if isinstance(options, Mapping) else tuple(options)
-    if len(set(texts)) < len(texts):
-        problems.append(f"{where}.options: expected different texts, got {_show(options)}.")
-    return ClassesEntry(
-        suite=suite, data=data, name=value.pop("name", None) or _stem(source), options=texts, labels=labels, **value
-    )
-
-
-def _asked(
-    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str
-) -> ChoicesEntry | InstructionsEntry | None:
-    source = value.pop(kind, None)
-    data = _data(source, where, kind, value, base, problems)
-    if source is None or data is None:
-        return None
-    name = value.pop("name", None) or _stem(source)
-    return (ChoicesEntry if kind == "choices" else InstructionsEntry)(suite=suite, data=data, name=name, **value)
-
-
-def _data(
-    source: str | None, where: str, key: str, value: Mapping[str, Any], base: Path | None, problems: list[str]
-) -> str | None:
-    """The place of a data file, or the hub id that it is taken for."""
+        near = "" if given else next((n for n in (did_you_mean(str(k), KEYS) for k in value) if n), "")
+        kinds = ", ".join(f"`{key}: <{'task' if KINDS[key].source == 'task' else 'data file'}>`" for key in KEYS)
+        text = f"expected one of {kinds} and `<file.py>:<Class>`, got {' and '.join(given) or 'none of them'}.{near}"
+        return None, [Mistake(path=(), text=text)]
+    if is_reference(given[0]):
+        return _own(suite, given[0], value, base)
+    kind, known = KINDS[given[0]], settings_of_kind(given[0])
+    fields, mistakes = coerce_all(known, value)
+    if not mistakes:
+        mistakes += [missing(s) for s in known.values() if s.required and s.name not in fields]
+    source = fields.pop(given[0], None)
     if source is None:
-        return None
-    data = _locate(source, base)
-    if data is not None:
-        return data
-    if not _HUB_ID.match(source) or _looks_like_path(source):
-        problems.append(f"{where}.{key}: {_missing(source, base)}")
-        return None
-    if "split" not in value:
-        problems.append(
-            f"{where}: '{source}' is no local file, so it is read as a hub data set, which needs `split:` (for "
-            f"example `split: test`)."
-        )
-    return source
-
-
-def _task(
-    suite: str, where: str, value: dict[str, Any], base: Path | None, problems: list[str], kind: str
-) -> TaskEntry | None:
+        return None, mistakes
+    if kind.source == "data":
+        fields["data"] = _data(source, given[0], "split" in fields, base, mistakes)
+    else:
+        fields["task"] = _task(source, given[0], base, mistakes)
     for key in ("data", "fewshot_data"):
-        if key in value:
-            path = _locate(value[key], base)
-            if path is None:
-                problems.append(f"{where}.{key}: {_missing(value[key], base)}")
-            else:
-                value[key] = path
-    if "fewshot_data" in value and "data" not in value:
-        problems.append(
-            f"{where}.fewshot_data: only used together with `data`; without it the task brings its own examples."
-        )
-    task = value.pop(kind, None)
-    if task is None:
-        return None
-    stem = _stem(task) if task.endswith(TASK_SUFFIXES) else task
-    name = value.pop("name", None) or (stem if kind == "task" else f"{stem}-{kind}")
-    for key in ("samples", "temperature"):
-        if key in value and task not in CODE_FAMILIES:
-            problems.append(f"{where}.{key}: only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)}).")
-    if task.endswith(TASK_SUFFIXES):
-        path = _locate(task, base)
-        if path is None:
-            problems.append(f"{where}.{kind}: {_missing(task, base)}")
-            return None
-        task = path
-    elif _is_data_name(task):
-        problems.append(
-            f"{where}.{kind}: expected the name of a task or a task YAML, got the data file '{task}'. Write "
-            f"`perplexity: {task}` to score its text."
-        )
-    return TaskEntry(suite=suite, name=name, task=task, answers=kind == "answers", **value)
+        if kind.source != "data" and fields.get(key) is not None:
+            fields[key] = _file(fields[key], key, base, mistakes)
+    if mistakes:
+        return None, mistakes
+    stem = _stem(source) if kind.source == "data" or source.endswith(TASK_SUFFIXES) else source
+    name = fields.pop("name", None) or (f"{stem}-{kind.flag}" if kind.flag else stem)
+    if isinstance(labelled := fields.get("options"), Mapping):
+        fields |= {"options": tuple(labelled.values()), "labels": tuple(map(str, labelled))}
+    entry = kind.entry(suite=suite, name=name, **fields, **({kind.flag: True} if kind.flag else {}))
+    mistakes = problems_of(entry)
+    return (None, mistakes) if mistakes else (entry, [])
+
+
+def _own(
+    suite: str, reference: str, value: Mapping[str, Any], base: Path | None
+) -> tuple[OwnEntry | None, list[Mistake]]:
+    """An entry of a user's own class."""
+    settings = {"name": next(s for s in settings_of(OwnEntry) if s.name == "name")}
+    found, mistakes = coerce_all(settings, {k: v for k, v in value.items() if k != reference}, also=[reference])
+    given = value[reference] or {}
+    try:
+        code = load_own(reference, base=base)
+        from holdfast.evaluation.own_entry import refuse_other
+
+        refuse_other(code.value)
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"expected a mapping of its settings, got {show(given)}")
+    except ConfigError as error:
+        return None, [*mistakes, *(Mistake(path=(reference,), text=f"{p.rstrip('.')}.") for p in error.problems)]
+    own, wrong = decode(code.value, given)
+    mistakes += [dataclasses.replace(m, path=(reference, *m.path)) for m in wrong]
+    if mistakes:
+        return None, mistakes
+    file = str(code.file) if code.file else None
+    return OwnEntry(suite=suite, name=found.get("name") or code.value.__name__, own=own, file=file), []
 
 
 # -------------------------------------------------------------------------------------------------------------- paths
+
+
+def _data(source: str, kind: str, has_split: bool, base: Path | None, mistakes: list[Mistake]) -> str:
+    """The place of a data file, or the hub id that it is taken for."""
+    if (place := _locate(source, base)) is not None:
+        return place
+    if not _HUB_ID.match(source) or _looks_like_path(source):
+        mistakes.append(Mistake(path=(kind,), text=_missing(source, base)))
+    elif not has_split:
+        text = (
+            f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: "
+            "test`)."
+        )
+        mistakes.append(Mistake(path=(), text=text))
+    return source
+
+
+def _task(task: str, kind: str, base: Path | None, mistakes: list[Mistake]) -> str:
+    if task.endswith(TASK_SUFFIXES):
+        return _file(task, kind, base, mistakes)
+    if kind_of(Path(task)) is not None:
+        text = (
+            f"expected the name of a task or a task YAML, got the data file '{task}'. Write `perplexity: {task}` to "
+            "score its text."
+        )
+        mistakes.append(Mistake(path=(kind,), text=text))
+    return task
+
+
+def _file(value: str, key: str, base: Path | None, mistakes: list[Mistake]) -> str:
+    place = _locate(value, base)
+    if place is None:
+        mistakes.append(Mistake(path=(key,), text=_missing(value, base)))
+    return place or value
 
 
 def _kind_of_string(value: str, base: Path | None) -> str:
     """A bare string is a data file where it is named like one or is one, and a task otherwise."""
     if value.endswith(TASK_SUFFIXES):
         return "task"
-    return "perplexity" if _is_data_name(value) or _locate(value, base) is not None else "task"
-
-
-def _is_data_name(value: str) -> bool:
-    return kind_of(Path(value)) is not None
+    return "perplexity" if kind_of(Path(value)) is not None or _locate(value, base) is not None else "task"
 
 
 def _looks_like_path(value: str) -> bool:
-    return _is_data_name(value) or value.startswith((".", "~", "/"))
+    return kind_of(Path(value)) is not None or value.startswith((".", "~", "/"))
 
 
 def _candidates(value: str, base: Path | None) -> list[Path]:
     path = Path(value).expanduser()
-    if path.is_absolute() or base is None:
-        return [path]
-    return list(dict.fromkeys([base / path, path]))
+    return [path] if path.is_absolute() or base is None else list(dict.fromkeys([base / path, path]))
 
 
 def _locate(value: str, base: Path | None) -> str | None:
-    for path in _candidates(value, base):
-        if path.exists():
-            return str(path.resolve())
-    return None
+    return next((str(path.resolve()) for path in _candidates(value, base) if path.exists()), None)
 
 
 def _missing(value: str, base: Path | None) -> str:
@@ -568,11 +401,45 @@ def _missing(value: str, base: Path | None) -> str:
 
 def _stem(value: str) -> str:
     name = Path(value).name
-    for suffix in (*COMPRESSIONS, *KINDS, *TASK_SUFFIXES):  # the compression is the outer one
+    for suffix in FILE_SUFFIXES:  # the compression is the outer one
         name = name.removesuffix(suffix)
     return name or value
 
 
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+# ------------------------------------------------------------------------------------------------------------- schema
+
+
+def suite_schema() -> dict[str, Any]:
+    """JSON Schema of a suite file: the section's keys, or a configuration with them below `evaluation`."""
+    kinds = {f"{key}_entry": {"title": f"{key} entry", **_kind_schema(key)} for key in KEYS}
+    own = {
+        "type": "object",
+        "description": "An entry of a class of your own, with its settings.",
+        "properties": {"name": {"type": "string"}},
+        "patternProperties": {r"^.+:[A-Za-z_]\w*$": {"type": ["object", "null"]}},
+        "additionalProperties": False,
+    }
+    either = [{"type": "string"}, *({"$ref": f"#/$defs/{name}"} for name in kinds), {"$ref": "#/$defs/own_entry"}]
+    entries: dict[str, Any] = {"type": "array", "items": {"anyOf": either}}
+    section = object_schema(settings_of(SuiteSettings))
+    for name, what in (("source", "What must be kept."), ("target", "What is learnt.")):
+        section["properties"][name] = {"anyOf": [entries, {"type": "null"}], "description": what}
+    section["additionalProperties"] = entries
+    return {
+        "$schema": DRAFT,
+        "title": "holdfast suite",
+        "description": "What to measure: `holdfast evaluate --suite FILE.yaml`, and `evaluation:` of `holdfast train`.",
+        "anyOf": [
+            {"$ref": "#/$defs/section"},
+            {"type": "object", "properties": {"evaluation": {"$ref": "#/$defs/section"}}, "required": ["evaluation"]},
+        ],
+        "$defs": {"section": section, **kinds, "own_entry": own},
+    }
+
+
+def _kind_schema(key: str) -> dict[str, Any]:
+    kind = KINDS[key]
+    return {
+        "description": " ".join((kind.entry.__doc__ or "").split()),
+        **object_schema(settings_of_kind(key).values()),
+    }

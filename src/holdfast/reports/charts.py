@@ -1,22 +1,144 @@
-"""Plotly figures as plain dictionaries, and the table that says the same when no script runs.
+"""Charts as data and marks. A `Chart` holds rows (mappings with the numbers and the words), columns (which of them its
+table shows) and marks (which of them are drawn, and how); the table under a figure and the words at the mouse are made
+of the same rows, so that they cannot disagree with it. `plotly_figure` turns one into the dictionary that plotly draws.
 
-Colours are CSS custom properties (`var(--good)`); `page.js` replaces them by their values, so that one style sheet
-decides the colours of text and plots, light and dark. No plotly import is needed to describe a figure.
+Colours are names of custom properties ("good" is `var(--good)`); `page.js` puts their values in, so that one style
+sheet decides the colours of text and plots, light and dark. No plotly import is needed to describe a figure.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.records.run import LayerDistance
-from holdfast.reports.figures import Row, number, significant
-from holdfast.reports.markup import Column
+from holdfast.reports.blocks import Column, Table, Text, figure, words
+from holdfast.reports.format import number, significant, squeeze
 
 MOST_POINTS = 1200
 """A curve is drawn with at most this many points, so that a long run does not make a heavy page."""
+SMOOTHED_FROM = 60
+"""Logged values from which on a trailing mean is drawn over the raw curve."""
+COMPACT_FROM = 15
+"""Named lines from which on each takes one text line."""
+SMALL = 210
+"""Height of charts that only accompany others, in CSS pixels."""
+COLOURS = ("accent", "second", "good", "third", "fourth", "bad")
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon")
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+Row = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Value:
+    """A number to draw, its interval, and how both read."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+    interval: str = ""
+
+    def reach(self) -> tuple[float, float]:
+        """How far the interval reaches below and above the value; 0 where there is none."""
+        ends = (self.low, self.high)
+        low, high = (e if e is not None and math.isfinite(e) else self.value for e in ends)
+        return rounded(max(0.0, self.value - low)), rounded(max(0.0, high - self.value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Col:
+    """A column of the chart's table."""
+
+    title: str
+    of: str | Callable[[Row], Any]
+    """A key of the rows, or what makes the cell of one."""
+    numeric: bool = True
+
+    def cell(self, row: Row) -> Text:
+        """What the table says of a row here."""
+        found = self.of(row) if callable(self.of) else row.get(self.of)
+        if isinstance(found, Value):
+            return figure(found.text or significant(found.value), found.interval)
+        return "" if found is None else significant(found) if isinstance(found, (int, float)) else found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One axis. `names` puts words at 0, 1, 2, ... from the top down."""
+
+    title: str = ""
+    log: bool = False
+    range: tuple[float, float] | None = None
+    ticks: Sequence[tuple[float, str]] = ()
+    """(place, text); none: plotly's own."""
+    names: Sequence[str] = ()
+    length: int = 24
+    """Characters of a name."""
+    zero: bool = False
+    """Draws the line at 0."""
+    from_zero: bool = False
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of plotly's, where nothing above says it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What is drawn of some of the rows. Rows without the x or the y are passed over; a `Value` brings its bars."""
+
+    kind: str = "points"
+    """"points"; "line" through them; "curves", a row each with lists; "bars" across, "columns" upright; "spans" from a
+    `base`; "band" between the ends of y; "heat", a row of cells each; "radar"."""
+    x: str = "x"
+    y: str = "y"
+    where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Rows with these values."""
+    rows: Sequence[Row] | None = None
+    """Not the chart's rows but these: lines and areas to read the others by, which the table need not say."""
+    name: str = ""
+    """In the legend."""
+    colour: str = "accent"
+    """"@key": each row's own."""
+    symbol: str = "circle"
+    hollow: bool = False
+    size: float = 9
+    width: float = 2.0
+    dash: str = "solid"
+    opacity: float = 1.0
+    markers: bool = True
+    """Points on lines."""
+    text: str = ""
+    """Key of the words beside a point."""
+    side: str = "@side"
+    legend: bool = True
+    bars: float = 1.4
+    """Thickness of the interval bars."""
+    base: str = "base"
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A reference line across or upright."""
+
+    x: float | None = None
+    y: float | None = None
+    dash: str = "dot"
+    colour: str = "muted"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Note:
+    """Words in the plot; `paper` counts places from 0 to 1 of the frame instead of in its units."""
+
+    text: str
+    x: float
+    y: float
+    colour: str = "muted"
+    paper: bool = False
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,85 +146,57 @@ class Chart:
     """A figure with its words and its numbers."""
 
     title: str
-    figure: dict[str, Any]
-    """`{"data": [...], "layout": {...}}`."""
-    caption: str
-    columns: list[Column]
-    rows: list[list[str]]
+    rows: Sequence[Row]
+    columns: Sequence[Col]
+    marks: Sequence[Mark]
+    x: Axis = Axis()
+    y: Axis = Axis()
+    caption: str = ""
     height: int = 300
     """In CSS pixels; the width follows the page."""
+    width: str = "full"
+    """"full", "half" or "third" of the page, where there is room."""
+    heading: bool = True
+    legend: bool | None = None
+    """None: where two marks or more have names."""
+    rules: Sequence[Rule] = ()
+    notes: Sequence[Note] = ()
+    narrow: Sequence[str] = ()
+    """Shorter names of the y axis, for a phone."""
+    order: str = ""
+    """Key that the table's rows are sorted by."""
+    across: bool = False
+    """The table stands on its side: a row a column."""
+    layout: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of plotly's, where nothing above says it."""
+
+    @property
+    def table(self) -> Table:
+        """The numbers of the figure."""
+        held = sorted(self.rows, key=lambda r: r[self.order]) if self.order else self.rows
+        cells: list[list[Text]] = [[c.cell(r) for c in self.columns] for r in held]
+        heads = [Column(title=c.title, numeric=c.numeric) for c in self.columns]
+        if self.across:
+            first, *rest = zip(*cells, strict=True)
+            cells = [[c.title, *cell] for c, cell in zip(self.columns[1:], rest, strict=True)]
+            heads = [Column(title=heads[0].title), *(Column(title=words(t), numeric=True) for t in first)]
+        return Table(columns=heads, rows=cells, cards=False)
 
 
-def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis in the house style."""
-    return {
-        "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": "var(--muted)"}},
-        "gridcolor": "var(--grid)",
-        "linecolor": "var(--line)",
-        "zerolinecolor": "var(--line)",
-        "tickfont": {"size": 11, "color": "var(--muted)"},
-        "automargin": True,
-        "exponentformat": "e",
-        **more,
-    }
-
-
-def layout(height: int, *, xaxis: dict[str, Any], yaxis: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A layout in the house style: transparent, so that the page's surface shows through."""
-    return {
-        "height": height,
-        "margin": {"l": 12, "r": 12, "t": 12, "b": 12},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "var(--font)", "size": 12, "color": "var(--ink)"},
-        "hoverlabel": {
-            "bgcolor": "var(--raised)",
-            "bordercolor": "var(--line)",
-            "font": {"color": "var(--ink)", "size": 12},
-        },
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--muted)", "activecolor": "var(--accent)"},
-        "showlegend": False,
-        "xaxis": xaxis,
-        "yaxis": yaxis,
-        **more,
-    }
-
-
-def row_note(text: str, place: float, side: int, tint: str) -> dict[str, Any]:
-    """Words above a row of a plot: side 0 at its left edge, 1 at its right. `text` is as `plain` leaves it."""
-    return {
-        "xref": "paper",
-        "x": side,
-        "y": place,
-        "yshift": 17,
-        "xanchor": "left" if side == 0 else "right",
-        "showarrow": False,
-        "text": text,
-        "font": {"size": 12, "color": tint},
-    }
-
-
-LEGEND = {
-    "orientation": "h",
-    "x": 0,
-    "xanchor": "left",
-    "y": 1.02,
-    "yanchor": "bottom",
-    "font": {"size": 12, "color": "var(--ink)"},
-    "bgcolor": "rgba(0,0,0,0)",
-}
+# ------------------------------------------------------------------------------------------------------- small helpers
 
 
 def plain(text: str) -> str:
     """Text for inside a figure: plotly reads a little markup, `$...$` as TeX and `%{...}` as a variable there, so all
     are taken out of it."""
-    return (
-        text.replace("&", "&amp;")
-        .replace("<", "&lt;")
-        .replace(">", "&gt;")
-        .replace("$", "&#36;")
-        .replace("%{", "&#37;{")
-    )
+    for mark, code in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("$", "&#36;"), ("%{", "&#37;{")):
+        text = text.replace(mark, code)
+    return text.replace("\n", "<br>")
+
+
+def rounded(value: float, digits: int = 6) -> float:
+    """Six significant digits draw a point as well as seventeen, in a third of the page."""
+    return float(f"{value:.{digits}g}")
 
 
 def finite(value: Any) -> float | None:
@@ -110,96 +204,20 @@ def finite(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def shorten(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+def colour_of(place: int, models: int = 2) -> str:
+    """The colour of the model at `place`, from 0, among so many."""
+    return COLOURS[place % len(COLOURS)] if models > 1 else "accent"
 
 
-# ---------------------------------------------------------------------------------------------------------- gains
+def log_ticks(low: float, high: float, steps: Sequence[float] = (1, 2, 5), most: int = 4) -> list[tuple[float, str]]:
+    """Ticks at `steps` times the powers of ten, or at the powers alone where these are more than `most`."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    places = [step * 10.0**power for power in powers for step in (steps if len(powers) <= most else (1,))]
+    return [(place, significant(place) if place < 1e4 else f"{place:g}") for place in places]
 
 
-def forest(rows: Sequence[Row]) -> Chart | None:
-    """Gains with their paired intervals, one line a measure, right of zero is better.
-
-    Measures of one unit are drawn in that unit; otherwise each is drawn in percent of its value before, and those for
-    which that does not exist (a start of 0) are named in the caption.
-    """
-    primary = [r for r in rows if r.raw.primary] or list(rows)
-    units = {r.unit for r in primary}
-    relative = len(units) > 1
-    drawn = [r for r in primary if math.isfinite(r.raw.gain) and (not relative or r.to_relative(1.0) is not None)]
-    if not drawn:
-        return None
-    left_out = [r.label for r in primary if r not in drawn]
-
-    def scale(r: Row, value: float) -> float:
-        return (r.to_relative(value) or 0.0) if relative else value
-
-    data, notes = [], []
-    for place, r in enumerate(reversed(drawn)):
-        gain = scale(r, r.raw.gain)
-        low, high = (scale(r, v) if math.isfinite(v) else gain for v in r.gain_interval)
-        colour = f"var(--{r.tone})"
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [gain],
-                "y": [place],
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [high - gain],
-                    "arrayminus": [gain - low],
-                    "color": colour,
-                    "thickness": 2,
-                    "width": 5,
-                },
-                "marker": {
-                    "size": 11,
-                    "color": colour if r.verdict != "within noise" else "var(--surface)",
-                    "line": {"color": colour, "width": 2},
-                    "symbol": {"target": "diamond", "source": "circle"}.get(r.raw.suite, "square"),
-                },
-                "hovertemplate": f"{plain(r.label)}<br>{r.before} → {r.after} {plain(r.unit)}<br>difference "
-                f"{r.difference} {r.interval}<br>"
-                f"{r.verdict}, p {r.p}, n {r.n}<extra></extra>",
-            }
-        )
-        shown = r.relative if relative else number(r.raw.gain, 3, sign=True)
-        for text, side, tint in ((plain(shorten(r.label, 34)), 0, "var(--ink)"), (shown, 1, colour)):
-            notes.append(row_note(text, place, side, tint))
-    unit = "% of the value before" if relative else next(iter(units))
-    height = 70 + 46 * len(drawn)
-    figure = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis(
-                f"gain ({unit}) → better",
-                zeroline=True,
-                zerolinewidth=2,
-                ticksuffix=" %" if relative else "",
-                rangemode="tozero",
-            ),
-            yaxis=axis(visible=False, range=[-0.6, len(drawn) - 0.2], fixedrange=True),
-            annotations=notes,
-        ),
-    }
-    caption = (
-        f"Right of zero is better whatever the metric's direction. Bars: paired {100 * drawn[0].raw.confidence:g} % "
-        f"intervals over the evaluated"
-        " samples. Filled: the interval excludes zero. Diamonds: target, circles: source."
-    )
-    if left_out:
-        caption += f" Not drawn, because a start of 0 has no relative change: {', '.join(left_out)}."
-    columns = [Column(title="Measure"), Column(title=f"Gain ({unit})", numeric=True), Column(title="Verdict")]
-    table = [[r.label, r.relative if relative else number(r.raw.gain, 4, sign=True), r.verdict] for r in drawn]
-    return Chart(
-        title="Gains with intervals", figure=figure, caption=caption, columns=columns, rows=table, height=height
-    )
-
-
-# --------------------------------------------------------------------------------------------------------- curves
+def ticks_at(values: Sequence[float]) -> list[tuple[float, str]]:
+    return [(v, significant(v)) for v in values]
 
 
 def thin(
@@ -227,36 +245,299 @@ def smooth(ys: Sequence[float | None], window: int) -> list[float | None]:
     return out
 
 
-SMOOTHED_FROM = 60
-"""Logged values from which on a trailing mean is drawn over the raw curve."""
+# ----------------------------------------------------------------------------------------------------------- the engine
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One logged quantity."""
+def plotly_figure(chart: Chart) -> dict[str, Any]:
+    """`{"data": [...], "layout": {...}}`."""
+    data = [trace for mark in chart.marks for trace in _traces(mark, chart)]
+    named = [t["name"] for t in data if t.get("name") and t.get("showlegend", True)]
+    legend = len(named) > 1 if chart.legend is None else chart.legend
+    characters = sum(len(n) + 9 for n in named)
+    lines = min(3, 1 + characters // {"full": 120, "half": 52, "third": 36}[chart.width]) if legend else 0
+    layout: dict[str, Any] = {
+        "height": chart.height,
+        "margin": {"l": 12, "r": 16, "t": 12 + 22 * lines, "b": 12},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "var(--font)", "size": 12, "color": "var(--ink)"},
+        "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": "var(--line)", "font": _font("ink")},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--muted)", "activecolor": "var(--accent)"},
+        "showlegend": legend,
+        "xaxis": _axis(chart.x),
+        "yaxis": _axis(chart.y),
+        "shapes": [_rule(r) for r in chart.rules],
+        "annotations": [_note(n) for n in chart.notes],
+    }
+    if legend:
+        place = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": _font("ink")}
+        layout["legend"] = {**place, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
+    if chart.narrow:
+        layout["meta"] = {"narrow": [plain(squeeze(n, 17)) for n in chart.narrow]}
+    return {"data": data, "layout": layout | dict(chart.layout)}
 
-    key: str
-    name: str
-    colour: str
-    markers: bool = False
+
+def _font(colour: str, size: int = 12) -> dict[str, Any]:
+    return {"size": size, "color": f"var(--{colour})"}
 
 
-SMALL = 210
-"""Height of the charts that only accompany the loss, in CSS pixels."""
+def _axis(axis: Axis) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "title": {"text": plain(axis.title), "standoff": 8, "font": _font("muted")},
+        "gridcolor": "var(--grid)",
+        "linecolor": "var(--line)",
+        "zerolinecolor": "var(--line)",
+        "tickfont": _font("muted", 11),
+        "automargin": True,
+        "exponentformat": "e",
+        "zeroline": axis.zero,
+    }
+    if axis.zero:
+        found |= {"zerolinewidth": 2, "zerolinecolor": "var(--muted)"}
+    if axis.log:
+        found["type"] = "log"
+    if axis.range is not None:
+        found["range"] = [math.log10(v) for v in axis.range] if axis.log else list(axis.range)
+    if axis.from_zero:
+        found["rangemode"] = "tozero"
+    ticks = [(place, plain(text)) for place, text in axis.ticks]
+    if axis.names:
+        ticks = [(place, plain(squeeze(n, axis.length))) for place, n in enumerate(axis.names)]
+        found |= {"range": [len(axis.names) - 0.4, -0.6], "fixedrange": True, "ticklen": 4}
+    if ticks:
+        found |= {"tickvals": [place for place, _ in ticks], "ticktext": [text for _, text in ticks]}
+    return found | dict(axis.more)
 
 
-def _log_ticks(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 times the powers of ten, or at the powers alone where that would be
-    many."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) <= 4 else (1,)
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+def _rule(rule: Rule) -> dict[str, Any]:
+    line = {"color": f"var(--{rule.colour})", "width": 1.3, "dash": rule.dash}
+    if rule.x is not None:
+        return {"type": "line", "x0": rule.x, "x1": rule.x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    return {"type": "line", "y0": rule.y, "y1": rule.y, "xref": "paper", "x0": 0, "x1": 1, "line": line}
 
 
-def curves(
+def _note(note: Note) -> dict[str, Any]:
+    paper = {"xref": "paper", "yref": "paper"} if note.paper else {}
+    found = {
+        **paper,
+        "x": note.x,
+        "y": note.y,
+        "text": plain(note.text),
+        "showarrow": False,
+        "font": _font(note.colour),
+    }
+    return found | dict(note.more)
+
+
+def _traces(mark: Mark, chart: Chart) -> list[dict[str, Any]]:
+    rows = [r for r in (chart.rows if mark.rows is None else mark.rows) if mark.where.items() <= r.items()]
+    if mark.kind in ("points", "line", "bars", "columns", "spans", "band"):
+        rows = [r for r in rows if r.get(mark.x) is not None and r.get(mark.y) is not None]
+    if not rows:
+        return []
+    found = {
+        "curves": _curves,
+        "heat": _heat,
+        "radar": _radar,
+        "band": _band,
+    }.get(mark.kind, _cartesian)(mark, chart, rows)
+    for trace in found:
+        if mark.name and "name" not in trace:
+            trace["name"] = plain(squeeze(mark.name, 34))
+        if not mark.legend or not trace.get("name"):
+            trace["showlegend"] = False
+        if mark.opacity != 1:
+            trace["opacity"] = mark.opacity
+        trace |= dict(mark.more)
+    return found
+
+
+def _number(value: Any) -> float | None:
+    return finite(value.value if isinstance(value, Value) else value)
+
+
+def _each(mark_field: str, rows: Sequence[Row]) -> Any:
+    """A field that is one for all, or each row's own."""
+    return [r.get(mark_field[1:], "") for r in rows] if mark_field.startswith("@") else mark_field
+
+
+def _colour(mark: Mark, rows: Sequence[Row]) -> Any:
+    found = _each(mark.colour, rows)
+    return f"var(--{found})" if isinstance(found, str) else [f"var(--{c or 'accent'})" for c in found]
+
+
+def _hover(mark: Mark, chart: Chart, rows: Sequence[Row]) -> dict[str, Any]:
+    """What the table says of each row."""
+    if mark.rows is not None:
+        return {"hoverinfo": "skip"}
+    texts = []
+    for row in rows:
+        head, *rest = (words(c.cell(row), below=" ") for c in chart.columns)
+        lines = [f"{plain(c.title)}: {plain(t)}" for c, t in zip(chart.columns[1:], rest, strict=True) if t]
+        title = f"{plain(mark.name)}: " if mark.name and mark.name not in head and mark.kind == "bars" else ""
+        texts.append("<br>".join([f"<b>{title}{plain(head)}</b>", *lines]))
+    return {"hovertext": texts, "hoverinfo": "text"}
+
+
+def _error(values: Sequence[Any], colour: Any, thickness: float) -> dict[str, Any] | None:
+    """Interval bars; None where no value has an interval."""
+    if not any(isinstance(v, Value) and (v.low is not None or v.high is not None) for v in values):
+        return None
+    reach = [v.reach() if isinstance(v, Value) else (0.0, 0.0) for v in values]
+    ends = {"arrayminus": [low for low, _ in reach], "array": [high for _, high in reach]}
+    tint = colour if isinstance(colour, str) else "var(--ink)"
+    return {"type": "data", "symmetric": False, **ends, "color": tint, "thickness": thickness, "width": 3}
+
+
+def _cartesian(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    xs, ys, colour = [r[mark.x] for r in rows], [r[mark.y] for r in rows], _colour(mark, rows)
+    trace: dict[str, Any] = {"x": [_plotted(v) for v in xs], "y": [_plotted(v) for v in ys]}
+    if mark.kind in ("bars", "columns", "spans"):
+        trace |= {"type": "bar", "marker": {"color": colour, "cornerradius": 3}}
+        if mark.kind != "columns":
+            trace["orientation"] = "h"
+        if mark.kind == "spans":
+            trace["base"] = [r[mark.base] for r in rows]
+        colour = "var(--ink)"
+    else:
+        lines = "lines" if mark.kind == "line" else ""
+        parts = [lines, "markers" if mark.markers or not lines else "", "text" if mark.text else ""]
+        symbol = _each(mark.symbol, rows)
+        fill = "var(--surface)" if mark.hollow else colour
+        trace |= {
+            "type": "scatter",
+            "mode": "+".join(p for p in parts if p),
+            "line": {"color": colour, "width": mark.width, "dash": mark.dash},
+            "marker": {"size": mark.size, "symbol": symbol, "color": fill, "line": {"color": colour, "width": 2}},
+        }
+        if mark.text:
+            sides = _each(mark.side, rows)
+            trace |= {"text": [plain(str(r.get(mark.text) or "")) for r in rows], "cliponaxis": False}
+            trace |= {"textposition": sides, "textfont": _font("muted", 11), "meta": "named in legend"}
+    for key, values in (("error_x", xs), ("error_y", ys)):
+        error = _error(values, colour, mark.bars)
+        if error is not None:
+            trace[key] = error
+    return [trace | _hover(mark, chart, rows)]
+
+
+def _plotted(value: Any) -> Any:
+    """A number as it is drawn; words of a category stay."""
+    return plain(value) if isinstance(value, str) else (None if (v := _number(value)) is None else rounded(v))
+
+
+def _curves(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A trace a row: its lists, thinned; a long one pale with its trailing mean above, unless the row has `markers`."""
+    found = []
+    for row in rows:
+        colour = f"var(--{row.get('colour', mark.colour)})"
+        xs, ys = list(row[mark.x]), [finite(v) for v in row[mark.y]]
+        line = {"color": colour, "width": mark.width, "dash": row.get("dash", mark.dash)}
+        points = row.get("markers", False)
+        shared = {"type": "scatter", "opacity": mark.opacity}
+        if row.get("smooth") and len(xs) >= SMOOTHED_FROM:
+            x, y = thin(xs, ys)
+            pale = {"mode": "lines", "x": x, "y": y, "line": {**line, "width": 1}, "opacity": 0.3, "hoverinfo": "skip"}
+            found.append({**shared, **pale, "name": "", "showlegend": False})
+            ys = smooth(ys, max(5, len(xs) // 40))
+        x, y = thin(xs, ys)
+        name = plain(squeeze(str(row.get("name", mark.name)), 34))
+        trace = {**shared, "mode": "lines+markers" if points else "lines", "x": x, "y": y, "name": name, "line": line}
+        trace["marker"] = {"size": row.get("size", 5), "symbol": row.get("symbol", "circle")}
+        hover = (
+            {"hoverinfo": "skip"} if mark.rows is not None else {"hovertemplate": f"{name} %{{y:.5g}}<extra></extra>"}
+        )
+        found.append(trace | hover)
+    return found
+
+
+def _band(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A pale area between the ends of the intervals; nothing where one has none."""
+    held: list[Value] = [r[mark.y] for r in rows]
+    if any(v.low is None or v.high is None for v in held):
+        return []
+    line = {"width": 0, "color": f"var(--{mark.colour})"}
+    style: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": [_plotted(r[mark.x]) for r in rows], "line": line}
+    style |= {"hoverinfo": "skip", "showlegend": False, "name": ""}
+    fill = {"fill": "tonexty", "fillcolor": f"var(--{mark.colour})26"}  # two digits of opacity after #rrggbb
+    return [{**style, "y": [v.low for v in held]}, {**style, "y": [v.high for v in held], **fill}]
+
+
+def _heat(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A row of cells each: lists of shades under `y`, of words under `mark.text`."""
+    trace: dict[str, Any] = {
+        "type": "heatmap",
+        "x": list(range(len(rows[0][mark.y]))),
+        "y": list(range(len(rows))),
+        "z": [[None if (f := finite(v)) is None else rounded(f) for v in r[mark.y]] for r in rows],
+        "text": [[plain(t) for t in r[mark.text]] for r in rows],
+        "hovertemplate": "%{text}<extra></extra>",
+        "hoverongaps": False,
+        "showscale": False,
+        "colorscale": [[n / 3, f"var(--heat-{n})"] for n in range(4)],
+        "xgap": 2,
+        "ygap": 2,
+    }
+    return [trace]
+
+
+def _radar(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Values around a circle; places are angles, so that two names that read alike shortened stay apart."""
+    turn = [round(place * 360 / len(rows), 3) for place in (*range(len(rows)), 0)]
+    values = [_plotted(r[mark.y]) for r in (*rows, rows[0])]
+    solid = mark.dash == "solid"
+    return [
+        {
+            "type": "scatterpolar",
+            "r": values,
+            "theta": turn,
+            "mode": "lines+markers" if solid else "lines",
+            "line": {"color": f"var(--{mark.colour})", "width": 2, "dash": mark.dash},
+            "marker": {"size": 6},
+            "fill": "toself" if solid else "none",
+            **_hover(mark, chart, [*rows, rows[0]]),
+        }
+    ]
+
+
+def radar_layout(names: Sequence[str], top: float) -> dict[str, Any]:
+    """The circle under a radar."""
+    lines = {"gridcolor": "var(--grid)", "linecolor": "var(--line)"}
+    places = [round(place * 360 / len(names), 3) for place in range(len(names))]
+    radial = {"range": [0, top], "ticksuffix": " %", "nticks": 4, "angle": 90, "tickangle": 90, **lines}
+    around = {"tickvals": places, "ticktext": [plain(squeeze(n, 14)) for n in names], "direction": "clockwise"}
+    polar = {
+        "bgcolor": "rgba(0,0,0,0)",
+        "radialaxis": {**radial, "tickfont": _font("muted", 10)},
+        "angularaxis": {**around, "rotation": 90, "tickfont": _font("ink", 10), **lines},
+    }
+    return {"polar": polar, "margin": {"l": 78, "r": 78, "t": 64, "b": 34}}
+
+
+# --------------------------------------------------------------------------------------------------------- chart makers
+
+
+def row_notes(names: Sequence[str], texts: Sequence[str], tones: Sequence[str]) -> list[Note]:
+    """Words above each row of a plot: its name at the left, its figure at the right."""
+    found = []
+    for place, (name, text, tone) in enumerate(zip(names, texts, tones, strict=True)):
+        for said, side, colour in (
+            (squeeze(name, 34), "left", "ink"),
+            (text, "right", "ink" if tone == "flat" else tone),
+        ):
+            more = {"xref": "paper", "yshift": 17, "xanchor": side}
+            found.append(Note(text=said, x=float(side == "right"), y=place, colour=colour, more=more))
+    return found
+
+
+def narrow(names: Sequence[str]) -> list[str]:
+    """Names for an axis on a phone."""
+    return [n.replace("high school ", "HS ").replace("professional ", "prof. ") for n in names]
+
+
+def logged_curves(
     metrics: Sequence[Mapping[str, Any]],
-    wanted: Sequence[Curve],
+    wanted: Sequence[tuple[str, str, str, bool]],
     *,
     title: str,
     unit: str,
@@ -264,174 +545,106 @@ def curves(
     height: int = 300,
     may_be_log: bool = False,
 ) -> Chart | None:
-    """Logged quantities against the optimiser step; `may_be_log`: on a logarithmic axis where positive values span more
-    than a factor of 20."""
-    data: list[dict[str, Any]] = []
-    everything: list[float] = []
-    rows: list[list[str]] = []
-    not_finite = 0
-    for curve in wanted:
-        points = [(m["step"], m[curve.key]) for m in metrics if "step" in m and m.get(curve.key) is not None]
-        if not points:
-            continue
-        xs = [p[0] for p in points]
-        ys = [finite(p[1]) for p in points]
-        not_finite += ys.count(None)
-        known = [y for y in ys if y is not None]
-        everything += known
-        if known:
-            rows.append(
-                [
-                    curve.name,
-                    significant(points[0][1]),
-                    significant(min(known)),
-                    significant(max(known)),
-                    significant(points[-1][1]),
-                    str(len(points)),
-                ]
-            )
-        else:
-            rows.append([curve.name, "n/a", "n/a", "n/a", "n/a", str(len(points))])
-        window = max(5, len(points) // 40)
-        style = {"color": f"var(--{curve.colour})", "width": 2.2}
-        hover = f"{curve.name} %{{y:.5g}}<extra></extra>"
-        if len(points) >= SMOOTHED_FROM and not curve.markers:
-            x, y = thin(xs, ys)
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "x": x,
-                    "y": y,
-                    "line": {**style, "width": 1},
-                    "opacity": 0.3,
-                    "hoverinfo": "skip",
-                    "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--muted)", "activecolor": "var(--accent)"},
-                    "showlegend": False,
-                }
-            )
-            ys = smooth(ys, window)
-        x, y = thin(xs, ys)
-        mode = "lines+markers" if curve.markers or len(points) < 20 else "lines"
-        data.append(
-            {
-                "type": "scatter",
-                "mode": mode,
-                "x": x,
-                "y": y,
-                "name": curve.name,
-                "line": style,
-                "marker": {"size": 5},
-                "hovertemplate": hover,
-            }
-        )
-    if not data:
+    """Logged quantities against the optimiser step; None where none was logged.
+
+    Args:
+        metrics: rows of the log.
+        wanted: (key, name, colour, whether its points are marked) of each curve.
+        title: of the chart.
+        unit: of all of them.
+        caption: said first below.
+        height: in CSS pixels.
+        may_be_log: on a logarithmic axis where positive values span more than a factor of 20.
+    """
+    rows, everything, gaps = [], [], 0
+    for key, name, colour, marked in wanted:
+        points = [(m["step"], m[key]) for m in metrics if "step" in m and m.get(key) is not None]
+        if points:
+            ys = [y for _, y in points]
+            known = [v for y in ys if (v := finite(y)) is not None]
+            everything += known
+            gaps += len(ys) - len(known)
+            row = {"name": name, "colour": colour, "x": [x for x, _ in points], "y": ys, "known": known}
+            rows.append(row | {"markers": marked or len(points) < 20, "smooth": not marked})
+    if not rows:
         return None
     log = may_be_log and bool(everything) and min(everything) > 0 and max(everything) / min(everything) > 20
-    words = [caption] if caption else []
-    if log:
-        words.append("Logarithmic axis.")
-    if not_finite:
-        words.append(
-            f"{not_finite} logged {'value is' if not_finite == 1 else 'values are'} not finite and shown as gaps."
+    said = [caption, "Logarithmic axis." if log else ""]
+    said.append(
+        f"{gaps} logged {'value is' if gaps == 1 else 'values are'} not finite and shown as gaps." if gaps else ""
+    )
+
+    def cell(pick: Callable[[Row], Any]) -> Callable[[Row], str]:
+        return lambda r: significant(pick(r)) if r["known"] else "n/a"
+
+    return Chart(
+        title=title,
+        rows=rows,
+        columns=[
+            Col("Curve", "name", numeric=False),
+            Col("First", cell(lambda r: r["y"][0])),
+            Col("Lowest", cell(lambda r: min(r["known"]))),
+            Col("Highest", cell(lambda r: max(r["known"]))),
+            Col("Last", cell(lambda r: r["y"][-1])),
+            Col("Values logged", lambda r: len(r["y"])),
+        ],
+        marks=[Mark(kind="curves", width=2.2)],
+        x=Axis(title="optimiser step"),
+        y=Axis(title=unit, log=log, ticks=log_ticks(min(everything), max(everything)) if log else ()),
+        caption=" ".join(s for s in said if s),
+        height=height,
+        layout={"hovermode": "x unified"},
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Series:
+    """Values of one model, one a sample."""
+
+    label: str
+    colour: str
+    values: Sequence[float]
+
+
+def quantile_chart(
+    series: Sequence[Series], *, title: str, unit: str, caption: str, height: int = 300, zero: bool = False
+) -> Chart | None:
+    """Each model's values sorted, smallest first, against the share of samples below: the whole distribution in one
+    line. Values that are not finite are left out; None where none is finite."""
+    import numpy as np
+
+    rows = []
+    for s in series:
+        values = np.asarray(s.values, dtype=np.float64)
+        values = values[np.isfinite(values)]
+        if values.size:
+            levels = np.linspace(0, 1, min(160, max(2, values.size)))
+            curve = {
+                "x": [rounded(100 * v, 5) for v in levels],
+                "y": [rounded(v, 5) for v in np.quantile(values, levels)],
+            }
+            rows.append({"name": s.label, "colour": s.colour, "values": values, **curve})
+
+    def quantile(level: float) -> Callable[[Row], str]:
+        return lambda r: significant(float(np.quantile(r["values"], level)))
+
+    columns = [Col("Model", "name", numeric=False), Col("10 % below", quantile(0.1)), Col("Median", quantile(0.5))]
+    columns += [Col("90 % below", quantile(0.9)), Col("Mean", lambda r: significant(float(r["values"].mean())))]
+    return (
+        Chart(
+            title=title,
+            rows=rows,
+            columns=[*columns, Col("Samples", lambda r: r["values"].size)],
+            marks=[Mark(kind="curves", width=2.2)],
+            x=Axis(title="samples, sorted, %", range=(0, 100)),
+            y=Axis(title=unit, zero=zero),
+            caption=caption,
+            height=height,
+            layout={"hovermode": "x unified"},
         )
-    named = [d for d in data if d.get("name")]
-    figure: dict[str, Any] = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis("optimiser step", zeroline=False),
-            yaxis=axis(unit, zeroline=False, **(_log_ticks(min(everything), max(everything)) if log else {})),
-            hovermode="x unified",
-            showlegend=len(named) > 1,
-            legend=LEGEND,
-        ),
-    }
-    if len(named) > 1:
-        figure["layout"]["margin"] = {"l": 12, "r": 12, "t": 30, "b": 12}
-    columns = [
-        Column(title="Curve"),
-        *(Column(title=t, numeric=True) for t in ("First", "Lowest", "Highest", "Last", "Values logged")),
-    ]
-    return Chart(title=title, figure=figure, caption=" ".join(words), columns=columns, rows=rows, height=height)
-
-
-PLAIN_KEYS = {"step", "epoch", "tokens", "seconds", "num_tokens", "mean_token_accuracy", "total_flos"}
-DRAWN_KEYS = {"loss", "ce", "kl", "learning_rate", "grad_norm", "token_accuracy"}
-
-
-def training_charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Loss, KL, learning rate, gradient norm, token accuracy and the methods' own figures, as far as they were
-    logged."""
-
-    def logged(key: str) -> bool:
-        return any(m.get(key) is not None for m in metrics)
-
-    def held_out(key: str, name: str) -> Curve:
-        return Curve(key=key, name=name, colour="good", markers=True)
-
-    # Without a divergence the loss is the cross-entropy, and drawing it twice says nothing.
-    loss = [
-        Curve(
-            key="loss" if logged("loss") else "ce", name="loss" if logged("loss") else "cross-entropy", colour="accent"
-        )
-    ]
-    if logged("kl"):
-        loss.append(Curve(key="ce", name="cross-entropy", colour="second"))
-    if logged("kl") and logged("eval_ce"):
-        loss.append(held_out("eval_ce", "held-out cross-entropy"))
-    else:
-        loss.append(held_out("eval_loss", "held-out loss"))
-    charts = [
-        curves(metrics, loss, title="Loss", unit="nats/token", may_be_log=True),
-        curves(
-            metrics,
-            [Curve(key="kl", name="KL", colour="second"), held_out("eval_kl", "held-out KL")],
-            title="KL to the teacher",
-            unit="nats/token",
-        ),
-        curves(
-            metrics,
-            [Curve(key="learning_rate", name="learning rate", colour="accent")],
-            title="Learning rate",
-            unit="",
-            height=SMALL,
-        ),
-        curves(
-            metrics,
-            [Curve(key="grad_norm", name="gradient norm", colour="accent")],
-            title="Gradient norm",
-            unit="L2",
-            height=SMALL,
-            may_be_log=True,
-        ),
-        curves(
-            metrics,
-            [
-                Curve(key="token_accuracy", name="token accuracy", colour="accent"),
-                held_out("eval_token_accuracy", "held-out"),
-            ],
-            title="Token accuracy",
-            unit="fraction",
-            height=SMALL,
-        ),
-    ]
-    numbers = {k for m in metrics for k, v in m.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
-    for key in sorted(numbers - PLAIN_KEYS - DRAWN_KEYS):
-        if not key.startswith(("eval_", "train_")):
-            charts.append(
-                curves(
-                    metrics,
-                    [Curve(key=key, name=plain(key), colour="third")],
-                    title=key.replace("_", " "),
-                    unit="",
-                    height=SMALL,
-                )
-            )
-    return [c for c in charts if c is not None]
-
-
-# ------------------------------------------------------------------------------------------------------- distances
+        if rows
+        else None
+    )
 
 
 def moved(relative: float) -> str:
@@ -445,65 +658,38 @@ def signs_kept(share: float) -> str:
     return f"{number(100 * share, 2)} %" if math.isfinite(share) else number(share)
 
 
-def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
-    """Relative L2 distance of each layer from the start, as bars in the order of the model; signs kept where they were
-    recorded."""
+def layer_chart(distance: Sequence[Any], **changes: Any) -> Chart | None:
+    """Relative L2 distance of each layer (`LayerDistance`) from the start, as bars in the order of the model; signs
+    kept where they were recorded."""
     if not distance:
         return None
-    names = [d.layer for d in distance]
-    values = [finite(100 * d.relative) for d in distance]
-    endless = [n for n, d in zip(names, distance, strict=True) if not math.isfinite(d.relative)]
+    endless = [d.layer for d in distance if not math.isfinite(d.relative)]
     signs = any(math.isfinite(d.sign_agreement) for d in distance)
-    height = 290
-    figure = {
-        "data": [
-            {
-                "type": "bar",
-                "x": [plain(n) for n in names],
-                "y": values,
-                "marker": {
-                    "color": ["var(--accent)" if d.layer.isdigit() else "var(--second)" for d in distance],
-                    "cornerradius": 3,
-                },
-                "customdata": [
-                    [significant(float(d.l2)), number(d.cosine, 6), f"{d.parameters:,}", signs_kept(d.sign_agreement)]
-                    for d in distance
-                ],
-                "hovertemplate": "layer %{x}: %{y:.3g} %<br>L2 %{customdata[0]}<br>cosine %{customdata[1]}"
-                + ("<br>signs kept %{customdata[3]}" if signs else "")
-                + "<br>%{customdata[2]} parameters<extra></extra>",
-            }
-        ],
-        "layout": layout(
-            height,
-            xaxis=axis("layer", type="category", tickangle="auto"),
-            yaxis=axis("% of the layer's norm", rangemode="tozero"),
-            bargap=0.25,
-        ),
-    }
-    caption = "L2 norm of (result - start) over the L2 norm of the start, per layer; other colour: outside the blocks.".replace(
-        " - ", " \u2212 "
+    rows = [
+        {"x": d.layer, "y": 100 * d.relative, "d": d, "colour": "accent" if d.layer.isdigit() else "second"}
+        for d in distance
+    ]
+    caption = (
+        "L2 norm of (result \u2212 start) over the L2 norm of the start, per layer; other colour: outside the blocks."
     )
     if endless:
         caption += f" Not drawn, because the start's norm is 0: {', '.join(endless)}."
-    titles = ("Relative L2", "L2", "Cosine", *(["Signs kept"] if signs else []), "Parameters")
-    columns = [Column(title="Layer"), *(Column(title=t, numeric=True) for t in titles)]
-    rows = [
-        [
-            n,
-            moved(d.relative),
-            significant(float(d.l2)),
-            number(d.cosine, 6),
-            *([signs_kept(d.sign_agreement)] if signs else []),
-            f"{d.parameters:,}",
-        ]
-        for n, d in zip(names, distance, strict=True)
-    ]
-    return Chart(
+    chart = Chart(
         title="Distance from the start, layer by layer",
-        figure=figure,
-        caption=caption,
-        columns=columns,
         rows=rows,
-        height=height,
+        columns=[
+            Col("Layer", "x", numeric=False),
+            Col("Relative L2", lambda r: moved(r["d"].relative)),
+            Col("L2", lambda r: significant(float(r["d"].l2))),
+            Col("Cosine", lambda r: number(r["d"].cosine, 6)),
+            *([Col("Signs kept", lambda r: signs_kept(r["d"].sign_agreement))] if signs else []),
+            Col("Parameters", lambda r: f"{r['d'].parameters:,}"),
+        ],
+        marks=[Mark(kind="columns", colour="@colour")],
+        x=Axis(title="layer", more={"type": "category", "tickangle": "auto"}),
+        y=Axis(title="% of the layer's norm", from_zero=True),
+        caption=caption,
+        height=290,
+        layout={"bargap": 0.25},
     )
+    return dataclasses.replace(chart, **changes)

@@ -13,28 +13,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.evaluation.compare.gate import by_rule, is_failed, outcome_of
 from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
-from holdfast.records.run import RunRecord
-from holdfast.reports.figures import Row, interval_text, number, plural, row, verdict_sentence
+from holdfast.reports import markdown
+from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, figure, sub
+from holdfast.reports.compared import Row, group_title, headline
+from holdfast.reports.comparison_report import OUTCOMES, STAGE_MEASURES
+from holdfast.reports.format import direction, interval_text, number, plural, tally
+from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST_ROWS = 100
 FOLD_FROM = 25
 """Tables longer than this show what changed and fold the rest away."""
 SYMBOLS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
 WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED"}
-STYLE = {"good": "green", "bad": "red", "flat": "dim"}
-MEASURE_TITLES = {
-    "average_accuracy": "Average accuracy",
-    "backward_transfer": "Backward transfer",
-    "forgetting": "Forgetting",
-    "forward_transfer": "Forward transfer",
-}
 
 
 # ------------------------------------------------------------------------------------------------------------- shared
@@ -51,16 +47,34 @@ def gate_line(gate: GateOutcome) -> str:
     return f"{gate.suite}/{gate.name}{f' {gate.metric}' if gate.metric else ''}: {gate.reason}"
 
 
-def headline(comparisons: Sequence[Comparison]) -> str:
-    """What changed, in one sentence."""
-    return verdict_sentence(RunRecord(name=""), comparisons) if comparisons else "Nothing was compared."
+def how(comparisons: Sequence[Comparison]) -> str:
+    """What stands behind intervals and p values."""
+    level = f"{100 * comparisons[0].confidence:g} %"
+    return (
+        f"Paired intervals at {level}; p by McNemar's exact test for right / wrong answers, else by paired bootstrap."
+    )
 
 
-def _verdict_of_gates(gates: Sequence[GateOutcome], *, strict: bool) -> str:
-    said = [outcome_of(found) for found in by_rule(gates).values()]
-    counts = [f"{said.count(o)} {o}" for o in ("passed", "failed", "undecided") if o in said]
-    undecided = " (undecided counts as failed)" if strict and "undecided" in said else ""
-    return f"{plural(len(said), 'rule')}: {', '.join(counts)}{undecided}"
+def _matrix_tables(matrix: StageMatrix, titles: tuple[str, str], heads: tuple[str, str]) -> list[Table]:
+    scores = [[s, *(number(v, 4) for v in line)] for s, line in zip(matrix.stages, matrix.scores, strict=True)]
+    rows = []
+    for name, m in matrix.measures.items():
+        title = f"{STAGE_MEASURES.get(name, (name,))[0]} ({direction(m.higher_is_better)})"
+        rows.append([title, number(m.value, 4), interval_text(m.interval, 4), f"{m.n:,}" if m.n else "n/a"])
+    said = [t.format(unit=matrix.unit) for t in titles]
+    value = [heads[1], *(w if heads[1].islower() else w.capitalize() for w in ("value", "interval"))]
+    return [
+        Table(columns=columns(heads[0], *matrix.tasks), rows=scores, title=said[0]),
+        Table(columns=columns(*value, "n"), rows=rows, title=said[1]),
+    ]
+
+
+def _flips(r: Row) -> str:
+    return f"{r.raw.flips_lost or 0:,} / {r.raw.flips_gained or 0:,}" if r.flips else ""
+
+
+def _arrow(r: Row) -> str:
+    return "↑" if r.raw.higher_is_better else "↓"
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
@@ -89,93 +103,47 @@ def print_comparison(
         notes: sentences on what to know.
         matrix: of sequential training, if it was asked for.
     """
-    from holdfast.reports.terminal import Printer
-
-    out = Printer(console)
-    out.line(f"{labels[0]} → {labels[1]}", "bold")
-    out.line(headline(comparisons))
-    out.line()
-    rows = [row(c) for c in comparisons]
+    blank = Paragraph("")
+    found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons)), blank]
+    rows = [Row(c) for c in comparisons]
     for suite in dict.fromkeys(r.raw.suite for r in rows):
-        columns = [
-            ("Measure", False),
-            ("Before", True),
-            ("After", True),
-            ("Difference", True),
-            ("p, n", True),
-            ("Verdict", False),
-        ]
-        mine = [r for r in rows if r.raw.suite == suite]
-        out.table(mine[0].group, columns, [_cells(r) for r in mine])
+        found.append(brief_measures([r for r in rows if r.raw.suite == suite]))
     if rows:
-        out.line(
-            f"{_how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong.", "dim"
-        )
-        out.line()
+        text = f"{how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong."
+        found += [Paragraph(text, "note"), blank]
     if matrix is not None:
-        head = [("After", False), *((task, True) for task in matrix.tasks)]
-        out.table(
-            f"Scores ({matrix.unit}, higher is better)",
-            head,
-            [[(cell, "") for cell in cells] for cells in _matrix_rows(matrix)],
-        )
-        out.table(
-            "Sequential training",
-            [("Measure", False), ("Value", True), ("Interval", True), ("n", True)],
-            [[(cell, "") for cell in cells] for cells in _measure_rows(matrix)],
-        )
-    for rule, found in by_rule(gates).items():
-        outcome = outcome_of(found)
-        style = {"passed": "green", "failed": "red", "undecided": "red" if strict else "yellow"}[outcome]
-        counted = f" ({len(what_decided(found))} of {len(found)})" if len(found) > 1 else ""
+        titles = ("Scores ({unit}, higher is better)", "Sequential training")
+        found += _matrix_tables(matrix, titles, ("After", "Measure"))
+    for rule, held in by_rule(gates).items():
+        outcome, decided = outcome_of(held), what_decided(held)
+        tone = "bad" if strict and outcome == "undecided" else OUTCOMES[outcome]
+        counted = f" ({len(decided)} of {len(held)})" if len(held) > 1 else ""
         fails = ", which fails" if strict and outcome == "undecided" else ""
-        out.line(f"{WORDS[outcome]:<10} {rule}{counted}{fails}", style)
-        for gate in what_decided(found)[: 5 if outcome == "passed" else 20]:
-            out.line(f"           {gate_line(gate)}")
-    if gates:
-        out.line()
-    for text in (*(f"Not compared: {u}" for u in unmatched), *(f"Note: {n}" for n in notes)):
-        out.line(text, "dim")
-
-
-def _cells(r: Row) -> list[tuple[str, str]]:
-    """Two lines a comparison, so that sixty of them can be read through."""
-    quiet = "" if r.raw.primary else "dim"
-    flips = f"{r.raw.flips_lost or 0:,} / {r.raw.flips_gained or 0:,}" if r.flips else ""
-    return [
-        (f"{r.name}\n{r.metric} {'↑' if r.raw.higher_is_better else '↓'}", quiet),
-        (r.before, quiet),
-        (r.after, quiet),
-        (f"{r.difference}\n{r.interval}", quiet),
-        (f"{r.p}\n{r.n}", quiet),
-        (f"{r.verdict}\n{flips}".rstrip(), STYLE[r.tone]),
+        found.append(Paragraph(f"{WORDS[outcome]:<10} {rule}{counted}{fails}", tone))
+        found += [Paragraph(f"{'':10} {gate_line(g)}") for g in decided[: 5 if outcome == "passed" else 20]]
+    found += [blank] if gates else []
+    found += [Paragraph(f"Not compared: {u}", "note") for u in unmatched] + [
+        Paragraph(f"Note: {n}", "note") for n in notes
     ]
+    Printer(console).show(found)
 
 
-def _how(comparisons: Sequence[Comparison]) -> str:
-    """What stands behind intervals and p values."""
-    level = f"{100 * comparisons[0].confidence:g} %"
-    return (
-        f"Paired intervals at {level}; p by McNemar's exact test for right / wrong answers, else by paired bootstrap."
-    )
-
-
-def _matrix_rows(matrix: StageMatrix) -> list[list[str]]:
-    return [
-        [stage, *(number(score, 4) for score in scores)]
-        for stage, scores in zip(matrix.stages, matrix.scores, strict=True)
+def brief_measures(rows: Sequence[Row]) -> Table:
+    """Two lines a comparison, so that sixty of them can be read through in a terminal."""
+    cells = [
+        [
+            (r.name, sub(f"{r.raw.metric} {_arrow(r)}")),
+            r.before,
+            r.after,
+            figure(r.difference, r.interval),
+            (r.p, sub(r.n)),
+            Span((r.verdict, sub(_flips(r)) if r.flips else None), tone=r.tone),
+        ]
+        for r in rows
     ]
-
-
-def _measure_rows(matrix: StageMatrix) -> list[list[str]]:
-    rows = []
-    for name, metric in matrix.measures.items():
-        better = "higher is better" if metric.higher_is_better else "lower is better"
-        title = f"{MEASURE_TITLES.get(name, name)} ({better})"
-        rows.append(
-            [title, number(metric.value, 4), interval_text(metric.interval, 4), f"{metric.n:,}" if metric.n else "n/a"]
-        )
-    return rows
+    heads = columns("Measure", "Before", "After", "Difference", "p, n", "Verdict", right=(1, 2, 3, 4))
+    tones = ["" if r.raw.primary else "minor" for r in rows]
+    return Table(columns=heads, rows=cells, title=group_title(rows[0].raw.suite), tones=tones)
 
 
 # ----------------------------------------------------------------------------------------------------------- markdown
@@ -192,82 +160,48 @@ def comparison_markdown(
     matrix: StageMatrix | None = None,
 ) -> str:
     """The comparison for a pull request's comment; arguments as of `print_comparison`."""
-    lines = [f"### {_plain(labels[0])} → {_plain(labels[1])}", "", _plain(headline(comparisons)), ""]
+    found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
     if gates:
-        lines += [f"**{_verdict_of_gates(gates, strict=strict)}**", "", "| | rule | on |", "|---|---|---|"]
-        for rule, found in by_rule(gates).items():
-            outcome = outcome_of(found)
-            decided = what_decided(found)
-            shown = [_plain(gate_line(g)) for g in decided[:5]]
-            more = [f"and {len(decided) - 5} more"] if len(decided) > 5 else []
-            word = f"{outcome}, which fails" if strict and outcome == "undecided" else outcome
-            lines.append(f"| {SYMBOLS[outcome]} {word} | {_code(rule)} | {'<br>'.join([*shown, *more])} |")
-        lines.append("")
-    rows = [row(c) for c in comparisons]
+        outcomes = {rule: outcome_of(held) for rule, held in by_rule(gates).items()}
+        counts = tally(list(outcomes.values()), ("passed", "failed", "undecided"))
+        counted = " (undecided counts as failed)" if strict and "undecided" in outcomes.values() else ""
+        found.append(Paragraph(Span(f"{plural(len(outcomes), 'rule')}: {counts}{counted}", "strong")))
+        cells: list[list[Any]] = []
+        for rule, held in by_rule(gates).items():
+            decided = what_decided(held)
+            lines = [gate_line(g) for g in decided[:5]]
+            lines += [f"and {len(decided) - 5} more"] if len(decided) > 5 else []
+            word = outcomes[rule] + (", which fails" if strict and outcomes[rule] == "undecided" else "")
+            on = (lines[0], *(sub(line) for line in lines[1:]))
+            cells.append([f"{SYMBOLS[outcomes[rule]]} {word}", Span(rule, "code"), on])
+        found.append(Table(columns=columns("", "rule", "on", right=()), rows=cells))
+    rows = [Row(c) for c in comparisons]
     first, folded = rows, []
     if len(rows) > FOLD_FROM:
         first = [r for r in rows if r.tone != "flat" and r.raw.primary]
         folded = [r for r in rows if r not in first]
-    if first:
-        lines += [*_table(first), ""]
+    found += [_table(first)] if first else []
     if folded:
-        lines += [
-            "<details>",
-            f"<summary>{len(folded)} more, of which {sum(r.tone == 'flat' for r in folded)} within noise</summary>",
-            "",
-        ]
-        lines += [*_table(folded), "", "</details>", ""]
+        noise = sum(r.tone == "flat" for r in folded)
+        found.append(Fold(f"{len(folded)} more, of which {noise} within noise", [_table(folded)]))
     if matrix is not None:
-        lines += [*_markdown_matrix(matrix), ""]
-    if comparisons:
-        lines += [_how(comparisons), ""]
-    lines += [
-        *(f"- Not compared: {_plain(u)}" for u in unmatched[:MOST_ROWS]),
-        *(f"- {_plain(n)}" for n in notes[:MOST_ROWS]),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    lines = [
-        "| task | before | after | difference | p | lost / gained | n | verdict |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    for r in rows[:MOST_ROWS]:
-        mark = {"good": "▲ ", "bad": "▼ ", "flat": ""}[r.tone]
-        flips = f"{r.raw.flips_lost or 0:,} / {r.raw.flips_gained or 0:,}" if r.flips else ""
-        what = f"{_plain(f'{r.raw.suite}/{r.name}')} {_code(r.metric)} {'↑' if r.raw.higher_is_better else '↓'}"
-        lines.append(
-            f"| {what} | {r.before} | {r.after} | {r.difference} {_plain(r.interval)} | {_plain(r.p)} | {flips} | "
-            f"{r.n} | {mark}{r.verdict} |"
+        found += _matrix_tables(
+            matrix, ("Scores after each stage ({unit}, higher is better):", ""), ("after", "measure")
         )
-    if len(rows) > MOST_ROWS:
-        lines += ["", f"{len(rows) - MOST_ROWS} more rows are not shown."]
-    return lines
+    found += [Paragraph(how(comparisons))] if comparisons else []
+    said = [*(f"Not compared: {u}" for u in unmatched[: markdown.MOST_ROWS]), *notes[: markdown.MOST_ROWS]]
+    return markdown.render([*found, Bullets(said)])
 
 
-def _markdown_matrix(matrix: StageMatrix) -> list[str]:
-    lines = [f"Scores after each stage ({_plain(matrix.unit)}, higher is better):", ""]
-    lines += [f"| after | {' | '.join(_plain(t) for t in matrix.tasks)} |", f"|---|{'---:|' * len(matrix.tasks)}"]
-    lines += [f"| {_plain(stage)} | {' | '.join(cells)} |" for stage, *cells in _matrix_rows(matrix)]
-    lines += ["", "| measure | value | interval | n |", "|---|---:|---:|---:|"]
-    return lines + [
-        f"| {title} | {value} | {_plain(interval)} | {n} |" for title, value, interval, n in _measure_rows(matrix)
-    ]
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown and HTML leave alone, on one line."""
-    one_line = " ".join(text.split())
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", one_line.replace("&", "&amp;").replace("<", "&lt;")).replace(
-        "@", "@\u200b"
-    )
-
-
-def _code(text: str) -> str:
-    """A code span for a table cell: backticks cannot be escaped inside, so they become quotes; a bar would end the
-    cell."""
-    return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+def _table(rows: Sequence[Row]) -> Table:
+    cells = []
+    for r in rows:
+        what = (f"{r.raw.suite}/{r.name} ", Span(r.raw.metric, "code"), f" {_arrow(r)}")
+        mark = {"good": "▲ ", "bad": "▼ ", "flat": ""}[r.tone]
+        change = f"{r.difference} {r.interval}"
+        cells.append([what, r.before, r.after, change, r.p, _flips(r), r.n, f"{mark}{r.verdict}"])
+    heads = columns("task", "before", "after", "difference", "p", "lost / gained", "n", "verdict", right=range(1, 7))
+    return Table(columns=heads, rows=cells)
 
 
 # -------------------------------------------------------------------------------------------------------------- junit
@@ -322,7 +256,7 @@ def comparison_junit(
 
 def comparison_line(c: Comparison) -> str:
     """One comparison as a line of text."""
-    r = row(c)
+    r = Row(c)
     flips = f", {r.flips}" if r.flips else ""
     change = f"{r.before} -> {r.after}, difference {r.difference} {r.interval}, p {r.p}"
     return f"{c.suite}/{c.name} {c.metric}: {change}, n {r.n}{flips}: {r.verdict}"

@@ -14,8 +14,8 @@ from typing import Any
 from holdfast.records.comparison import Comparison, StageMatrix
 from holdfast.records.evaluation import Metric
 from holdfast.reports.calibration import Calibration
-from holdfast.reports.charts import LEGEND, Chart, axis, finite, layout, plain, row_note
 from holdfast.reports.figures import Row, decimals_for, interval_text, number, percent, significant
+from holdfast.reports.legacy_charts import LEGEND, Chart, axis, finite, layout, plain, row_note
 from holdfast.reports.markup import Column
 
 COLOURS = ("accent", "second", "good", "third", "fourth", "bad")

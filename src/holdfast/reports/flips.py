@@ -22,9 +22,9 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
-from holdfast.reports.charts import shorten
-from holdfast.reports.figures import number, plural
-from holdfast.reports.markup import Column, Html, join, table, tag
+from holdfast.reports.blocks import Block, Markup, Paragraph, Span, Table, columns, sub
+from holdfast.reports.format import number, plural, shorten
+from holdfast.reports.html import Html, join, tag
 
 MOST_FLIPS = 300
 """Questions that one page shows."""
@@ -144,30 +144,28 @@ def spread(items: Sequence[Any], n: int) -> list[Any]:
 # --------------------------------------------------------------------------------------------------------------- cards
 
 
-def flips_panel(groups: Sequence[Flips], most: int = MOST_FLIPS) -> Html | None:
-    """The questions as cards; page.js adds the box that filters them and the lost / gained switch. None where nothing
+def flips_panel(groups: Sequence[Flips], most: int = MOST_FLIPS) -> list[Block]:
+    """The questions as cards; page.js adds the box that filters them and the lost / gained switch. Empty where nothing
     flipped."""
     groups = [g for g in groups if g.found]
-    if not groups:
-        return None
     shown = chosen(groups, most)
     # Entries in turn: the first questions that a reader sees are not all of one kind.
     cards = [_card(flip) for turn in itertools.zip_longest(*shown) for flip in turn if flip is not None]
+    if not cards:
+        return []
+    found: list[Block] = [Markup(tag("div", tag("ol", *cards, cls="questions"), cls="panel flips"))]
     left_out = [
         f"{g.entry}: {len(g.found) - len(picked):,} more in {g.file}"
         for g, picked in zip(groups, shown, strict=True)
         if len(picked) < len(g.found)
     ]
-    total = sum(len(g.found) for g in groups)
-    note = None
     if left_out:
-        note = tag(
-            "p",
-            f"{len(cards):,} of {plural(total, 'question')} are in this page, evenly picked. {'; '.join(left_out)}; "
-            f"of both models, joined on “doc”.",
-            cls="note",
+        total = plural(sum(len(g.found) for g in groups), "question")
+        text = (
+            f"{len(cards):,} of {total} are in this page, evenly picked. {'; '.join(left_out)}; of both models, joined"
         )
-    return join(tag("div", tag("ol", *cards, cls="questions"), cls="panel flips"), note)
+        found.append(Paragraph(f"{text} on “doc”.", "note"))
+    return found
 
 
 def _card(flip: Flip) -> Html:
@@ -321,47 +319,30 @@ def document_changes(before: Rows, after: Rows) -> list[float]:
     ]
 
 
-def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) -> Html:
+def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) -> Block:
     """The documents whose nats changed most, in both directions, with their place in the file of rows."""
-    moves = [
-        (float(b["nats"]) - float(a["nats"]), place) for place, (a, b) in enumerate(zip(before, after, strict=True))
-    ]
+    moves = [(float(y["nats"]) - float(x["nats"]), i) for i, (x, y) in enumerate(zip(before, after, strict=True))]
     moves = [m for m in moves if math.isfinite(m[0]) and m[0]]
     worse = sorted((m for m in moves if m[0] > 0), reverse=True)[:most]
     better = sorted(m for m in moves if m[0] < 0)[:most]
-    columns = [
-        Column(title="Document"),
-        *(
-            Column(title=t, numeric=True)
-            for t in ("Tokens", "Nats/token before", "After", "Change", "Change, nats in all")
-        ),
-    ]
-    rows = []
+    rows: list[list[Any]] = []
     for move, place in [*worse, *better]:
-        a, b = before[place], after[place]
-        tokens = float(a.get("tokens") or 0)
-        each = [float(r["nats"]) / tokens if tokens else math.nan for r in (a, b)]
-        tone = "bad" if move > 0 else "good"
-        label = str(a["question"]) if a.get("question") else f"row {place + 1:,}"
-        rows.append(
-            [
-                join(shorten(label, 80), tag("span", f"doc {str(a.get('doc', ''))[:12]}", cls="sub")),
-                f"{tokens:,.0f}",
-                number(each[0], 3),
-                number(each[1], 3),
-                tag("span", number(each[1] - each[0], 3, sign=True), cls=f"tone {tone}"),
-                number(move, 1, sign=True),
-            ]
-        )
+        row = before[place]
+        tokens = float(row.get("tokens") or 0)
+        each = [float(r["nats"]) / tokens if tokens else math.nan for r in (row, after[place])]
+        label = str(row["question"]) if row.get("question") else f"row {place + 1:,}"
+        change = Span(number(each[1] - each[0], 3, sign=True), tone="bad" if move > 0 else "good")
+        name = (shorten(label, 80), sub(f"doc {str(row.get('doc', ''))[:12]}"))
+        rows.append([name, f"{tokens:,.0f}", *(number(v, 3) for v in each), change, number(move, 1, sign=True)])
     if not rows:
-        return tag("p", "No document changed.", cls="note")
+        return Paragraph("No document changed.", "note")
     words = (
-        f"{f'The {len(worse)} that lost most' if worse else 'No document lost'}"
-        f" and {f'the {len(better)} that gained most' if better else 'none gained'}, of "
-        f"{plural(len(before), 'document')}."
-        " Row: the line in the first model's file."
+        f"{f'The {len(worse)} that lost most' if worse else 'No document lost'} and "
+        f"{f'the {len(better)} that gained most' if better else 'none gained'}, of {plural(len(before), 'document')}. "
+        "Row: the line in the first model's file."
     )
-    return tag("div", tag("p", words, cls="note above"), table(columns, rows, cards=True), cls="panel dense documents")
+    titles = ("Document", "Tokens", "Nats/token before", "After", "Change", "Change, nats in all")
+    return Table(columns=columns(*titles), rows=rows, kind="dense documents", note=words)
 
 
 def has_documents(evaluation: Evaluation, rows: Iterable[Mapping[str, Any]]) -> bool:

@@ -2,6 +2,7 @@
 (async () => {
   "use strict";
   const boxes = [...document.querySelectorAll(".plot[data-figure]")];
+  if (!boxes.length) return;
   const figures = JSON.parse(document.getElementById("figures").textContent);
 
   const giveUp = (reason) => {
@@ -107,6 +108,67 @@
     search.addEventListener("input", show);
     for (const button of switches) button.addEventListener("click", () => ((change = button.textContent), show()));
     more.addEventListener("click", () => ((limit = Infinity), show()));
+    show();
+  }
+})();
+
+// Tables to find something in: sorted at a click on a column, searched where they are long, the first rows only. Without scripts they stand whole.
+(() => {
+  "use strict";
+  const LIMIT = 40;
+  for (const panel of document.querySelectorAll("[data-find]")) {
+    const noun = panel.dataset.find;
+    const body = panel.querySelector("tbody");
+    const heads = [...panel.querySelectorAll("thead th")];
+    const value = (cell) => {
+      const data = cell.querySelector("data");
+      return data ? Number(data.value) : cell.classList.contains("num") ? NaN : (cell.firstChild?.textContent ?? "");
+    };
+    const rows = [...body.rows].map((row) => ({ row, values: [...row.cells].map(value), words: row.cells[0].firstChild.textContent.toLowerCase() }));
+    const make = (name, attributes, parent) => parent.appendChild(Object.assign(document.createElement(name), attributes));
+    const bar = Object.assign(document.createElement("div"), { className: "finder" });
+    const search = make("input", { type: "search", placeholder: "Filter by name", ariaLabel: `Filter ${noun}s by name` }, bar);
+    const shown = make("span", { role: "status" }, bar);
+    panel.prepend(bar);
+    const more = make("button", { type: "button", className: "more" }, panel);
+    let wanted = [];
+    let all = rows.length <= LIMIT + 5;
+
+    const show = () => {
+      let found = 0;
+      for (const { row, words } of rows) {
+        const match = wanted.every((word) => (/^\d+$/.test(word) ? words.split(/[^\w]/).includes(word) : words.includes(word)));
+        found += match;
+        row.hidden = !match || (!all && found > LIMIT);
+      }
+      const visible = all ? found : Math.min(found, LIMIT);
+      shown.textContent = `${visible < rows.length ? `${visible} of ` : ""}${rows.length} ${noun}${rows.length === 1 ? "" : "s"}`;
+      more.hidden = visible === found;
+      more.textContent = `Show all ${found}`;
+    };
+    const sort = (place, ascending) => {
+      const sign = ascending ? 1 : -1;
+      rows.sort((a, b) => {
+        const [x, y] = [a.values[place], b.values[place]];
+        if (typeof x === "string") return sign * x.localeCompare(y, "en", { numeric: true });
+        if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y); // what has no figure comes last
+        return x === y ? 0 : sign * (x < y ? -1 : 1);
+      });
+      body.append(...rows.map(({ row }) => row));
+      heads.forEach((head, i) => (i === place ? head.setAttribute("aria-sort", ascending ? "ascending" : "descending") : head.removeAttribute("aria-sort")));
+      show();
+    };
+    heads.forEach((head, place) => {
+      const button = Object.assign(document.createElement("button"), { type: "button", textContent: head.textContent });
+      head.replaceChildren(button);
+      const lowFirst = !head.classList.contains("num") || ["Cosine", "Signs kept"].includes(button.textContent); // the first click shows the largest moves
+      button.addEventListener("click", () => {
+        const current = head.getAttribute("aria-sort");
+        sort(place, current ? current === "descending" : lowFirst);
+      });
+    });
+    search.addEventListener("input", () => ((wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean)), show()));
+    more.addEventListener("click", () => ((all = true), show()));
     show();
   }
 })();

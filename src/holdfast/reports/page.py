@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.reports.charts import Chart
+from holdfast.reports.legacy_charts import Chart
 from holdfast.reports.markup import Html, join, table, tag
 from holdfast.support.files import to_jsonable, write_bytes_atomic
 

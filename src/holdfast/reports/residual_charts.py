@@ -15,9 +15,9 @@ from typing import Any
 from holdfast.records.evaluation import Metric
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, ScaleChoice
 from holdfast.reports import paper_004
-from holdfast.reports.charts import LEGEND, Chart, axis, layout, plain
 from holdfast.reports.evaluation_charts import squeeze
 from holdfast.reports.figures import decimals_for, interval_text, number, significant
+from holdfast.reports.legacy_charts import LEGEND, Chart, axis, layout, plain
 from holdfast.reports.markup import Column
 from holdfast.reports.residual_figures import Block, FigureTable, Group, Studied, flops_text, tokens_text
 from holdfast.reports.residual_scores import Score, figure_text

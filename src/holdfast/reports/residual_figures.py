@@ -37,9 +37,9 @@ from typing import Any
 from holdfast.records.evaluation import EvaluationFolder, Metric
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.reports import paper_004
-from holdfast.reports.comparison_report import Measured, model_name
 from holdfast.reports.evaluation_charts import is_share, metric_interval, metric_text
 from holdfast.reports.figures import count, group_rank, group_title, interval_text, number, significant
+from holdfast.reports.legacy_comparison import Measured, model_name
 from holdfast.reports.paper_004 import PaperColumn, PaperRow
 from holdfast.statistics.intervals import t_half_width
 

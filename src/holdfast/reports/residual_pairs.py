@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from holdfast.records.comparison import Comparison
 from holdfast.records.residual import Pair, ResidualRecord
 from holdfast.records.study import Objective
-from holdfast.reports.comparison_report import difference_note, measures_table
 from holdfast.reports.evaluation_charts import point_digits, points, share_compared
 from holdfast.reports.figures import Row, decimals_for, group_rank, interval_text, number, plural, row
+from holdfast.reports.legacy_comparison import difference_note, measures_table
 from holdfast.reports.markup import Html, join, tag
 from holdfast.reports.page import Page, bullets, fold
 from holdfast.reports.residual_figures import label_of

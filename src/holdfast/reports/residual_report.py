@@ -22,8 +22,6 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.residual import BASE, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.records.run import LayerDistance
 from holdfast.reports import paper_004
-from holdfast.reports.charts import Chart, layer_chart, moved
-from holdfast.reports.comparison_report import comparison_verdict, difference_note, measures_table
 from holdfast.reports.evaluation_charts import gain_forest, share_compared
 from holdfast.reports.figures import (
     Row,
@@ -37,6 +35,8 @@ from holdfast.reports.figures import (
     setting,
     significant,
 )
+from holdfast.reports.legacy_charts import Chart, layer_chart, moved
+from holdfast.reports.legacy_comparison import comparison_verdict, difference_note, measures_table
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
 from holdfast.reports.residual_charts import carried_charts, compute_charts, kept_charts, scale_chart, token_charts

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.records.study import Objective, StudyRecord
-from holdfast.reports.charts import LEGEND, Chart, axis, layout, plain, shorten
 from holdfast.reports.figures import decimals_for, duration, number, plural, significant
+from holdfast.reports.legacy_charts import LEGEND, Chart, axis, layout, plain, shorten
 from holdfast.reports.markup import Column
 from holdfast.reports.study_figures import (
     StudyCurve,

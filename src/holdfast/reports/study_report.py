@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.records.study import Objective, StudyRecord
-from holdfast.reports.charts import shorten
 from holdfast.reports.figures import duration, flatten, hardware_text, percent, plural, setting
+from holdfast.reports.legacy_charts import shorten
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, bullets, facts, fold, header, tiles
 from holdfast.reports.study_charts import frontier_chart, parameter_charts, time_chart, varied_numbers

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.reports.charts import LEGEND, Chart, axis, finite, layout, plain
 from holdfast.reports.figures import number, significant
+from holdfast.reports.legacy_charts import LEGEND, Chart, axis, finite, layout, plain
 from holdfast.reports.markup import Column
 from holdfast.theory.regression import along_segment, closed_form, errors, illustration, split, weight_for
 from holdfast.theory.regression_study import (

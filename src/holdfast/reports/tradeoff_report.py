@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.reports.arms import Arm, ArmFigures, TradeoffFigures, read_tradeoff, side_title, table_cells
-from holdfast.reports.charts import LEGEND, Chart, axis, layout, plain
 from holdfast.reports.figures import METHOD_NAMES, Row
+from holdfast.reports.legacy_charts import LEGEND, Chart, axis, layout, plain
 from holdfast.reports.markup import Column, Html, join, table, tag
 from holdfast.reports.page import Page, bullets, header, tiles
 

@@ -1,9 +1,13 @@
 """Anchors: the parameters that a method pulls back to.
 
-The anchor of a run is by default its start model; SFA and L2 may name an earlier checkpoint instead (a safetensors
-folder). Methods that share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning (all
-weights) and LoRA (the adapter's weights) are the same code, and in their own dtype: the start's is the parameters', a
-file's is the file's, so that a half-precision run does not round a float32 anchor.
+The anchor of a run is by default its start model; methods may name an earlier checkpoint instead. `anchor_folder` alone
+says what a name means, before anything is loaded and when it is: a folder with safetensors, which may be a model's, a
+finished run's, or under LoRA an adapter's. Anchors are read from the disk; a model of the hub is downloaded first.
+`open_anchor` alone says whether its tensors fit, whether they are then kept in memory or streamed.
+
+Methods that share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning (all weights) and
+LoRA (the adapter's weights) are the same code, and in their own dtype: the start's is the parameters', a file's is the
+file's, so that a half-precision run does not round a float32 anchor.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
 
+    from holdfast.checkpoints.live_tensors import LiveTensor
     from holdfast.checkpoints.reader import CheckpointReader
 
     Kept = Mapping[str, torch.Tensor] | CheckpointReader
@@ -51,7 +56,7 @@ class Anchors:
         """Parameters by name, `[same shape, device]` as the run's, in the anchor's own dtype.
 
         Args:
-            anchor: "start" or the folder of a safetensors checkpoint of the same architecture.
+            anchor: "start" or what `anchor_folder` takes, of the same architecture.
 
         Raises:
             ModelError: the folder lacks parameters or has other shapes; all of them are named.
@@ -81,7 +86,7 @@ class Anchors:
             return self.get(anchor)
         if anchor != START:
             return (
-                streamed(anchor, self._named)
+                open_anchor(anchor, self._named)
                 if where == "disk"
                 else {n: t.cpu() for n, t in load_anchor(anchor, self._named).items()}
             )
@@ -90,35 +95,96 @@ class Anchors:
         return unnamed_file(self._named)
 
 
-def streamed(folder: str, named: Mapping[str, torch.Tensor]) -> CheckpointReader:
+def anchor_folder(name: str) -> Path:
+    """The folder that an anchor other than "start" names.
+
+    Raises:
+        ModelError: no such folder, or none with whole safetensors in it.
+    """
+    from holdfast.checkpoints.reader import weight_files
+
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        parent = path.parent
+        if not parent.is_dir():
+            raise ModelError(
+                f"no such folder: {name}. The folder {parent} does not exist either. Anchors are read from the disk: "
+                f"download a model of the hub first and name its folder."
+            )
+        raise ModelError(
+            f"no such folder: {name}.{did_you_mean(path.name, [p.name for p in parent.iterdir() if p.is_dir()])}"
+        )
+    try:
+        weight_files(path)
+    except ModelError as error:
+        inside = [p for p in path.iterdir() if p.is_dir() and any(p.glob("*.safetensors"))]
+        latest = max(inside, key=lambda p: (len(p.name), p.name), default=None)  # checkpoint-9 before checkpoint-10
+        raise ModelError(
+            f"{error}{f' Its folder {latest.name} has weights: use {latest}.' if latest else ''}"
+        ) from None
+    return path
+
+
+def open_anchor(name: str, named: Mapping[str, torch.Tensor]) -> CheckpointReader:
+    """The anchor's folder, open, whose tensors fit the parameters.
+
+    Raises:
+        ModelError: see `anchor_folder` and `streamed`.
+    """
+    return streamed(anchor_folder(name), named)
+
+
+def load_anchor(name: str, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The anchor's tensors in memory, by the parameters' names, with their device and sharding and the file's dtype.
+
+    Raises:
+        ModelError: as `open_anchor`.
+    """
+    reader, pairs = _fitting(anchor_folder(name), named)
+    keys = {id(target.parameter): key for target, key in pairs}
+    return {n: like(reader.tensor(keys[id(p)]), p) for n, p in named.items() if id(p) in keys}
+
+
+def streamed(folder: str | Path, named: Mapping[str, torch.Tensor]) -> CheckpointReader:
     """An open folder whose tensors fit the parameters; removing it during the run does not matter then.
 
     Raises:
         ModelError: the folder lacks parameters or has other shapes; all of them are named.
     """
+    return _fitting(folder, named)[0]
+
+
+def _fitting(
+    folder: str | Path, named: Mapping[str, torch.Tensor]
+) -> tuple[CheckpointReader, list[tuple[LiveTensor, str]]]:
+    """The open folder, and each parameter (tied ones once) with its name there."""
     import numpy as np
 
     from holdfast.checkpoints.live import counterparts
     from holdfast.checkpoints.reader import CheckpointReader
 
     reader = CheckpointReader(folder)
-    for _, key in counterparts(named, reader, header=f"The anchor {folder} does not fit the model being trained"):
+    pairs = counterparts(named, reader, header=f"The anchor {folder} does not fit the model being trained")
+    for _, key in pairs:
         reader.read(key, 0, 0, np.empty(0, np.uint8))  # opens the file
-    return reader
+    return reader, pairs
 
 
-def anchor_problems(key: str, folder: str, named: Mapping[str, torch.Tensor]) -> list[str]:
-    """A sentence where a folder's tensors do not fit the parameters; "start" always does.
+def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | None = None) -> list[str]:
+    """A sentence where an anchor is not there or does not fit; "start" always does.
 
     Args:
         key: the parameter, for example "l2.anchor".
-        folder: its value.
-        named: parameters by name.
+        name: its value.
+        named: parameters by name, once there is a model; None: only whether there is such a folder.
     """
-    if folder == START:
+    if name == START:
         return []
     try:
-        streamed(folder, named).close()
+        if named is None:
+            anchor_folder(name)
+        else:
+            open_anchor(name, named).close()
     except ModelError as error:
         return [f"{key}: {error}"]
     return []
@@ -145,42 +211,6 @@ def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
                 f"{place}/model.safetensors",
             )
             return streamed(place, tensors)
-
-
-def load_anchor(folder: str | Path, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Reads the parameters `named` from a checkpoint folder (`model*.safetensors`, or `adapter_model.safetensors` for
-    LoRA).
-
-    Raises:
-        ModelError: no safetensors in the folder, parameters missing, shapes that differ.
-    """
-    from holdfast.checkpoints.reader import CheckpointReader
-
-    reader = CheckpointReader(folder)
-    stored = {_plain(name): name for name in reader.names()}
-    problems: list[str] = []
-    found: dict[str, torch.Tensor] = {}
-    for name, parameter in named.items():
-        # Tied heads are stored once; the reader knows the parameter under its first name only.
-        key = stored.get(_plain(name))
-        if key is None:
-            problems.append(f"{name}: not in the checkpoint")
-            continue
-        tensor = reader.tensor(key)
-        if tensor.shape != parameter.shape:
-            problems.append(f"{name}: expected {tuple(parameter.shape)}, the checkpoint has {tuple(tensor.shape)}")
-            continue
-        found[name] = like(tensor, parameter)
-    if problems:
-        shown = "\n".join(f"  - {p}" for p in problems[:20]) + (
-            f"\n  - ... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        )
-        raise ModelError(
-            f"The anchor {folder} does not fit the model being trained ({len(problems)} of {len(named)} "
-            f"parameters):\n{shown}\n"
-            "Expected a checkpoint of the same architecture and vocabulary (for LoRA: of the same adapter shape)."
-        )
-    return found
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -219,8 +249,3 @@ def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) 
         name: like(anchor[name], parameter if part_in(parameter) else parameter.data)
         for name, parameter in named.items()
     }
-
-
-def _plain(name: str) -> str:
-    """Parameter names as checkpoints write them: PEFT leaves the adapter's name out."""
-    return name.replace(".default.", ".").replace(".modules_to_save.", ".")

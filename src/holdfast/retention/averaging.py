@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import START, Anchors, KeepAuto, aligned, anchor_problems
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
-from holdfast.retention.paths import folder_problems
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +53,7 @@ class SequentialAveraging(RetentionMethod):
     """
 
     name: ClassVar[str] = "sfa"
+    title: ClassVar[str] = "SFA"
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
     source: ClassVar[str] = (
@@ -82,7 +82,7 @@ class SequentialAveraging(RetentionMethod):
         found = []
         if self.p is not None and self.every is not None:
             found.append(f"sfa: expected one of p and every, got p={self.p} and every={self.every}")
-        return found + folder_problems("sfa.previous", self.previous)
+        return found + anchor_problems("sfa.previous", self.previous)
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
@@ -117,6 +117,7 @@ class WiseFT(RetentionMethod):
     """
 
     name: ClassVar[str] = "wise_ft"
+    title: ClassVar[str] = "WiSE-FT"
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "interpolate start and result once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
@@ -134,7 +135,7 @@ class WiseFT(RetentionMethod):
         return self.alpha == 1
 
     def problems(self) -> list[str]:
-        return folder_problems("wise_ft.anchor", self.anchor)
+        return anchor_problems("wise_ft.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("wise_ft.anchor", self.anchor, named)
@@ -238,6 +239,7 @@ class ExponentialAverage(RetentionMethod):
     """
 
     name: ClassVar[str] = "ema"
+    title: ClassVar[str] = "EMA"
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ModelError
-from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, streamed
+from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, open_anchor
 from holdfast.retention.fisher import (
     Diagonal,
     Estimator,
@@ -49,7 +49,7 @@ from holdfast.retention.fisher import (
     save_fisher,
 )
 from holdfast.retention.method import ActiveMethod, RetentionMethod
-from holdfast.retention.paths import data_problems, folder_problems
+from holdfast.retention.paths import data_problems
 from holdfast.retention.pull import Pull
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class EWC(RetentionMethod):
     """
 
     name: ClassVar[str] = "ewc"
+    title: ClassVar[str] = "EWC"
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on moving the weights that old data needs, by their Fisher information"
     source: ClassVar[str] = (
@@ -121,7 +122,7 @@ class EWC(RetentionMethod):
                 f"ewc.anchor: expected start, on which data's Fisher information is computed, got {self.anchor}; give "
                 f"its fisher instead"
             )
-        return found + data_problems("ewc.data", self.data) + folder_problems("ewc.anchor", self.anchor)
+        return found + data_problems("ewc.data", self.data) + anchor_problems("ewc.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         found = anchor_problems("ewc.anchor", self.anchor, named)
@@ -130,7 +131,7 @@ class EWC(RetentionMethod):
                 saved = SavedFisher(self.fisher)
                 saved.fit(named)
                 if not self.data and not found:
-                    of_anchor = fingerprints(named, None if self.anchor == START else streamed(self.anchor, named))
+                    of_anchor = fingerprints(named, None if self.anchor == START else open_anchor(self.anchor, named))
                     found += [f"ewc.fisher: {problem}" for problem in saved.other_model(of_anchor)]
             except ModelError as error:
                 found.append(f"ewc.fisher: {error}")

@@ -410,11 +410,11 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
 
 def fisher_folder_problems(folder: str) -> list[str]:
     """Says so where a folder is missing or holds no Fisher diagonal; looks at names only."""
-    from holdfast.retention.paths import folder_problems
+    from holdfast.retention.anchor import anchor_problems
 
     path = Path(folder).expanduser()
     if not path.is_dir():
-        return folder_problems("Fisher information", str(path))
+        return anchor_problems("Fisher information", str(path))
     missing = [name for name in (FILE, RECORD) if not (path / name).is_file()]
     if not missing:
         return []

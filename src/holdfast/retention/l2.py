@@ -21,7 +21,6 @@ from typing import Annotated, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems
 from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod
-from holdfast.retention.paths import folder_problems
 from holdfast.retention.pull import Pull
 
 
@@ -34,6 +33,7 @@ class L2(RetentionMethod):
     """
 
     name: ClassVar[str] = "l2"
+    title: ClassVar[str] = "L2"
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on the squared distance of the weights to the start"
     source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"
@@ -53,7 +53,7 @@ class L2(RetentionMethod):
         return self.coefficient == 0
 
     def problems(self) -> list[str]:
-        return folder_problems("l2.anchor", self.anchor)
+        return anchor_problems("l2.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("l2.anchor", self.anchor, named)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.retention.method import ActiveMethod, Passive, RetentionMethod, TokenLoss
+from holdfast.retention.method import ActiveMethod, Passive, RetentionMethod, TeacherSettings, TokenLoss
 
 if TYPE_CHECKING:
     from holdfast.retention.anchor import Anchors
@@ -45,6 +45,7 @@ class LabelAnnealing(RetentionMethod):
     """
 
     name: ClassVar[str] = "label_annealing"
+    title: ClassVar[str] = "label annealing"
     place: ClassVar[str] = "loss"
     summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
@@ -114,13 +115,15 @@ class LabelAnnealing(RetentionMethod):
             direction=self.direction,
             beta=self.beta,
             tokens=self.tokens,
-            teacher=self.teacher,
-            teacher_dtype=self.teacher_dtype,
-            teacher_bits=self.teacher_bits,
-            teacher_on_cpu=self.teacher_on_cpu,
-            teacher_sharded=self.teacher_sharded,
-            cache_dir=self.cache_dir,
-            cache_dtype=self.cache_dtype,
+            teacher=TeacherSettings(
+                kind=self.teacher,
+                dtype=self.teacher_dtype,
+                bits=self.teacher_bits,
+                on_cpu=self.teacher_on_cpu,
+                sharded=self.teacher_sharded,
+                cache_dir=self.cache_dir,
+                cache_dtype=self.cache_dtype,
+            ),
         )
 
 

@@ -117,6 +117,26 @@ class StepInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherSettings:
+    """Who computes the teacher's hidden states, and where its weights or states lie."""
+
+    kind: str = "auto"
+    """"auto", "online", "adapter_off" or "cached"."""
+    dtype: str | None = None
+    """dtype of an online teacher's weights; None: the start model's."""
+    bits: int | None = None
+    """8 or 4: an online teacher quantised to so many bits; None: not quantised."""
+    on_cpu: bool = False
+    """An online teacher's layers stay in host memory."""
+    sharded: bool = False
+    """An online teacher's weights shared out over the ranks of an FSDP2 run."""
+    cache_dir: str | None = None
+    """Folder of the cached teacher's states; None: in holdfast's cache folder."""
+    cache_dtype: str | None = None
+    """dtype the cached states are stored in; None: the one the teacher's forward yields."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenLoss:
     """A KL term at every token, for the loss op: `weight * KL` in nats per token (see `ops.annealing`)."""
 
@@ -126,23 +146,10 @@ class TokenLoss:
     """"forward", "reverse" or "jsd"."""
     tokens: str
     """"trained" (the tokens with a label) or "all" (every token with a successor in its document, prompts included)."""
-    teacher: str
-    """"auto", "online", "adapter_off" or "cached"."""
+    teacher: TeacherSettings
     beta: float = 0.5
     """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, in (0, 1); direction "jsd"
     only."""
-    teacher_dtype: str | None = None
-    """dtype of an online teacher's weights; None: the start model's."""
-    teacher_bits: int | None = None
-    """8 or 4: an online teacher quantised to so many bits; None: not quantised."""
-    teacher_on_cpu: bool = False
-    """An online teacher's layers stay in host memory."""
-    teacher_sharded: bool = False
-    """An online teacher's weights shared out over the ranks of an FSDP2 run."""
-    cache_dir: str | None = None
-    """Folder of the cached teacher's states; None: in holdfast's cache folder."""
-    cache_dtype: str | None = None
-    """dtype the cached states are stored in; None: the one the teacher's forward yields."""
 
 
 class ActiveMethod(Protocol):
@@ -204,6 +211,8 @@ class RetentionMethod:
 
     name: ClassVar[str]
     """The key in a config's `retention:` list."""
+    title: ClassVar[str]
+    """What people call it, in a sentence or a legend."""
     summary: ClassVar[str]
     """One line for `--help` and reports."""
     source: ClassVar[str]

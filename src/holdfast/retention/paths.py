@@ -1,7 +1,7 @@
 """Paths among a method's parameters, looked at before anything is loaded. Sentences, no exceptions; no torch.
 
-Anchors are read from the disk only, so one that is no folder here is a mistake. Replay data may also be a hub data set:
-only a name that means a path (see `holdfast.data.sources.is_path`) has to exist.
+Replay data may also be a hub data set: only a name that means a path (see `holdfast.data.sources.is_path`) has to
+exist. Anchors are looked at by `holdfast.retention.anchor`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import did_you_mean
-from holdfast.retention.anchor import START
-
-
-def folder_problems(key: str, folder: str) -> list[str]:
-    """Says so where an anchor is neither "start" nor a folder.
-
-    Args:
-        key: the parameter, for example "l2.anchor".
-        folder: its value.
-    """
-    if folder == START or Path(folder).is_dir():
-        return []
-    return [f"{key}: no such folder: {folder}.{_nearest(Path(folder).expanduser(), Path.is_dir)}"]
 
 
 def data_problems(key: str, name: str) -> list[str]:

@@ -88,6 +88,11 @@ def retention_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
 
 
+def title(name: str) -> str:
+    """What people call a method; a name that is not registered with spaces for its underscores."""
+    return METHODS[name].title if name in METHODS else name.replace("_", " ")
+
+
 def _method(item: Any) -> tuple[RetentionMethod | None, list[Mistake]]:
     """One entry as a method; None where it stands for none, or does not work."""
     if isinstance(item, RetentionMethod):

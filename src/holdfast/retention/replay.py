@@ -55,6 +55,7 @@ class Replay(RetentionMethod):
     """
 
     name: ClassVar[str] = "replay"
+    title: ClassVar[str] = "replay"
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
@@ -91,6 +92,7 @@ class Multitask(RetentionMethod):
     """
 
     name: ClassVar[str] = "multitask"
+    title: ClassVar[str] = "multitask mixing"
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
     source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"

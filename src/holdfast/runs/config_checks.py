@@ -175,16 +175,12 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
 
 
 def check_method(method: RetentionMethod) -> list[str]:
-    """What lies at the paths a retention method names (an empty file, a folder without weights); that they exist is the
-    method's own check too."""
+    """What lies at the path of the data a retention method names, such as an empty file; that it exists is the method's
+    own check too, and so is everything about anchors."""
     problems = []
     data = getattr(method, "data", None)
     if isinstance(data, str) and data:
         problems += check_path(f"{method.name}.data", data)
-    for parameter in ("anchor", "previous"):
-        folder = getattr(method, parameter, None)
-        if isinstance(folder, str) and folder != "start":
-            problems += check_model(folder, key=f"{method.name}.{parameter}")
     return problems
 
 

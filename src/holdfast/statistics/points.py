@@ -1,4 +1,4 @@
-"""Points: hundredths of a share. When a metric is a share, and what an allowance such as "1pt" is in its unit."""
+"""Points: hundredths of a share (`records.metrics` says what is one). What an allowance such as "1pt" is in its unit."""
 
 from __future__ import annotations
 
@@ -8,32 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.errors import ConfigError
+from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective
-
-_NOT_SHARES = {
-    "nat",
-    "nats",
-    "bit",
-    "bits",
-    "perplexity",
-    "token",
-    "tokens",
-    "byte",
-    "bytes",
-    "word",
-    "words",
-    "second",
-    "seconds",
-    "percent",
-}
-
-
-def is_share(unit: str, values: Iterable[float] = ()) -> bool:
-    """Whether a metric is a share in [0, 1], of which a point is 1/100: by the words of its unit, and by figures of it
-    where some are known."""
-    words = re.findall("[a-z]+", unit.lower())
-    named = words[:1] == ["share"] or not (_NOT_SHARES.intersection(words) or "%" in unit)
-    return named and all(0.0 <= v <= 1.0 for v in values)
 
 
 def parse_points(value: Any) -> tuple[float, bool] | str:
@@ -74,7 +50,7 @@ def allowance(points: float | str, objective: Objective, values: Iterable[float]
     if isinstance(read, str):
         raise ConfigError(f"select: {read}")
     number, hundredths = read
-    share = is_share(objective.unit, values)
+    share = is_share(objective.unit, values=values, unknown=True)
     if hundredths and not share:
         unit = objective.unit
         raise ConfigError(

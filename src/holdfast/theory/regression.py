@@ -55,11 +55,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from holdfast.config.decode import settings_value
 from holdfast.errors import ConfigError, DataError, ShapeError, did_you_mean
+from holdfast.theory.regression_settings import ProblemSettings
 
 METHODS = ("direct", "l2", "label_annealing")
 """Ways to fine-tune; direct has no weight (lambda)."""
@@ -218,42 +221,7 @@ def _least_norm(factors: Factors, targets: np.ndarray) -> np.ndarray:
     return found
 
 
-def problems_of(
-    *, dimension: int, pretrain_rows: int, finetune_rows: int, overlap: float, decay: float, shift: float, noise: float
-) -> list[str]:
-    """What is wrong with the arguments of `random_problem`: a sentence each."""
-    found = []
-    for name, rows in (("pretrain_rows", pretrain_rows), ("finetune_rows", finetune_rows)):
-        if not 0 < rows < dimension:
-            found.append(f"{name}: expected 1 to {dimension - 1}, fewer than the dimension ({dimension}), got {rows}")
-    for name, value in (("decay", decay), ("shift", shift), ("noise", noise)):
-        if not (math.isfinite(value) and value >= 0):
-            found.append(f"{name}: expected a finite number of at least 0, got {value:g}")
-    if not 0 <= overlap <= 1:
-        found.append(f"overlap: expected a share from 0 to 1, got {overlap:g}")
-    elif not found:
-        room = {0.0: dimension - pretrain_rows, 1.0: pretrain_rows}.get(overlap, dimension)
-        if finetune_rows > room:
-            where = "outside" if overlap == 0 else "inside"
-            found.append(
-                f"overlap: {overlap:g} puts all fine-tuning rows {where} the span of the pre-training rows, which has "
-                f"room for {room}, got "
-                f"finetune_rows {finetune_rows}. Give at most {room} rows, or another overlap"
-            )
-    return found
-
-
-def random_problem(
-    *,
-    dimension: int = 200,
-    pretrain_rows: int = 120,
-    finetune_rows: int = 40,
-    overlap: float = 0.5,
-    decay: float = 0.0,
-    shift: float = 1.0,
-    noise: float = 0.1,
-    seed: int = 0,
-) -> Problem:
+def random_problem(*, seed: int = 0, **settings: Any) -> Problem:
     """Two tasks in conflict: they share directions, and in those they want different parameters.
 
     Pre-training inputs are `z = scale * g`, g standard normal, `scale_j^2` falling like `j^-decay`. Fine-tuning inputs
@@ -263,52 +231,40 @@ def random_problem(
       Everything here turns with the coordinates, so that features along the axes are no loss of generality.
 
     Args:
-        dimension: D.
-        pretrain_rows: M, below D.
-        finetune_rows: N, below D.
-        overlap: 0: fine-tuning rows are orthogonal to all pre-training rows; 1: they lie in their span.
-        decay: exponent of the features' variances; 0: all alike; 1: the j-th has 1/j of the first's.
-        shift: how far the parameters of the two tasks are apart, over the size of the first's, both as the standard
-            deviation of predictions.
-        noise: standard deviation of the targets' noise; the signal's is 1.
         seed: equal arguments give equal arrays.
+        settings: of `ProblemSettings`: dimension D, pretrain_rows M, finetune_rows N, ...
 
     Raises:
         ConfigError: arguments that no problem can have, all of them together.
     """
-    mistakes = problems_of(
-        dimension=dimension,
-        pretrain_rows=pretrain_rows,
-        finetune_rows=finetune_rows,
-        overlap=overlap,
-        decay=decay,
-        shift=shift,
-        noise=noise,
-    )
-    if mistakes:
-        raise ConfigError(mistakes)
+    given = settings_value(ProblemSettings, settings)
     draw = np.random.default_rng(seed)
-    variance = np.arange(1.0, dimension + 1) ** -decay
-    scale = np.sqrt(variance * (dimension / variance.sum()))
+    variance = np.arange(1.0, given.dimension + 1) ** -given.decay
+    scale = np.sqrt(variance * (given.dimension / variance.sum()))
     first, change = (
-        direction / np.linalg.norm(scale * direction) for direction in draw.standard_normal((2, dimension))
+        direction / np.linalg.norm(scale * direction) for direction in draw.standard_normal((2, given.dimension))
     )
-    second = first + shift * change
-    inputs_MD = draw.standard_normal((pretrain_rows, dimension)) * scale
-    fresh_ND = draw.standard_normal((finetune_rows, dimension)) * scale
+    second = first + given.shift * change
+    inputs_MD = draw.standard_normal((given.pretrain_rows, given.dimension)) * scale
+    fresh_ND = draw.standard_normal((given.finetune_rows, given.dimension)) * scale
     basis_MD = np.linalg.qr(inputs_MD.T)[0].T
     length_inside = float(((basis_MD * scale) ** 2).sum())
-    inside = math.sqrt(overlap * dimension / length_inside)
-    outside = math.sqrt((1 - overlap) * dimension / (dimension - length_inside))
+    inside = math.sqrt(given.overlap * given.dimension / length_inside)
+    outside = math.sqrt((1 - given.overlap) * given.dimension / (given.dimension - length_inside))
     part_ND = fresh_ND @ basis_MD.T @ basis_MD
     inputs_ND = inside * part_ND + outside * (fresh_ND - part_ND)
     return Problem(
         pretraining_inputs=inputs_MD,
-        pretraining_targets=inputs_MD @ first + noise * draw.standard_normal(pretrain_rows),
+        pretraining_targets=inputs_MD @ first + given.noise * draw.standard_normal(given.pretrain_rows),
         finetuning_inputs=inputs_ND,
-        finetuning_targets=inputs_ND @ second + noise * draw.standard_normal(finetune_rows),
+        finetuning_targets=inputs_ND @ second + given.noise * draw.standard_normal(given.finetune_rows),
         truth=Truth(
-            pretraining_theta=first, finetuning_theta=second, scale=scale, inside=inside, outside=outside, noise=noise
+            pretraining_theta=first,
+            finetuning_theta=second,
+            scale=scale,
+            inside=inside,
+            outside=outside,
+            noise=given.noise,
         ),
     )
 

@@ -29,7 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import ConfigError, DataError
+from holdfast.config.declare import settings_of
+from holdfast.config.decode import Given, mistakes_in
+from holdfast.errors import DataError
 from holdfast.statistics.intervals import t_half_width
 from holdfast.theory.descent import PRETRAINING, Descent, gradient_descent
 from holdfast.theory.regression import (
@@ -41,14 +43,13 @@ from holdfast.theory.regression import (
     gradient,
     joint_solution,
     learnt_shares,
-    problems_of,
     random_problem,
     sensitivities,
     split,
     weight_for,
 )
+from holdfast.theory.regression_settings import ProblemSettings, RegressionSettings
 
-WEIGHTS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 """Of the start's fine-tuning error, at which the methods are compared."""
 MIDDLE = 0.25
@@ -63,50 +64,6 @@ MOST_DRAWN = 240
 """Points kept of a curve of gradient descent."""
 EXACT = 1e-9
 """What rounding may leave of an identity, relative."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What `run_study` computes; see `random_problem` for the first seven."""
-
-    dimension: int = 200
-    pretrain_rows: int = 120
-    finetune_rows: int = 40
-    overlap: float = 0.5
-    decay: float = 0.0
-    shift: float = 1.0
-    noise: float = 0.1
-    weights: tuple[float, ...] = WEIGHTS
-    """Lambdas of label annealing, rising; L2's are these times the mean squared singular value."""
-    seeds: int = 20
-    """Random problems."""
-    seed: int = 0
-    """Of the first; the others follow."""
-    tolerance: float = 1e-10
-    """How near gradient descent must come, relative to the norm of the closed form."""
-    most_steps: int = 50_000
-    """Gradient descent stops there; where the spectrum asks for more, its path so far is what is checked."""
-    confidence: float = 0.95
-
-    def mistakes(self) -> list[str]:
-        """What is wrong with it: a sentence each."""
-        found = problems_of(**_problem_arguments(self))
-        for weight in self.weights:
-            if not (math.isfinite(weight) and weight > 0):
-                found.append(
-                    f"lambdas: expected finite numbers above 0 (0 is direct fine-tuning, which is always there), got "
-                    f"{weight:g}"
-                )
-        if not self.weights:
-            found.append("lambdas: expected at least one, got none")
-        for name, least in (("seeds", 1), ("seed", 0), ("most_steps", 1)):
-            if getattr(self, name) < least:
-                found.append(f"{name}: expected at least {least}, got {getattr(self, name)}")
-        if not 0 < self.tolerance < 1:
-            found.append(f"tolerance: expected above 0 and below 1, got {self.tolerance:g}")
-        if not 0 < self.confidence < 1:
-            found.append(f"confidence: expected above 0 and below 1, got {self.confidence:g}")
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +179,7 @@ class Check:
 class RegressionStudy:
     """Everything the page and the table show."""
 
-    setting: Setting
+    setting: RegressionSettings
     start: Figures
     direct: Figures
     joint: Figures
@@ -254,7 +211,9 @@ class RegressionStudy:
         """
         try:
             fields = {f.name: value[f.name] for f in dataclasses.fields(RegressionStudy)}
-            fields["setting"] = Setting(**{**value["setting"], "weights": tuple(value["setting"]["weights"])})
+            fields["setting"] = RegressionSettings(
+                **{**value["setting"], "weights": tuple(value["setting"]["weights"])}
+            )
             for name in ("start", "direct", "joint"):
                 fields[name] = _figures_from_json(value[name])
             fields["curves"] = {
@@ -287,7 +246,9 @@ def _intervals_from_json(value: Mapping[str, Any], names: Sequence[str], by_meth
     return {**value, **single, by_method: {m: Interval(**i) for m, i in value[by_method].items()}}
 
 
-def run_study(setting: Setting, *, advance: Callable[[float], None] = lambda amount: None) -> RegressionStudy:
+def run_study(
+    setting: RegressionSettings, *, advance: Callable[[float], None] = lambda amount: None
+) -> RegressionStudy:
     """Draws the problems, computes all figures, tests all statements.
 
     Args:
@@ -298,8 +259,7 @@ def run_study(setting: Setting, *, advance: Callable[[float], None] = lambda amo
         ConfigError: a setting that cannot be, with all that is wrong.
         DataError: a problem in which there is nothing to learn (no shift, no noise, full overlap).
     """
-    if mistakes := setting.mistakes():
-        raise ConfigError(mistakes)
+    Given().check(mistakes_in(setting))
     began = time.perf_counter()
     weights = tuple(sorted(set(setting.weights)))
     rows: list[_Row] = []
@@ -349,12 +309,12 @@ def run_study(setting: Setting, *, advance: Callable[[float], None] = lambda amo
     )
 
 
-def work_of(setting: Setting) -> int:
+def work_of(setting: RegressionSettings) -> int:
     """How many problems `run_study` goes through."""
     return setting.seeds + len(geometry_grid(setting)) * min(setting.seeds, GEOMETRY_SEEDS)
 
 
-def geometry_grid(setting: Setting) -> list[tuple[float, float]]:
+def geometry_grid(setting: RegressionSettings) -> list[tuple[float, float]]:
     """(overlap, decay) of the other geometries."""
     return [(overlap, decay) for decay in DECAYS for overlap in OVERLAPS]
 
@@ -451,7 +411,7 @@ def _equal_error(rows: Sequence[_Row], place: int, confidence: float) -> EqualEr
     )
 
 
-def _geometry(setting: Setting, overlap: float, decay: float) -> Geometry:
+def _geometry(setting: RegressionSettings, overlap: float, decay: float) -> Geometry:
     arguments = _problem_arguments(setting) | {"overlap": overlap, "decay": decay}
     rows, slopes = [], []
     for number in range(min(setting.seeds, GEOMETRY_SEEDS)):
@@ -478,9 +438,8 @@ def _slope(squares: np.ndarray, felt: np.ndarray) -> float:
     return float(np.polyfit(np.log(squares), np.log(felt), 1)[0])
 
 
-def _problem_arguments(setting: Setting) -> dict[str, Any]:
-    names = ("dimension", "pretrain_rows", "finetune_rows", "overlap", "decay", "shift", "noise")
-    return {name: getattr(setting, name) for name in names}
+def _problem_arguments(setting: RegressionSettings) -> dict[str, Any]:
+    return {s.name: getattr(setting, s.name) for s in settings_of(ProblemSettings)}
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -521,7 +480,9 @@ def _curve(run: Descent, weight: float) -> DescentCurve:
     )
 
 
-def checks(problem: Problem, weights: Sequence[float], runs: Sequence[Descent], setting: Setting) -> list[Check]:
+def checks(
+    problem: Problem, weights: Sequence[float], runs: Sequence[Descent], setting: RegressionSettings
+) -> list[Check]:
     """Every statement of section 4 as a number that has to be small, on one problem.
 
     Args:

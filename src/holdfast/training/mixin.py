@@ -41,7 +41,7 @@ from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss
+from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TeacherSettings, TokenLoss
 from holdfast.retention.quantize import keep_unpacked
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
@@ -117,9 +117,8 @@ class RetentionMixin(WholeCheckpoints):
             # Before the trainer wraps or changes anything: the teacher is the bare start model.
             # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would not begin at KL 0.
             cast = engine_dtype(kwargs.get("args", args[1] if len(args) > 1 else None))
-            copied = freeze_copy(
-                model, dtype=getattr(torch, self._token_loss.teacher_dtype) if self._token_loss.teacher_dtype else cast
-            )
+            named_dtype = self._token_loss.teacher.dtype
+            copied = freeze_copy(model, dtype=getattr(torch, named_dtype) if named_dtype else cast)
         super().__init__(*args, **kwargs)
         keep_unpacked(self.model)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
@@ -141,7 +140,7 @@ class RetentionMixin(WholeCheckpoints):
         self.on_loss_backend: Callable[[str], None] = lambda line: logger.info("Loss: %s", line)
         """Told `loss_backend` once, on the first process."""
         if self._token_loss is not None:
-            self._teacher, self._cache = self._make_teacher(copied, self._token_loss)
+            self._teacher, self._cache = self._make_teacher(copied, self._token_loss.teacher)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         anchors = Anchors(named)
         self._refuse_misfits(named)
@@ -150,24 +149,26 @@ class RetentionMixin(WholeCheckpoints):
 
     # --------------------------------------------------------------------------------------------------- the teacher
 
-    def _make_teacher(self, copied: nn.Module | None, term: TokenLoss) -> tuple[Teacher | None, TeacherCache | None]:
-        if term.teacher == "cached":
-            return None, TeacherCache(self, term)  # the teacher comes with `prepare_teacher`
+    def _make_teacher(
+        self, copied: nn.Module | None, asked: TeacherSettings
+    ) -> tuple[Teacher | None, TeacherCache | None]:
+        if asked.kind == "cached":
+            return None, TeacherCache(self, asked)  # the teacher comes with `prepare_teacher`
         teacher: Teacher
         if copied is None:
             teacher = AdapterOffTeacher(self.model)
         else:
-            teacher = OnlineTeacher(copied, bits=term.teacher_bits, on_cpu=term.teacher_on_cpu)
-            if not term.teacher_sharded:  # it would have to fit whole before it is shared out
+            teacher = OnlineTeacher(copied, bits=asked.bits, on_cpu=asked.on_cpu)
+            if not asked.sharded:  # it would have to fit whole before it is shared out
                 teacher.to(self.args.device)
         self.teacher_info = {"name": teacher.name}
         if copied is not None:
             dtype = (
                 str(next(copied.parameters()).dtype).removeprefix("torch.")
-                if term.teacher_bits is None
-                else f"{term.teacher_bits} bits"
+                if asked.bits is None
+                else f"{asked.bits} bits"
             )
-            self.teacher_info.update(dtype=dtype, on_cpu=term.teacher_on_cpu)
+            self.teacher_info.update(dtype=dtype, on_cpu=asked.on_cpu)
         return teacher, None
 
     def prepare_teacher(self, say: Callable[[str], None] = logger.info) -> None:
@@ -183,7 +184,7 @@ class RetentionMixin(WholeCheckpoints):
         Raises:
             HoldfastError: see `TeacherCache.prepare`.
         """
-        if self._token_loss is not None and self._token_loss.teacher_sharded and not self.teacher_info.get("sharded"):
+        if self._token_loss is not None and self._token_loss.teacher.sharded and not self.teacher_info.get("sharded"):
             self._shard_teacher()
         if self._cache is None or self._teacher is not None:
             return
@@ -590,7 +591,7 @@ class RetentionMixin(WholeCheckpoints):
         if is_partitioned(model):  # refused with all other reasons once the trainer is complete
             return False
         peft = peft_config is not None or hasattr(model, "disable_adapter")
-        wanted = self._token_loss.teacher
+        wanted = self._token_loss.teacher.kind
         if wanted == "adapter_off" or (wanted == "auto" and peft):
             return False
         if hasattr(model, "disable_adapter") and wanted != "cached":
@@ -656,7 +657,7 @@ class RetentionMixin(WholeCheckpoints):
         around."""
         term = self._token_loss
         own_base = (
-            term is not None and term.teacher in ("auto", "adapter_off") and hasattr(self.model, "disable_adapter")
+            term is not None and term.teacher.kind in ("auto", "adapter_off") and hasattr(self.model, "disable_adapter")
         )
         return (term is not None and not own_base) or any(m.place in ("gradient", "weights") for m in self.retain)
 

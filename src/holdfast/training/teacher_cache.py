@@ -38,7 +38,7 @@ from torch import Tensor
 from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
-from holdfast.retention.method import TokenLoss
+from holdfast.retention.method import TeacherSettings
 from holdfast.retention.state_store import StateStore
 from holdfast.retention.teacher import AdapterOffTeacher, Teacher
 from holdfast.retention.teacher_states import (
@@ -92,16 +92,16 @@ class TeacherCache:
 
     Args:
         trainer: a `RetentionMixin` whose model is the start model and not yet wrapped.
-        term: the KL term; its `cache_dir` and `cache_dtype` count.
+        settings: the teacher's; `cache_dir` and `cache_dtype` count.
 
     Raises:
         ModelError: adapters that change the base weights.
     """
 
-    def __init__(self, trainer: Any, term: TokenLoss) -> None:
+    def __init__(self, trainer: Any, settings: TeacherSettings) -> None:
         self.trainer = trainer
-        self.stored: torch.dtype | None = getattr(torch, term.cache_dtype) if term.cache_dtype else None
-        self.root = Path(term.cache_dir).expanduser() if term.cache_dir else cache_folder() / "teacher_states"
+        self.stored: torch.dtype | None = getattr(torch, settings.cache_dtype) if settings.cache_dtype else None
+        self.root = Path(settings.cache_dir).expanduser() if settings.cache_dir else cache_folder() / "teacher_states"
         self.source: Teacher = (
             AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
         )

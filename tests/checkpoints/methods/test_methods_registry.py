@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from holdfast.checkpoints.methods.registry import METHODS, find_method, merge_method, parameters_of, parse_merge_method
+from holdfast.checkpoints.methods.registry import GROUP, METHODS, find_method, merge_method, parse_merge_method
+from holdfast.config.declare import settings_of
 from holdfast.errors import ConfigError
 
 
@@ -17,16 +20,17 @@ def test_every_method_says_what_it_is(name: str) -> None:
     assert cls.models[0] >= 1
     assert merge_method(name).problems() == [], "the defaults are a method"
     assert merge_method(name).scope in ("none", "tensor", "model")
-    for parameter in parameters_of(cls):
-        assert parameter.help, f"{name}.{parameter.name} needs a help text"
-        assert not parameter.choices or parameter.default in parameter.choices
+    for setting in settings_of(cls):
+        assert setting.help, f"{name}.{setting.name} needs a help text"
+        assert not setting.choices or setting.default in setting.choices
 
 
 def test_other_ways_to_write_a_name() -> None:
     assert find_method("soup") is METHODS["linear"]
     assert find_method("Wise-FT") is METHODS["wise_ft"]
     assert find_method("dare_linear") is METHODS["dare"]
-    assert find_method("mean") is None
+    with pytest.raises(ConfigError, match="expected one of linear"):
+        find_method("mean")
 
 
 def test_parameters_as_text() -> None:
@@ -46,56 +50,46 @@ def test_parameters_as_text() -> None:
     [
         ("tie", {}, 2, "Did you mean 'ties'?"),
         ("task-aritmetic", {}, 2, "Did you mean 'task_arithmetic'?"),
-        ("ties", {"densty": 0.5}, 2, "Did you mean 'density'?"),
-        ("slerp", {"weights": (1, 2)}, 2, "slerp: unknown parameter 'weights'; known: t"),
-        ("slerp", {"t": 1.5}, 2, "slerp.t: expected a number in [0, 1], got 1.5"),
-        ("slerp", {"t": float("nan")}, 2, "slerp.t: expected a number in [0, 1], got nan"),
+        ("ties", {"densty": 0.5}, 2, "ties: unknown key 'densty'. Did you mean 'density'?"),
+        ("slerp", {"weights": (1, 2)}, 2, "slerp: unknown key 'weights'. Known: t."),
+        ("slerp", {"t": 1.5}, 2, "t: expected a number of at least 0 and at most 1, got 1.5"),
+        ("slerp", {"t": float("nan")}, 2, "t: expected a number of at least 0 and at most 1, got nan"),
         ("slerp", {}, 3, "slerp: expected 2 models, got 3"),
-        ("wise_ft", {"alpha": -0.1}, 1, "wise_ft.alpha: expected a number in [0, 1], got -0.1"),
+        ("wise_ft", {"alpha": -0.1}, 1, "alpha: expected a number of at least 0 and at most 1, got -0.1"),
         ("wise_ft", {}, 2, "wise_ft: expected 1 model beside the base, got 2"),
         ("linear", {}, 0, "linear: expected 1 or more models, got 0"),
-        ("linear", {"weights": (1, -1)}, 2, "linear.weights: expected 0 or more for a mean, got 1, -1"),
-        ("linear", {"weights": (0, 0)}, 2, "linear.weights: expected a sum above 0, got 0, 0"),
-        ("linear", {"weights": (1, float("nan"))}, 2, "linear.weights: expected finite numbers, got 1, nan"),
+        ("linear", {"weights": (1, -1)}, 2, "weights: expected 0 or more for a mean, got 1, -1"),
+        ("linear", {"weights": (0, 0)}, 2, "weights: expected a sum above 0, got 0, 0"),
+        ("linear", {"weights": (1, float("nan"))}, 2, "weights: expected finite numbers, got 1, nan"),
         (
             "linear",
             {"weights": (1, float("inf")), "normalize": False},
             2,
-            "linear.weights: expected finite numbers, got 1, inf",
+            "weights: expected finite numbers, got 1, inf",
         ),
         ("linear", {"weights": (1, 2, 3)}, 2, "expected one weight for each of the 2 models, got 3 (1, 2, 3)"),
-        ("linear", {"weights": "a b"}, 2, "linear.weights: expected numbers, one a model, got 'a b'"),
-        ("linear", {"normalize": "maybe"}, 2, "linear.normalize: expected true or false, got 'maybe'"),
-        ("task_arithmetic", {"scale": float("nan")}, 2, "task_arithmetic.scale: expected a finite number, got nan"),
-        ("ties", {"density": 0}, 2, "ties.density: expected a number in (0, 1], got 0"),
-        ("ties", {"density": 1.2}, 2, "ties.density: expected a number in (0, 1], got 1.2"),
-        ("ties", {"density": True}, 2, "ties.density: expected a number, got True"),
-        (
-            "ties",
-            {"semantics": "merge-kit"},
-            2,
-            "ties.semantics: expected one of original, mergekit, got 'merge-kit'. Did you mean 'mergekit'?",
-        ),
-        ("dare", {"p": 1}, 2, "dare.p: expected a number in [0, 1), got 1"),
-        ("dare_ties", {"density": 0}, 2, "dare_ties.density: expected a number in (0, 1], got 0"),
+        ("linear", {"weights": "a b"}, 2, "weights: expected numbers, one a model"),
+        ("linear", {"normalize": "maybe"}, 2, "normalize: expected true or false, got 'maybe'"),
+        ("task_arithmetic", {"scale": float("nan")}, 2, "scale: expected a number, got nan"),
+        ("task_arithmetic", {"scale": float("inf")}, 2, "scale: expected a number, got inf"),
+        ("ties", {"density": 0}, 2, "density: expected a number above 0 and at most 1, got 0"),
+        ("ties", {"density": True}, 2, "density: expected a number above 0 and at most 1, got True"),
+        ("ties", {"semantics": "merge-kit"}, 2, "semantics: expected one of original, mergekit, got 'merge-kit'"),
+        ("dare", {"p": 1}, 2, "p: expected a number of at least 0 and below 1, got 1"),
+        ("dare_ties", {"density": 0}, 2, "density: expected a number above 0 and at most 1, got 0"),
         ("dare", {"p": 0.5, "density": 0.5}, 2, "dare: expected one of p and density, got p=0.5 and density=0.5"),
-        ("dare", {"seed": 1.5}, 2, "dare.seed: expected a whole number, got 1.5"),
-        ("breadcrumbs", {"gamma": 1}, 2, "breadcrumbs.gamma: expected a number in [0, 1), got 1"),
-        (
-            "breadcrumbs",
-            {"density": 0.9, "gamma": 0.2},
-            2,
-            "breadcrumbs: expected density + gamma of at most 1, got 0.9 + 0.2",
-        ),
-        ("fisher", {"weights": (1, -2)}, 2, "fisher.weights: expected 0 or more for a mean, got 1, -2"),
-        ("fisher", {"floor": -1}, 2, "fisher.floor: expected 0 or more, got -1"),
+        ("dare", {"seed": 1.5}, 2, "seed: expected a whole number, got 1.5"),
+        ("breadcrumbs", {"gamma": 1}, 2, "gamma: expected a number of at least 0 and below 1, got 1"),
+        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, 2, "expected density + gamma of at most 1, got 0.9 + 0.2"),
+        ("fisher", {"weights": (1, -2)}, 2, "weights: expected 0 or more for a mean, got 1, -2"),
+        ("fisher", {"floor": -1}, 2, "floor: expected a number of at least 0, got -1"),
     ],
 )
 def test_mistakes(name: str, parameters: dict, models: int, expected: str) -> None:
     method, problems = parse_merge_method(name, parameters, models=models)
     assert method is None
     assert len(problems) == 1
-    assert expected in problems[0]
+    assert expected in problems[0].sentence()
 
 
 @pytest.mark.parametrize(
@@ -120,3 +114,90 @@ def test_all_mistakes_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         merge_method("breadcrumbs", density=0, gamma=-1, bogus=1)
     assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("ties", {"density": 0}), ("slerp", {"t": 2}), ("fisher", {"floor": -1})]
+)
+def test_values_made_in_python_are_checked_alike(name: str, parameters: dict) -> None:
+    assert (
+        METHODS[name](**parameters).problems(2) == [m.sentence() for m in parse_merge_method(name, parameters)[1]] != []
+    )
+
+
+def test_a_record_says_the_same_whether_a_number_is_written_with_a_point() -> None:
+    assert repr(merge_method("ties", density=1, scale=2).identity()) == repr(
+        merge_method("ties", density="1.0", scale=2.0).identity()
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- own code
+
+OWN = """
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from holdfast.checkpoints.methods.protocol import MergeMethod, Sum
+from holdfast.config.declare import Meta
+
+
+@dataclass(frozen=True, kw_only=True)
+class First(MergeMethod):
+    name: ClassVar[str] = "first"
+    needs_base: ClassVar[bool] = False
+    models: ClassVar[tuple[int, int | None]] = (1, None)
+
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    \"\"\"Of the first model.\"\"\"
+
+    def as_sum(self, models, state):
+        return Sum(None, [(self.share, 1, None)])
+
+
+class Bare(MergeMethod):
+    pass
+
+
+number = 3
+"""
+
+
+def test_a_method_in_a_file_of_the_users_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    method = merge_method(f"{file}:First", share="0.5")
+    identity = method.identity()
+    assert (identity["method"], identity["share"], identity["code"]) == ("first", 0.5, "mine.py:First")
+    assert len(identity["code_sha256"]) == 16
+    assert type(method) is find_method(f"{file}:First"), "a file is run once"
+    with pytest.raises(ConfigError, match="share: expected a number above 0 and at most 1"):
+        merge_method(f"{file}:First", share=2)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("{folder}/mien.py:First", "no such file .* Did you mean 'mine.py'"),
+        ("{folder}/mine.py:Frist", "has no 'Frist'; .* Did you mean 'First'"),
+        ("{folder}/mine.py:number", "expected a subclass of"),
+        ("{folder}/mine.py:Bare", "class variables name, needs_base and models"),
+        ("{folder}/broken.py:First", "cannot be loaded: ZeroDivisionError"),
+        ("no.such.module:First", "cannot be loaded: ModuleNotFoundError"),
+    ],
+)
+def test_own_code_that_cannot_be_used(tmp_path: Path, reference: str, words: str) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match=words):
+        find_method(reference.format(folder=tmp_path))
+
+
+def test_a_method_behind_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_package.py").write_text(OWN)
+    info = tmp_path / "their_package-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nfirst = their_package:First\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_method("first").name == "first"
+    assert find_method("their_package:First") is find_method("first")

@@ -46,7 +46,7 @@ def clock() -> list[float]:
 def begun(where, asked, request, opened, clock):
     """A storage, its study of five trials, and the configuration."""
     config = study_config({**asked, "name": f"s{abs(hash(request.node.nodeid))}", "storage": where}, prepared=True)
-    storage = opened(where, grace=60.0, beat=0.05, clock=lambda: float(clock[0]))
+    storage = opened(where, grace=60.0, interval=0.05, clock=lambda: float(clock[0]))
     return storage, storage.open_study(config), config
 
 
@@ -88,11 +88,11 @@ def test_a_silent_worker_loses_its_trial_and_cannot_report_it(begun, clock):
     first, *others = [storage.take(study, f"far|1:{i}:1") for i in range(5)]
     assert storage.take(study, "near|1:9:1") is None  # seen for the first time
     clock[0] = 61.0
-    assert all(storage.beats(lease) for lease in others)
+    assert all(storage.renew(lease) for lease in others)
     taken = storage.take(study, "near|1:9:1")
     assert (taken.number, taken.attempt, taken.after_death) == (first.number, 2, True)
     assert storage.take(study, "near|1:9:1") is None
-    assert not storage.beats(first)
+    assert not storage.renew(first)
     assert not storage.finish(study, first, values=[1.0, 1.0])
     assert storage.finish(study, taken, values=[2.0, 3.0])
     assert study.get_trials()[first.number].values == [2.0, 3.0]
@@ -105,7 +105,7 @@ def test_a_slow_worker_that_beats_keeps_its_trial(begun, clock):
     for _ in range(5):
         assert storage.take(study, "near|1:9:1") is None
         clock[0] += 50.0
-        assert all(storage.beats(lease) for lease in leases)
+        assert all(storage.renew(lease) for lease in leases)
 
 
 def test_whoever_lost_a_lease_is_told(begun, clock):
@@ -113,9 +113,9 @@ def test_whoever_lost_a_lease_is_told(begun, clock):
     lease, *others = [storage.take(study, f"far|1:{i}:1") for i in range(5)]
     storage.take(study, "near|1:9:1")
     clock[0] = 61.0
-    assert all(storage.beats(other) for other in others)
+    assert all(storage.renew(other) for other in others)
     assert storage.take(study, "near|1:9:1").number == lease.number
-    with storage.keeping(lease) as lost:
+    with storage.heartbeat(lease) as lost:
         assert lost.wait(30)
 
 
@@ -123,7 +123,7 @@ def test_beats_come_by_themselves_while_a_trial_runs(begun):
     storage, study, _ = begun
     lease = storage.take(study, "far|1:1:1")
     before = storage.held(study)[lease.trial_id].beat
-    with storage.keeping(lease) as lost:
+    with storage.heartbeat(lease) as lost:
         for _ in range(600):
             if storage.held(study)[lease.trial_id].beat > before + 2:
                 break

@@ -14,11 +14,13 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import SeedRun
 from holdfast.studies.engine.storage import Storage
+from holdfast.studies.engine.study import LeaseLost, Stopped
+from holdfast.studies.engine.worker import MOST_DEATHS, work
 from holdfast.studies.tradeoff import trial as trials
-from holdfast.studies.tradeoff import worker
 from holdfast.studies.tradeoff.record import gain, metric_problems, objective, study_record
+from holdfast.studies.tradeoff.session import Tradeoff
 from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
-from holdfast.studies.tradeoff.trial import LeaseLost, Pruned, Standing, behind, with_shared_teacher
+from holdfast.studies.tradeoff.trial import Standing, behind, with_shared_teacher
 
 OTHERS = [(1.0, -1.0), (0.8, -0.5), (0.5, -0.1), (0.1, 0.0)]
 """A frontier: what is learnt is paid for."""
@@ -109,7 +111,7 @@ def study_of(asked, monkeypatch):
 
 def run_all(storage, study, config) -> tuple[int, str]:
     text = io.StringIO()
-    done = worker.work(storage, study, config, out=config.output_dir, console=Console(file=text, width=200))
+    done = work(storage, study, Tradeoff(config), console=Console(file=text, width=200))
     return done, text.getvalue()
 
 
@@ -124,7 +126,7 @@ def test_every_trial_runs_every_seed_once(study_of):
     done, text = run_all(storage, study, config)
     assert done == 5
     assert len(calls) == len(set(calls)) == 10
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert record.status == "finished"
     assert [t.label for t in record.trials] == [
         "direct fine-tuning",
@@ -149,18 +151,18 @@ def test_an_error_fails_its_trial_and_no_other(study_of):
 
     storage, study, config, _ = study_of(run)
     run_all(storage, study, config)
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert [t.state for t in record.trials] == ["complete", "complete", "failed", "complete", "complete"]
     assert record.trials[2].reason == "loss is not finite at step 3"
     assert record.status == "failed"
     again = storage.open_study(config)
-    assert [t.state for t in study_record(storage, again, config).trials][2:] == [
+    assert [t.state for t in study_record(storage.state(again), config).trials][2:] == [
         "failed",
         "complete",
         "complete",
         "waiting",
     ]
-    assert study_record(storage, again, config).trials[2].continued_by == 5
+    assert study_record(storage.state(again), config).trials[2].continued_by == 5
 
 
 def test_where_all_fail_alike_the_rest_is_not_tried(study_of):
@@ -182,7 +184,7 @@ def test_ctrl_c_gives_the_trial_back(study_of):
     storage, study, config, calls = study_of(run, seeds=[0, 1])
     with pytest.raises(Interrupted):
         run_all(storage, study, config)
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert [t.state for t in record.trials] == ["complete", "waiting", "waiting", "waiting", "waiting"]
     assert [r.seed for r in record.trials[1].runs] == [0]
     assert record.status == "interrupted"
@@ -207,7 +209,7 @@ def test_a_trial_that_another_worker_took_is_left_alone(study_of):
     import threading
 
     thread = threading.Thread(
-        target=lambda: worker.work(storage, study, config, out=config.output_dir, console=Console(file=text)),
+        target=lambda: work(storage, study, Tradeoff(config), console=Console(file=text)),
         daemon=True,
     )
     thread.start()
@@ -230,13 +232,13 @@ def test_a_trial_that_another_worker_took_is_left_alone(study_of):
 def test_a_trial_that_kills_its_workers_is_given_up(study_of):
     storage, study, config, _ = study_of(lambda settings, seed: a_run(seed, 1.0, -0.5))
     lease = storage.take(study, "x|1:1:1")
-    storage.set(lease, {"deaths": worker.MOST_DEATHS - 1})
+    storage.set(lease, {"deaths": MOST_DEATHS - 1})
     storage.grace = -1.0
     storage.take(study, "x|1:2:1")
     run_all(storage, study, config)
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert record.trials[0].state == "failed"
-    assert "3 workers ended in the middle of this trial" in record.trials[0].reason
+    assert "3 workers were killed over it" in record.trials[0].reason
 
 
 def test_seeds_that_fall_behind_end_a_trial(study_of):
@@ -248,7 +250,7 @@ def test_seeds_that_fall_behind_end_a_trial(study_of):
         pruning={"wait_for": 4},
     )
     run_all(storage, study, config)
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"]
     assert record.status == "finished"
     assert len(record.trials[4].runs) == 1
@@ -276,7 +278,7 @@ def test_the_reference_is_no_parent_of_a_genetic_search(study_of):
         search={"sampler": "nsga2", "trials": 6, "seed": 1},
     )
     run_all(storage, study, config)
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert record.trials[0].state == "complete"
     assert record.direct is not None
     assert study.get_trials()[0].state.name == "PRUNED"
@@ -295,7 +297,7 @@ def test_samplers_draw_as_many_trials_as_asked_for(study_of, sampler):
         search={"sampler": sampler, "trials": 7},
     )
     run_all(storage, study, config)
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert len(record.trials) == len(calls) == 8
     assert len({t.label for t in record.trials}) == 8
 
@@ -342,7 +344,7 @@ def test_a_wrong_metric_ends_the_study_at_its_first_run(asked, tmp_path):
         ConfigError, match=r"objectives.target: code has no metric 'nats_per_tokn'. Did you mean 'nats_per_token'"
     ):
         run_all(storage, study, config)
-    assert [t.state for t in study_record(storage, study, config).trials].count("waiting") == 5
+    assert [t.state for t in study_record(storage.state(study), config).trials].count("waiting") == 5
     assert [p.read_text() for p in config.output_dir.glob("runs/*/*/metrics.jsonl")] == [""]
     storage.close()
 
@@ -368,4 +370,4 @@ def test_the_teacher_is_shared_unless_the_user_says_otherwise(asked, monkeypatch
 
 def test_pruned_is_an_interruption_for_the_run():
     """So that the run's folder says interrupted, and not failed."""
-    assert issubclass(Pruned, Interrupted)
+    assert issubclass(Stopped, Interrupted)

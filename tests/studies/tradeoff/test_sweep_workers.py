@@ -18,10 +18,11 @@ from rich.console import Console
 
 from holdfast.cli.main import main
 from holdfast.records.study import read_study
+from holdfast.studies.engine.session import STORAGE_VARIABLE, open_existing
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.tradeoff import worker
+from holdfast.studies.engine.worker import work
 from holdfast.studies.tradeoff.record import study_record
-from holdfast.studies.tradeoff.session import STORAGE_VARIABLE, open_existing, run_study
+from holdfast.studies.tradeoff.session import Tradeoff, run_study
 from holdfast.studies.tradeoff.study import study_config
 
 
@@ -66,7 +67,7 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
         def checkpoints() -> list[Path]:
             mine = {
                 t.number
-                for t in study_record(storage, study, config).trials
+                for t in study_record(storage.state(study), config).trials
                 if t.worker.endswith(f":{first.pid}") and t.state == "running"
             }
             return list(places[0].glob("runs/*/*/checkpoint-*")) if mine else []
@@ -74,13 +75,13 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
         wait_for(checkpoints)
         held = {
             t.number
-            for t in study_record(storage, study, config).trials
+            for t in study_record(storage.state(study), config).trials
             if t.worker.endswith(f":{first.pid}") and t.state == "running"
         }
         first.kill()
         first.wait()
         assert second.wait(400) == 0, (tmp_path / "log.txt").read_text()[-3000:]
-    record = study_record(storage, study, config)
+    record = study_record(storage.state(study), config)
     assert record.status == "finished"
     assert [t.state for t in record.trials] == ["complete"] * 5
     assert [[r.seed for r in t.runs] for t in record.trials] == [[0, 1]] * 5
@@ -149,8 +150,8 @@ def test_rungs_stop_a_trial_in_the_middle(asked):
     storage = Storage(config.storage)
     study = storage.open_study(config)
     text = io.StringIO()
-    worker.work(storage, study, config, out=config.output_dir, console=Console(file=text, width=200))
-    record = study_record(storage, study, config)
+    work(storage, study, Tradeoff(config), console=Console(file=text, width=200))
+    record = study_record(storage.state(study), config)
     assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"], text.getvalue()[-2000:]
     assert record.trials[4].reason.startswith("seed 0, 34 % of the steps: ")
     assert record.trials[4].runs == []
@@ -177,8 +178,8 @@ def test_measuring_at_a_rung_changes_nothing(asked):
         config = study_config(values)
         storage = Storage(config.storage)
         study = storage.open_study(config)
-        worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
-        record = study_record(storage, study, config)
+        work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
+        record = study_record(storage.state(study), config)
         ends.append([c.after for c in record.trials[1].runs[0].comparisons])
         assert len(record.trials[1].rungs) == (2 if pruning else 0)
         storage.close()
@@ -191,8 +192,8 @@ def test_the_start_and_the_teacher_are_shared(asked, tmp_path, monkeypatch):
     config = study_config(asked)
     storage = Storage(config.storage)
     study = storage.open_study(config)
-    worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
-    record = study_record(storage, study, config)
+    work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
+    record = study_record(storage.state(study), config)
     runs = [json.loads((config.output_dir / t.runs[0].folder / "run.json").read_text()) for t in record.trials]
     keys = [
         sorted(p.name for p in (config.output_dir / t.runs[0].folder / "evaluations" / "start").glob("*.json"))
@@ -221,8 +222,8 @@ def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
     config = study_config(asked)
     storage = Storage(config.storage)
     study = storage.open_study(config)
-    worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
-    record = study_record(storage, study, config)
+    work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
+    record = study_record(storage.state(study), config)
     weights = {p.parent.parent.name for p in config.output_dir.glob("runs/*/seed-0/model.safetensors")}
     if kept is None:
         values = [t.values for t in study.get_trials()]
@@ -261,7 +262,7 @@ def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
     assert config.target.entries == (("target", "b", None),)
     monkeypatch.setattr(small_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
     with pytest.raises(ConfigError, match="learning_rate"):
-        worker.prepared(config, tmp_path)
+        Tradeoff(config).prepare(None)
     values["train"]["evaluation"] = {"source": ["${nothing}"], "target": []}
     with pytest.raises(ConfigError, match=r"\$\{nothing\}: no such name"):
         study_config(values)
@@ -275,8 +276,8 @@ def test_a_folder_with_other_files_is_not_touched(asked):
     (out / "thesis.tex").write_text("years of work")
     with pytest.raises(RunFolderError, match="is not empty and holds no study"):
         run_study(study_config(asked), console=Console(file=io.StringIO()))
-    with pytest.raises(RunFolderError, match=r"found no study\.db"):
-        open_existing(out)
+    with pytest.raises(RunFolderError, match=r"found no study\.db"), open_existing(Tradeoff, out):
+        pytest.fail("opened")
     assert [p.name for p in out.iterdir()] == ["thesis.tex"]
 
 
@@ -289,8 +290,8 @@ def test_trials_over_two_processes(asked):
     config = study_config(asked)
     storage = Storage(config.storage)
     study = storage.open_study(config)
-    worker.work(storage, study, config, out=config.output_dir, console=Console(file=io.StringIO()))
-    record = study_record(storage, study, config)
+    work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
+    record = study_record(storage.state(study), config)
     assert [t.state for t in record.trials] == ["complete"] * 2
     runs = [json.loads(p.read_text()) for p in config.output_dir.glob("runs/*/*/run.json")]
     assert [r["status"] for r in runs] == ["finished"] * 2
@@ -311,14 +312,13 @@ def test_workers_end_with_the_command_that_started_them(asked):
     wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
     process.kill()
     process.wait()
-    storage, study, config = open_existing(out)
-    wait_for(lambda: study_record(storage, study, config).status == "interrupted", 60)
-    wait_for(
-        lambda: (
-            "error" in (out / "logs" / "worker-0.log").read_text()
-            or "stopped" in (out / "logs" / "worker-0.log").read_text()
-        ),
-        60,
-    )
-    assert study.get_trials()[0].state.name == "WAITING"
-    storage.close()
+    with open_existing(Tradeoff, out) as opened:
+        wait_for(lambda: opened.record().status == "interrupted", 60)
+        wait_for(
+            lambda: (
+                "error" in (out / "logs" / "worker-0.log").read_text()
+                or "stopped" in (out / "logs" / "worker-0.log").read_text()
+            ),
+            60,
+        )
+        assert opened.queue.get_trials()[0].state.name == "WAITING"

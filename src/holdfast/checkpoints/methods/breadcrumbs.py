@@ -19,8 +19,8 @@ density elements.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from holdfast.checkpoints.dtypes import Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.methods import order_statistics
 from holdfast.checkpoints.methods.order_statistics import Found, Search
-from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, computed, finite_problems, range_problems
+from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, computed
+from holdfast.config.declare import Meta
 
 EVERYTHING = (0.0, float("inf"))
 NOTHING = (float("inf"), 0.0)
@@ -95,26 +96,23 @@ class Breadcrumbs(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    density: float = field(default=0.9, metadata={"help": "share of each tensor's changes that stays, in (0, 1]"})
-    gamma: float = field(
-        default=0.01,
-        metadata={"help": "share of the largest changes that is left out, in [0, 1); density + gamma is at most 1"},
-    )
-    scale: float = field(default=1.0, metadata={"help": "factor on the sum of the changes (alpha in the paper)"})
+    density: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Share of each tensor's changes that stays."""
+    gamma: Annotated[float, Meta(ge=0, lt=1)] = 0.01
+    """Share of the largest changes that is left out; density + gamma is at most 1."""
+    scale: float = 1.0
+    """Factor on the sum of the changes (alpha in the paper)."""
 
     @property
     def scope(self) -> str:
         return "tensor" if self.rounds() else "none"
 
     def problems(self, models: int | None = None) -> list[str]:
-        own = range_problems("breadcrumbs.density", self.density, 0, 1, left_open=True)
-        own += range_problems("breadcrumbs.gamma", self.gamma, 0, 1, right_open=True)
-        if not own and self.density + self.gamma > 1 + 1e-9:
-            own.append(
-                f"breadcrumbs: expected density + gamma of at most 1, got {self.density:g} + {self.gamma:g}; lower "
-                f"one of them"
-            )
-        return [*super().problems(models), *own, *finite_problems("breadcrumbs.scale", self.scale)]
+        found = super().problems(models)
+        if self.density <= 1 and self.gamma < 1 and self.density + self.gamma > 1 + 1e-9:
+            given = f"{self.density:g} + {self.gamma:g}"
+            found.append(f"{self.name}: expected density + gamma of at most 1, got {given}; lower one of them")
+        return found
 
     def rounds(self) -> int:
         return 0 if self.density == 1 else 2

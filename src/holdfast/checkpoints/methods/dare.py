@@ -17,26 +17,18 @@ float32 magnitudes, so block sizes, threads and the order of tensors change noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from holdfast.checkpoints.counter import stream_key, uniform
 from holdfast.checkpoints.dtypes import Operand
 from holdfast.checkpoints.kernels import Flags
-from holdfast.checkpoints.methods.protocol import (
-    SEMANTICS,
-    Block,
-    WeightedMethod,
-    choice_problems,
-    computed,
-    finite_problems,
-    pieces,
-    range_problems,
-)
+from holdfast.checkpoints.methods.protocol import Block, Semantics, WeightedMethod, computed, pieces
 from holdfast.checkpoints.methods.ties import elect
+from holdfast.config.declare import Meta
 
 SMALLEST_NORM = Fraction(1, 10**7)
 """mergekit leaves deltas with a smaller L1 norm as they are."""
@@ -131,22 +123,18 @@ class Dare(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    p: float | None = field(
-        default=None, metadata={"help": "share of each model's changes that is dropped, in [0, 1); default 0.9"}
-    )
-    density: float | None = field(default=None, metadata={"help": "share that stays, in (0, 1], instead of p"})
-    rescale: bool = field(default=True, metadata={"help": "multiply what stays so that the changes keep their size"})
-    scale: float = field(default=1.0, metadata={"help": "factor on the merged change (lambda)"})
-    semantics: str = field(
-        default="original",
-        metadata={
-            "help": "original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's change",
-            "choices": SEMANTICS,
-        },
-    )
-    seed: int = field(
-        default=0, metadata={"help": "of the masks; equal seeds give equal masks for tensors of equal names"}
-    )
+    p: Annotated[float | None, Meta(ge=0, lt=1)] = None
+    """Share of each model's changes that is dropped; 0.9 where density is not given either."""
+    density: Annotated[float | None, Meta(gt=0, le=1)] = None
+    """Share that stays, in place of p."""
+    rescale: bool = True
+    """Multiply what stays so that the changes keep their size."""
+    scale: float = 1.0
+    """Factor on the merged change (lambda)."""
+    semantics: Semantics = "original"
+    """original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's change."""
+    seed: int = 0
+    """Seed of the masks; equal seeds give equal masks for tensors of equal names."""
 
     @property
     def dropped(self) -> float:
@@ -163,12 +151,7 @@ class Dare(WeightedMethod):
         found = super().problems(models)
         if self.p is not None and self.density is not None:
             found.append(f"{self.name}: expected one of p and density, got p={self.p:g} and density={self.density:g}")
-        if self.p is not None:
-            found += range_problems(f"{self.name}.p", self.p, 0, 1, right_open=True)
-        if self.density is not None:
-            found += range_problems(f"{self.name}.density", self.density, 0, 1, left_open=True)
-        found += finite_problems(f"{self.name}.scale", self.scale)
-        return found + choice_problems(f"{self.name}.semantics", self.semantics, SEMANTICS)
+        return found
 
     def rounds(self) -> int:
         return 1 if self.rescale and self.semantics == "mergekit" and self.dropped > 0 else 0
@@ -221,20 +204,12 @@ class DareTies(Dare):
         "Language Models are Super Mario (arXiv:2311.03099), Section 3.3; TIES-Merging (arXiv:2306.01708), Algorithm 1"
     )
 
-    semantics: str = field(
-        default="original",
-        metadata={
-            "help": "original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1 norm, "
-            "elect by weight",
-            "choices": SEMANTICS,
-        },
-    )
-    normalize: bool | None = field(
-        default=None,
-        metadata={
-            "help": "average the changes that agree; false adds them up; default: true for original, false for mergekit"
-        },
-    )
+    semantics: Semantics = "original"
+    """original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1 norm, elect by
+    weight."""
+    normalize: bool | None = None
+    """Average the changes that agree; false adds them up; true for original and false for mergekit where it is not
+    given."""
 
     def combine(self, block: Block, state: list[float] | None, out: Operand) -> Flags:
         factors = self._factors(len(block.models), state)

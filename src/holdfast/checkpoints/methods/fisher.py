@@ -13,15 +13,16 @@ This does not estimate the Fisher information.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from holdfast.checkpoints.dtypes import Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.methods.linear import mean_shares
-from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, computed, finite_problems
+from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, computed
+from holdfast.config.declare import Meta
 from holdfast.errors import ModelError
 
 
@@ -75,13 +76,8 @@ class Fisher(WeightedMethod):
     extras: ClassVar[str | None] = "Fisher diagonal"
     mean: ClassVar[bool] = True
 
-    floor: float = field(default=0.0, metadata={"help": "Fisher values below this count as this"})
-
-    def problems(self, models: int | None = None) -> list[str]:
-        found = super().problems(models) + finite_problems("fisher.floor", self.floor)
-        if self.floor < 0:
-            found.append(f"fisher.floor: expected 0 or more, got {self.floor:g}")
-        return found
+    floor: Annotated[float, Meta(ge=0)] = 0.0
+    """Fisher values below this count as this."""
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
         """See `MergeMethod.combine`. A model that lacks the tensor takes no part.

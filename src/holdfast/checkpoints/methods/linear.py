@@ -13,13 +13,14 @@ a model with the whole weight is copied bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from holdfast.checkpoints.dtypes import DType
-from holdfast.checkpoints.methods.protocol import MergeMethod, Sum, WeightedMethod, finite_problems, range_problems
+from holdfast.checkpoints.methods.protocol import MergeMethod, Sum, WeightedMethod
+from holdfast.config.declare import Meta
 
 
 def linear(
@@ -110,9 +111,8 @@ class Linear(WeightedMethod):
     needs_base: ClassVar[bool] = False
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    normalize: bool = field(
-        default=True, metadata={"help": "divide by the sum of the weights; false gives the plain weighted sum"}
-    )
+    normalize: bool = True
+    """Divide by the sum of the weights; false gives the plain weighted sum."""
 
     @property
     def mean(self) -> bool:  # type: ignore[override]
@@ -138,12 +138,8 @@ class WiseFT(MergeMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, 1)
 
-    alpha: float = field(
-        default=0.5, metadata={"help": "weight on the fine-tuned model, in [0, 1]: 0 is the base, 1 the model"}
-    )
-
-    def problems(self, models: int | None = None) -> list[str]:
-        return super().problems(models) + range_problems("wise_ft.alpha", self.alpha, 0, 1)
+    alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Weight on the fine-tuned model: 0 is the base, 1 the model."""
 
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
         return mean_as_sum((1.0 - self.alpha, self.alpha), (0, 1))
@@ -162,12 +158,8 @@ class TaskArithmetic(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    scale: float = field(
-        default=1.0, metadata={"help": "factor on the sum of the changes (lambda); negative takes them away"}
-    )
-
-    def problems(self, models: int | None = None) -> list[str]:
-        return super().problems(models) + finite_problems("task_arithmetic.scale", self.scale)
+    scale: float = 1.0
+    """Factor on the sum of the changes (lambda); a negative one takes them away."""
 
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
         return Sum(0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(self.weights_of(len(models)))])

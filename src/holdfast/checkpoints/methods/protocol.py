@@ -15,7 +15,8 @@ are integers or float64, so that block sizes and threads change no bit of the re
 rounding to the output's dtype leaves).
 
 A method is a frozen dataclass of plain parameters and keeps no state of its own: one value serves any number of merges
-and threads. Every field carries a help text. Values are computed in float32 and rounded once, into the output; in
+and threads. Its fields are declared as settings (`config.declare`): type, bounds and the docstring under each are what
+commands, YAML and help texts know of them. Values are computed in float32 and rounded once, into the output; in
 float64 as soon as an operand or the output is float64.
 
 Integer and boolean tensors are not merged; the engine copies them.
@@ -26,16 +27,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from holdfast.checkpoints.dtypes import DType, Operand, compute_dtype, count_nonfinite, decode, encode
 from holdfast.checkpoints.kernels import Flags, Term, combine
-from holdfast.errors import did_you_mean
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.decode import coerce_all
+from holdfast.support.own_code import origin
 
-SEMANTICS = ("original", "mergekit")
+Semantics = Literal["original", "mergekit"]
 """As the paper's authors do it, or as mergekit 0.1.5 does."""
 
 PIECE = 32768
@@ -91,9 +94,9 @@ class MergeMethod:
 
     name: ClassVar[str]
     """What configs and commands call it."""
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     """One line for help texts: what it does."""
-    source: ClassVar[str]
+    source: ClassVar[str] = ""
     """Paper and section."""
     needs_base: ClassVar[bool]
     """Whether it takes a base (theta_0) beside the models."""
@@ -108,9 +111,11 @@ class MergeMethod:
         return "none"
 
     def problems(self, models: int | None = None) -> list[str]:
-        """Everything wrong with the parameters, and with `models` models beside the base, as one sentence each; None:
-        not yet known how many."""
-        return count_problems(self, models)
+        """Everything wrong with the parameters, and with `models` models beside the base, as one sentence each, which
+        begins with the parameter's name where it is about one ("density: ..."); None: not yet known how many."""
+        known = {s.name: s for s in settings_of(type(self))}
+        mistakes = coerce_all(known, {name: getattr(self, name) for name in known})[1]
+        return [m.sentence() for m in mistakes] + count_problems(self, models)
 
     def rounds(self) -> int:
         """How many passes of statistics come before `combine`."""
@@ -156,7 +161,27 @@ class MergeMethod:
     def identity(self) -> dict[str, Any]:
         """Name and parameters as JSON values, for the provenance record."""
         values = dataclasses.asdict(self)
-        return {"method": self.name, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+        return {"method": self.name, **plain, **origin(type(self))}
+
+
+def read_weights(value: Any) -> tuple[float, ...]:
+    """Weights as a YAML or a command line has them: numbers, one number, or text such as "0.5, 1e-1".
+
+    Raises:
+        ValueError: something that is no number, or nothing.
+    """
+    words: list[Any] = []
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        words += item.replace(",", " ").split() if isinstance(item, str) else [item]
+    if not words or any(isinstance(word, bool) for word in words):
+        raise ValueError
+    return tuple(float(word) for word in words)
+
+
+def weights_schema() -> dict[str, Any]:
+    """JSON Schema of weights."""
+    return {"type": ["array", "string", "number", "null"], "items": {"type": ["number", "string"]}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,12 +191,20 @@ class WeightedMethod(MergeMethod):
     mean: ClassVar[bool] = False
     """Whether the weights are shares of a mean: 0 or more each, not all 0."""
 
-    weights: tuple[float, ...] | None = field(
-        default=None, metadata={"help": "one weight a model, in the order of the models; default: equal"}
-    )
+    weights: Annotated[
+        tuple[float, ...] | None,
+        Meta(
+            parse=read_weights,
+            expected="numbers, one a model (on a command line after the models' names)",
+            metavar="W",
+            repeatable=True,
+            json_schema=weights_schema,
+        ),
+    ] = None
+    """One weight a model, in the order of the models; equal ones where none are given."""
 
     def problems(self, models: int | None = None) -> list[str]:
-        return super().problems(models) + weight_problems(self.name, self.weights, models, mean=self.mean)
+        return super().problems(models) + weight_problems(self.weights, models, mean=self.mean)
 
     def weights_of(self, models: int) -> tuple[float, ...]:
         """The weights as given, or 1 each."""
@@ -190,52 +223,23 @@ def count_problems(method: MergeMethod, models: int | None) -> list[str]:
     return [f"{method.name}: expected {expected} model{'s' if expected != '1' else ''}{beside}, got {models}"]
 
 
-def weight_problems(name: str, weights: Sequence[float] | None, models: int | None, *, mean: bool) -> list[str]:
+def weight_problems(weights: Sequence[float] | None, models: int | None, *, mean: bool) -> list[str]:
     """Sentences on weights: one a model, finite, and for a `mean` 0 or more with a sum above 0."""
     if weights is None:
         return []
     shown = ", ".join(f"{w:g}" for w in weights)
     found = []
     if models is not None and len(weights) != models:
-        found.append(
-            f"{name}.weights: expected one weight for each of the {models} models, got {len(weights)} ({shown})"
-        )
+        found.append(f"weights: expected one weight for each of the {models} models, got {len(weights)} ({shown})")
     if not all(math.isfinite(w) for w in weights):
-        return [*found, f"{name}.weights: expected finite numbers, got {shown}"]
+        return [*found, f"weights: expected finite numbers, got {shown}"]
     if mean and any(w < 0 for w in weights):
         found.append(
-            f"{name}.weights: expected 0 or more for a mean, got {shown}; differences between models are "
-            f"task_arithmetic's"
+            f"weights: expected 0 or more for a mean, got {shown}; differences between models are task_arithmetic's"
         )
     elif mean and not sum(weights) > 0:
-        found.append(f"{name}.weights: expected a sum above 0, got {shown}")
+        found.append(f"weights: expected a sum above 0, got {shown}")
     return found
-
-
-def range_problems(
-    where: str, value: float, lowest: float, highest: float, *, left_open: bool = False, right_open: bool = False
-) -> list[str]:
-    """A sentence where a value is outside an interval (NaN is outside every one)."""
-    above = value > lowest if left_open else value >= lowest
-    below = value < highest if right_open else value <= highest
-    if above and below:
-        return []
-    return [
-        f"{where}: expected a number in {'(' if left_open else '['}{lowest:g}, "
-        f"{highest:g}{')' if right_open else ']'}, got {value:g}"
-    ]
-
-
-def finite_problems(where: str, value: float) -> list[str]:
-    """A sentence where a value is NaN or infinite."""
-    return [] if math.isfinite(value) else [f"{where}: expected a finite number, got {value:g}"]
-
-
-def choice_problems(where: str, value: str, choices: Sequence[str]) -> list[str]:
-    """A sentence where a value is none of the choices."""
-    if value in choices:
-        return []
-    return [f"{where}: expected one of {', '.join(choices)}, got '{value}'.{did_you_mean(str(value), choices)}"]
 
 
 def weighted_sum(block: Block, formula: Sum, out: Operand) -> Flags:

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from holdfast.checkpoints.dtypes import DType
 from holdfast.checkpoints.kernels import moments
 from holdfast.checkpoints.methods.linear import mean_as_sum
-from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum, range_problems
+from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum
+from holdfast.config.declare import Meta
 
 PARALLEL = 0.9995
 """|cos| above which the interpolation is linear: sin(omega) loses its digits there."""
@@ -66,16 +67,12 @@ class Slerp(MergeMethod):
     needs_base: ClassVar[bool] = False
     models: ClassVar[tuple[int, int | None]] = (2, 2)
 
-    t: float = field(
-        default=0.5, metadata={"help": "where between the two models, in [0, 1]: 0 is the first, 1 the second"}
-    )
+    t: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Where between the two models: 0 is the first, 1 the second."""
 
     @property
     def scope(self) -> str:
         return "tensor"
-
-    def problems(self, models: int | None = None) -> list[str]:
-        return super().problems(models) + range_problems("slerp.t", self.t, 0, 1)
 
     def rounds(self) -> int:
         return 1

@@ -23,8 +23,8 @@ cancels it takes the sign that most parameters of the model have. Both follow th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -33,14 +33,8 @@ from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.kernels import ties as ties_kernel
 from holdfast.checkpoints.methods import order_statistics
 from holdfast.checkpoints.methods.order_statistics import Found, Search
-from holdfast.checkpoints.methods.protocol import (
-    SEMANTICS,
-    Block,
-    WeightedMethod,
-    choice_problems,
-    finite_problems,
-    range_problems,
-)
+from holdfast.checkpoints.methods.protocol import Block, Semantics, WeightedMethod
+from holdfast.config.declare import Meta
 
 
 def kept(density: float, n: int) -> int:
@@ -139,31 +133,18 @@ class Ties(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    density: float = field(
-        default=0.2, metadata={"help": "share of each model's changes that is kept, the largest, in (0, 1]"}
-    )
-    scale: float = field(default=1.0, metadata={"help": "factor on the merged change (lambda)"})
-    semantics: str = field(
-        default="original",
-        metadata={
-            "help": "original: trim over the whole model, divide by the count; mergekit: trim per tensor, divide by "
-            "the weights",
-            "choices": SEMANTICS,
-        },
-    )
-    normalize: bool = field(default=True, metadata={"help": "average the changes that agree; false adds them up"})
+    density: Annotated[float, Meta(gt=0, le=1)] = 0.2
+    """Share of each model's changes that is kept: the largest."""
+    scale: float = 1.0
+    """Factor on the merged change (lambda)."""
+    semantics: Semantics = "original"
+    """original: trim over the whole model, divide by the count; mergekit: trim per tensor, divide by the weights."""
+    normalize: bool = True
+    """Average the changes that agree; false adds them up."""
 
     @property
     def scope(self) -> str:
         return "none" if not self.rounds() else "model" if self.semantics == "original" else "tensor"
-
-    def problems(self, models: int | None = None) -> list[str]:
-        return [
-            *super().problems(models),
-            *range_problems("ties.density", self.density, 0, 1, left_open=True),
-            *finite_problems("ties.scale", self.scale),
-            *choice_problems("ties.semantics", self.semantics, SEMANTICS),
-        ]
 
     def rounds(self) -> int:
         return 0 if self.density == 1 else 2

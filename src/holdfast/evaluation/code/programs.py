@@ -26,9 +26,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation.entries import CODE_FAMILIES, TaskEntry
+from holdfast.evaluation.entries import CODE_FAMILIES, EvaluationPlan, TaskEntry
+from holdfast.evaluation.measures import Outcome, Report, figures
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
+from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
 
 _HUB = {
@@ -106,7 +108,7 @@ def read_problems(entry: TaskEntry) -> tuple[list[dict[str, Any]], list[dict[str
     return problems, pool
 
 
-def check_programs(tokenizer: Any, entry: TaskEntry) -> None:
+def check(entry: TaskEntry, tokenizer: Any) -> None:
     """Finds out without a model whether the entry can run.
 
     Raises:
@@ -286,3 +288,20 @@ def _request(tokenizer: Any, entry: TaskEntry, problem: Mapping[str, Any]) -> st
         )
         + begun
     )
+
+
+def measure(
+    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`."""
+    if not plan.allow_code_execution:
+        raise ConfigError(
+            f"{entry.suite}/{entry.name} runs programs that the model writes. Say `allow_code_execution: true` "
+            f"(--allow_code_execution) to run them "
+            f"in the sandbox, or take it out. ({CODE_FAMILIES[entry.task]})"
+        )
+    rows, found = run_programs(
+        model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial
+    )
+    wanted = {name: Ratio(numerator=name, unit=name, higher_is_better=True) for name in passes_of(entry)}
+    return rows, figures(rows, wanted, plan), next(iter(wanted)), found

@@ -32,8 +32,8 @@ from holdfast.evaluation.compare.folders import match_entries, read_evaluations
 from holdfast.evaluation.compare.joint_scores import JointScores, Key, Scores
 from holdfast.records.comparison import StageMatrix
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.records.metrics import is_share
 from holdfast.statistics.intervals import expanded_interval
-from holdfast.statistics.points import is_share
 
 
 def average_accuracy(scores: np.ndarray) -> np.ndarray:
@@ -214,7 +214,7 @@ def _common_unit(found: Sequence[Scores], keys: Sequence[Key]) -> str:
     units = list(dict.fromkeys(s.unit for s in found))
     if len(units) == 1:
         return units[0] if found[0].higher_is_better else f"{units[0]}, negated"
-    if all(s.higher_is_better and is_share(s.unit, s.values) for s in found):
+    if all(s.higher_is_better and is_share(s.unit, values=s.values, unknown=True) for s in found):
         return "share"
     listed = ", ".join(f"{'/'.join(key)} in {s.unit}" for key, s in zip(keys, found, strict=True))
     raise ConfigError(

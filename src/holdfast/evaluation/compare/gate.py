@@ -39,7 +39,7 @@ from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.folders import Compared, Key, Matching
 from holdfast.records.comparison import Comparison, GateOutcome
 from holdfast.records.evaluation import Evaluation
-from holdfast.statistics.points import is_share
+from holdfast.records.metrics import is_share
 
 DIRECTIONS = ("drop", "gain", "rise", "fall")
 EXAMPLES = "'mmlu drop > 1pt', 'any drop > 2%', 'source/prose perplexity rise > 3%', 'target gain < 2pt'"
@@ -243,7 +243,7 @@ def _unit_problems(aim: Aim, matching: Matching) -> list[str]:
 
 def _fits(unit: str, own: str, values: Sequence[float]) -> bool:
     if unit == "pt":
-        return is_share(own, values)
+        return is_share(own, values=values, unknown=True)
     return unit in ("", "%", own)
 
 

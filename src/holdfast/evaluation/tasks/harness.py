@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+from holdfast.evaluation.measures import Outcome, Report
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
 from holdfast.records.evaluation import Metric
@@ -454,3 +455,34 @@ def _padding_token(tokenizer: Any) -> Iterator[None]:
         yield
     finally:
         tokenizer.pad_token = None
+
+
+def measure(
+    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`."""
+    scores = run_task(
+        model,
+        tokenizer,
+        entry,
+        batch_size=plan.batch_size,
+        confidence=plan.confidence,
+        seed=plan.seed,
+        progress=report,
+        partial=partial,
+    )
+    return scores.rows, scores.metrics, scores.primary, {**scores.settings, "notes": scores.notes}
+
+
+def check(entry: TaskEntry, tokenizer: Any) -> None:
+    """See `holdfast.evaluation.measures.check`."""
+    check_task(tokenizer, entry)
+
+
+def versions(entry: TaskEntry) -> dict[str, str]:
+    """What decides figures beside libraries: IFEval counts sentences with a model."""
+    if entry.task != "ifeval":
+        return {}
+    from holdfast.evaluation.text.sentences import sentence_model
+
+    return {"sentences": sentence_model()}

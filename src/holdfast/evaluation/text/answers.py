@@ -23,9 +23,20 @@ from contextlib import ExitStack
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+from holdfast.evaluation.measures import Outcome, Report, figures
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
+from holdfast.statistics.estimates import Ratio
+
+_FIGURES = {
+    "mass": Ratio(numerator="mass", unit="probability", higher_is_better=True),
+    "aligned": Ratio(numerator="aligned", unit="share of questions", higher_is_better=True),
+    "entropy": Ratio(numerator="entropy", unit="nats"),
+    "option_entropy": Ratio(numerator="option_entropy", unit="nats"),
+    "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
+}
+
 
 ALIGNED = 0.95
 """The mass from which on the answer's format counts as learnt."""
@@ -106,7 +117,7 @@ def score_answers(
     return rows, harness.settled(tasks)
 
 
-def check_answers(tokenizer: Any, entry: TaskEntry) -> None:
+def check(entry: TaskEntry, tokenizer: Any) -> None:
     """Finds out without a model whether the options are single tokens.
 
     Raises:
@@ -231,3 +242,13 @@ def _distributions(
         done += len(row.paths)
         progress(done, len(paths))
     return sorted(found.items())
+
+
+def measure(
+    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`."""
+    rows, found = score_answers(
+        model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial
+    )
+    return rows, figures(rows, _FIGURES, plan), "mass", found

@@ -17,12 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.evaluation.entries import ChoicesEntry
+from holdfast.evaluation.entries import ChoicesEntry, EvaluationPlan
+from holdfast.evaluation.measures import Outcome, Report, figures
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.documents import border_ids, chat_prompt
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
 from holdfast.evaluation.text.shared_prefix import normalised, score_options
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.support.files import fingerprint
+
+_FIGURES = {
+    "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
+    "nats_per_token": TEXT_FIGURES["nats_per_token"],
+}
+
 
 COLUMNS = ("prompt", "options", "answer")
 
@@ -149,3 +157,20 @@ def score_choices(
             }
         )
     return scored
+
+
+def measure(
+    model: Any, tokenizer: Any, entry: ChoicesEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`."""
+    questions = read_choices(entry, tokenizer)
+    rows = score_choices(
+        model, tokenizer, questions, length_normalised=entry.length_normalised, progress=report, partial=partial
+    )
+    groups = sorted({row["task"] for row in rows if "task" in row})
+    return rows, figures(rows, _FIGURES, plan), "acc", {"subtasks": groups}
+
+
+def check(entry: ChoicesEntry, tokenizer: Any) -> None:
+    """See `holdfast.evaluation.measures.check`."""
+    read_choices(entry, tokenizer)

@@ -14,12 +14,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.evaluation.entries import ClassesEntry
+from holdfast.evaluation.entries import ClassesEntry, EvaluationPlan
+from holdfast.evaluation.measures import Outcome, Report, figures
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.documents import border_ids
 from holdfast.evaluation.text.question_files import question_rows
 from holdfast.evaluation.text.shared_prefix import normalised, score_options
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.support.files import fingerprint
+
+_FIGURES = {
+    "class_perplexity": TEXT_FIGURES["class_perplexity"],
+    "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
+}
 
 
 def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
@@ -111,3 +118,17 @@ def score_classes(
             }
         )
     return scored
+
+
+def measure(
+    model: Any, tokenizer: Any, entry: ClassesEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`."""
+    prompts, golds = read_classes(entry)
+    rows = score_classes(model, tokenizer, prompts, golds, entry.options, progress=report, partial=partial)
+    return rows, figures(rows, _FIGURES, plan), "class_perplexity", {"options": list(entry.options)}
+
+
+def check(entry: ClassesEntry, tokenizer: Any) -> None:
+    """See `holdfast.evaluation.measures.check`."""
+    read_classes(entry)

@@ -20,13 +20,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import InstructionsEntry
+from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
+from holdfast.evaluation.measures import Outcome, Report, figures
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.generation import end_tokens, greedy
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
+from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
+
+_FIGURES = {
+    f"{level}_level_{how}_acc": Ratio(
+        numerator=f"{level}_level_{how}_acc",
+        denominator=f"inst_level_{how}_acc#" if level == "inst" else None,
+        unit=f"{level}_level_{how}_acc",
+        higher_is_better=True,
+    )
+    for level, how in (("prompt", "strict"), ("inst", "strict"), ("prompt", "loose"), ("inst", "loose"))
+}
+"""As lm-evaluation-harness calls them: over prompts, or over all instructions of all prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +274,7 @@ def generate(
     return [found[i] for i in range(len(encoded))]
 
 
-def checker_versions(entry: InstructionsEntry) -> dict[str, str]:
+def versions(entry: InstructionsEntry) -> dict[str, str]:
     """What decides an entry's figures beside the model and the data: our rules, and IFEval's packages where its ids are
     in the file."""
     found = {"checkers": str(RULES)}
@@ -290,3 +303,25 @@ def checker_versions(entry: InstructionsEntry) -> dict[str, str]:
 def _shown(id_: str, told: Mapping[str, Any]) -> str:
     said = ", ".join(f"{name} {' '.join(value) if isinstance(value, list) else value}" for name, value in told.items())
     return f"{id_} ({said})" if said else id_
+
+
+def measure(
+    model: Any, tokenizer: Any, entry: InstructionsEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`."""
+    asked = read_instructions(entry, tokenizer)
+    rows, found = answer_instructions(
+        model,
+        tokenizer,
+        asked,
+        max_new_tokens=entry.max_new_tokens,
+        batch_size=plan.batch_size,
+        progress=report,
+        partial=partial,
+    )
+    return rows, figures(rows, _FIGURES, plan), "prompt_level_strict_acc", found
+
+
+def check(entry: InstructionsEntry, tokenizer: Any) -> None:
+    """See `holdfast.evaluation.measures.check`."""
+    read_instructions(entry, tokenizer)

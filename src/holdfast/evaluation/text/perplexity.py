@@ -22,17 +22,30 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError, ModelError
+from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
+from holdfast.evaluation.measures import Outcome, Report, figures
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.text.documents import Document, EncodedDocument, encode_document
+from holdfast.evaluation.text.documents import (
+    Document,
+    EncodedDocument,
+    documents_from,
+    encode_document,
+    starts_with_bos,
+)
+from holdfast.statistics.estimates import TEXT_FIGURES
 
 if TYPE_CHECKING:
     import torch
 
     from holdfast.ops.heads import Head
+
+_TEXT = ("nats_per_token", "bits_per_byte", "perplexity")
+_MEMORISATION = ("exact_memorisation", "entropy_per_token", *_TEXT)
 
 logger = logging.getLogger(__name__)
 
@@ -305,3 +318,54 @@ def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
             f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. "
             "Use the tokenizer that belongs to the model."
         )
+
+
+def documents_of(entry: PerplexityEntry, tokenizer: Any) -> list[Any]:
+    """The documents of a text entry."""
+    from holdfast.data.formats import Templates, standardise
+    from holdfast.data.sources import data_files, load_rows
+
+    rows = load_rows(entry.data, split=entry.split, config=entry.config)
+    whole = entry.max_documents is None and Path(entry.data).is_file()
+    if entry.max_documents is not None:
+        rows = rows.select(range(min(entry.max_documents, len(rows))))
+    given = (entry.text, entry.prompt, entry.completion)
+    templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion) if any(given) else None
+    dataset, _ = standardise(rows, tokenizer, templates=templates, files=data_files(entry.data) if whole else None)
+    return documents_from(dataset)
+
+
+def measure(
+    model: Any, tokenizer: Any, entry: PerplexityEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
+) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`."""
+    window, stride = resolve_window(model, entry.window, entry.stride)
+    notes: list[str] = []
+    documents = documents_of(entry, tokenizer)
+    rows = score_documents(
+        model,
+        tokenizer,
+        documents,
+        window=window,
+        stride=stride,
+        progress=report,
+        notes=notes,
+        memorisation=entry.memorisation,
+        partial=partial,
+    )
+    names = _MEMORISATION if entry.memorisation else _TEXT
+    found = {
+        "window": window,
+        "stride": stride,
+        "bos": starts_with_bos(tokenizer),
+        "tokens": sum(row["tokens"] for row in rows),
+        "bytes": sum(row["bytes"] for row in rows),
+        "notes": notes,
+    }
+    return rows, figures(rows, {name: TEXT_FIGURES[name] for name in names}, plan), names[0], found
+
+
+def check(entry: PerplexityEntry, tokenizer: Any) -> None:
+    """See `holdfast.evaluation.measures.check`."""
+    for document in documents_of(entry, tokenizer)[:8]:
+        encode_document(document, tokenizer)

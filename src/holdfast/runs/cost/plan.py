@@ -281,15 +281,16 @@ def _teacher(methods: Sequence[Any], weights: str, *, peft: bool) -> TeacherPlan
     term = next((t for t in (m.token_loss() for m in methods) if t is not None), None)
     if term is None:
         return None
-    kind = ("adapter_off" if peft else "online") if term.teacher == "auto" else term.teacher
+    asked = term.teacher
+    kind = ("adapter_off" if peft else "online") if asked.kind == "auto" else asked.kind
     # What the backbone's forward yields: the stream's dtype.
     return TeacherPlan(
         kind=kind,
-        dtype=term.teacher_dtype or weights,
-        bits=term.teacher_bits,
-        on_cpu=term.teacher_on_cpu,
-        sharded=term.teacher_sharded,
-        cache_dtype=term.cache_dtype or weights,
+        dtype=asked.dtype or weights,
+        bits=asked.bits,
+        on_cpu=asked.on_cpu,
+        sharded=asked.sharded,
+        cache_dtype=asked.cache_dtype or weights,
     )
 
 

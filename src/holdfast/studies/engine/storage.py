@@ -10,8 +10,8 @@ Taking is one conditional update, "set me as owner where owner, attempt and beat
 workers one succeeds, on any database. While it works, a worker raises `beat` every few seconds. A lease whose beat
 stands still for `grace` seconds, by the watcher's own clock (no clocks of different machines are compared), or whose
 process is seen to be gone, is taken over in the same way: the trial keeps its number and what was drawn for it, its run
-folder continues from its last checkpoint, and whoever lost the lease is told at the next beat and cannot report a
-result any more. So a trial is neither lost nor finished twice.
+folder continues from its last checkpoint, and whoever lost the lease learns it at the next heartbeat and cannot
+report a result any more. So a trial is neither lost nor finished twice.
 
 Optuna is imported inside functions, and in this module only.
 """
@@ -25,24 +25,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, RunFolderError, StorageError, did_you_mean
+from holdfast.errors import ConfigError, FolderBusy, RunFolderError, StorageError, did_you_mean
+from holdfast.studies.engine.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, JobState, Settings, StudyState
 from holdfast.support.environment import lock_folder
 
 if TYPE_CHECKING:
     import optuna
 
-BEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 5.0
 GRACE_SECONDS = 60.0
 CONFIG, VERSION, CREATED = "holdfast", "holdfast_version", "created"
-SLOT, DIRECT, SETTINGS, LABEL, KIND, RUNS, RUNGS, REASON, WORKER, OVERHEAD = (
-    *("slot", "direct", "settings", "label", "kind", "runs", "rungs", "reason", "worker", "overhead"),
-)
-"""Attributes of a trial. They are plain JSON, so that a dashboard shows them."""
+SLOT, REASON, WORKER, OVERHEAD = "slot", "reason", "worker", "overhead"
+"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them."""
+T = TypeVar("T")
 _NO_DRIVER = {
     "psycopg": "holdfast[postgres]",
     "psycopg2": "holdfast[postgres]",
@@ -73,47 +74,11 @@ class Lease:
     """Whether the worker that had it before did not give it back."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a trial is to do, before anybody does it."""
-
-    params: dict[str, Any] = field(default_factory=dict)
-    """Values that are fixed beforehand; others are drawn when the trial begins."""
-    attributes: dict[str, Any] = field(default_factory=dict)
-    """Of the trial, as plain JSON."""
-
-
 @dataclass(frozen=True)
 class _Seen:
     owner: str | None
     attempt: int
     beat: int
-
-
-class Queued(Protocol):
-    """A study as the storage sees it."""
-
-    @property
-    def name(self) -> str:
-        """Unique in the storage."""
-
-    @property
-    def output_dir(self) -> Path:
-        """Its folder."""
-
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """What it was asked to do, as plain JSON."""
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """What a finished trial reports; all are better higher."""
-
-    def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one."""
-
-    def jobs(self) -> list[Job]:
-        """What is put in the queue, in order."""
 
 
 class Searching(Protocol):
@@ -129,8 +94,8 @@ class Storage:
 
     Args:
         url: as Optuna and SQLAlchemy have it; `postgresql://` uses the driver psycopg.
-        grace: seconds without a beat after which a trial may be taken over.
-        beat: seconds between two beats.
+        grace: seconds without a heartbeat after which a trial may be taken over.
+        interval: seconds between two heartbeats.
         clock: seconds of this process.
 
     Raises:
@@ -143,10 +108,10 @@ class Storage:
         url: str,
         *,
         grace: float = GRACE_SECONDS,
-        beat: float = BEAT_SECONDS,
+        interval: float = HEARTBEAT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.url, self.grace, self.beat, self.clock = url, grace, beat, clock
+        self.url, self.grace, self.interval, self.clock = url, grace, interval, clock
         self.backend = _open(url)
         self.leases = _table()
         self._watched: dict[int, tuple[_Seen, float]] = {}
@@ -190,7 +155,7 @@ class Storage:
 
     # --------------------------------------------------------------------------------------------------- making a study
 
-    def open_study(self, config: Queued) -> optuna.Study:
+    def open_study(self, config: Settings) -> optuna.Study:
         """The study of a configuration: made with all its trials waiting, or continued: with more trials where more are
         asked for, and those that failed waiting once more.
 
@@ -226,7 +191,7 @@ class Storage:
             self._enqueue(study, config)
         return study
 
-    def _enqueue(self, study: optuna.Study, config: Queued) -> None:
+    def _enqueue(self, study: optuna.Study, config: Settings) -> None:
         from optuna.trial import TrialState, create_trial
 
         by_slot: dict[int, Any] = {}
@@ -250,7 +215,7 @@ class Storage:
             )
 
     @contextlib.contextmanager
-    def _exclusive(self, config: Queued) -> Iterator[None]:
+    def _exclusive(self, config: Settings) -> Iterator[None]:
         """One process at a time makes or extends a study."""
         from sqlalchemy import text
 
@@ -269,7 +234,7 @@ class Storage:
             try:
                 lock.enter_context(lock_folder(config.output_dir / ".making"))
                 break
-            except RunFolderError:
+            except FolderBusy:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -367,8 +332,8 @@ class Storage:
             return None
         return lease
 
-    def beats(self, lease: Lease) -> bool:
-        """Raises the beat; whether the lease is still held."""
+    def renew(self, lease: Lease) -> bool:
+        """One heartbeat; whether the lease is still held."""
         from sqlalchemy import update
 
         table = self.leases
@@ -400,18 +365,18 @@ class Storage:
             connection.execute(update(table).where(mine).values(owner=None))
 
     @contextlib.contextmanager
-    def keeping(self, lease: Lease) -> Iterator[threading.Event]:
-        """Beats while the body runs. The event is set when the lease was lost.
+    def heartbeat(self, lease: Lease) -> Iterator[threading.Event]:
+        """Renews a lease while the body runs. The event is set when the lease was lost.
 
-        A database that does not answer for a while is no reason to stop: the next beat shows whether somebody else took
-        over meanwhile.
+        A database that does not answer for a while is no reason to stop: the next heartbeat shows whether another
+        worker took over meanwhile.
         """
         lost, stop = threading.Event(), threading.Event()
 
         def beat() -> None:
-            while not stop.wait(self.beat):
+            while not stop.wait(self.interval):
                 with contextlib.suppress(Exception):
-                    if not self.beats(lease):
+                    if not self.renew(lease):
                         lost.set()
                         return
 
@@ -424,6 +389,29 @@ class Storage:
             thread.join(timeout=10)
 
     # ----------------------------------------------------------------------------------------------------- trials
+
+    def state(self, study: optuna.Study) -> StudyState:
+        """A study and all its jobs as they are now."""
+        frozen = [t for t in study.get_trials(deepcopy=False) if SLOT in t.user_attrs]
+        last = {t.user_attrs[SLOT]: t.number for t in frozen}
+        held = self.held(study)
+        jobs = [_job(t, last[t.user_attrs[SLOT]], held.get(t._trial_id)) for t in frozen]
+        ended = sum(j.state in (COMPLETE, PRUNED) for j in jobs)
+        failed = sum(j.state == FAILED and j.continued_by is None for j in jobs)
+        owners = {t.number: seen.owner for t in frozen if (seen := held.get(t._trial_id)) is not None}
+        at_work = any(
+            j.state == RUNNING and (owner := owners.get(j.number)) and not process_is_gone(owner) for j in jobs
+        )
+        left = len(last) - ended
+        status = "finished" if not left else "failed" if left == failed else "running" if at_work else "interrupted"
+        return StudyState(
+            name=study.study_name,
+            status=status,
+            created=study.user_attrs.get(CREATED, ""),
+            jobs=jobs,
+            storage=shown(self.url),
+            attributes=study.user_attrs,
+        )
 
     def trial(self, study: optuna.Study, lease: Lease, config: Searching, *, workers: int = 1) -> optuna.Trial:
         """The trial of a lease, to ask for values: what was drawn before stays.
@@ -442,7 +430,7 @@ class Storage:
         changed."""
         from optuna.trial import TrialState
 
-        if not self.beats(lease):
+        if not self.renew(lease):
             return False
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
         if self.backend.get_trial(lease.trial_id).state.is_finished():
@@ -456,9 +444,9 @@ class Storage:
         for name, value in attributes.items():
             self.backend.set_trial_user_attr(lease.trial_id, name, value)
 
-    def patient(self, work: Callable[[], Any], *, seconds: float = 600.0) -> Any:
-        """Does what needs the database, again and again while it does not answer: a result of hours is not given up
-        over a restart of the server.
+    def retry(self, work: Callable[[], T], *, seconds: float = 600.0) -> T:
+        """Calls `work`, again and again while the database does not answer: a result of hours is not given up over a
+        restart of the server.
 
         Raises:
             StorageError: it did not answer for so long.
@@ -473,7 +461,7 @@ class Storage:
                 time.sleep(wait)
                 wait = min(2 * wait, 30.0)
 
-    def _attempt(self, work: Callable[[], Any]) -> Any:
+    def _attempt(self, work: Callable[[], T]) -> T:
         from optuna.exceptions import StorageInternalError
         from sqlalchemy.exc import OperationalError
 
@@ -481,6 +469,33 @@ class Storage:
             return work()
         except (OperationalError, StorageInternalError) as error:
             raise _no_answer(self.url, error) from error
+
+
+def _job(trial: Any, newest: int, seen: _Seen | None) -> JobState:
+    from optuna.trial import TrialState
+
+    states = {
+        TrialState.WAITING: WAITING,
+        TrialState.RUNNING: RUNNING,
+        TrialState.COMPLETE: COMPLETE,
+        TrialState.PRUNED: PRUNED,
+    }
+    return JobState(
+        number=trial.number,
+        slot=trial.user_attrs[SLOT],
+        state=states.get(trial.state, FAILED),
+        attributes=trial.user_attrs,
+        params={**trial.system_attrs.get("fixed_params", {}), **trial.params},
+        values=tuple(trial.values) if trial.values is not None else None,
+        worker=worker_name(seen.owner) if seen is not None and seen.owner else trial.user_attrs.get(WORKER, ""),
+        started=_iso(trial.datetime_start),
+        finished=_iso(trial.datetime_complete),
+        continued_by=newest if newest != trial.number else None,
+    )
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.astimezone().isoformat(timespec="seconds") if moment is not None else None
 
 
 def sampler(config: Searching, number: int, *, several: bool = False) -> optuna.samplers.BaseSampler:

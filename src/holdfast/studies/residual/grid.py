@@ -1,42 +1,36 @@
 """The residual study: every model of a grid (budgets, residuals, siblings, derived models, scales, seeds), made and
-measured once, by any number of workers that share a storage (`studies.storage`).
+measured once.
 
-A trial is one model. Two that need the same continued model wait for each other at its folder; who comes second finds
-it there. A worker that dies loses nothing: another one takes its model over, and the run goes on from its last
-checkpoint. Source: paper 004, tables 2 to 4, figure 1.
+A job is one model. Two that need the same continued model wait for each other at its folder; who comes second finds it
+there. Source: paper 004, tables 2 to 4, figure 1.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from holdfast.errors import HoldfastError, Interrupted, RunFolderError
-from holdfast.records.residual import ResidualRecord, StudiedModel, read_update, write_update
-from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.storage import Lease, Storage
+from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
+from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.storage import GRACE_SECONDS, REASON
+from holdfast.studies.engine.study import COMPLETE, FAILED, WAITING, Study, StudyState, Writer
+from holdfast.studies.engine.worker import Task
 from holdfast.studies.residual.making import Workshop, drop_weights
 from holdfast.studies.residual.outcome import pairs_of
 from holdfast.studies.residual.plan import MODEL, NEW_TEXT, ResidualConfig, is_continued, study_config
-from holdfast.studies.residual.session import end, finished, open_record, open_workshop
-from holdfast.support.environment import lock_folder, now, quiet_libraries, say, terminated_is_interrupted
-from holdfast.support.files import from_jsonable, to_jsonable
-from holdfast.support.processes import Workers, good_workers, python_module, stop_without_parent
+from holdfast.studies.residual.session import finished, open_record, open_workshop
+from holdfast.support.environment import now
+from holdfast.support.files import from_jsonable
 
-if TYPE_CHECKING:
-    import optuna
-
-STORAGE_VARIABLE = "HOLDFAST_STORAGE"
 MADE = "made"
-"""Attribute of a trial: the `StudiedModel` that came of it."""
-POLL_SECONDS = 1.0
+"""Attribute of a job: the `StudiedModel` that came of it."""
 
 
-def run_study(config: ResidualConfig, *, console: Any = None, workers: int | None = None) -> ResidualRecord:
+def run_study(
+    config: ResidualConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
+) -> ResidualRecord:
     """Runs a study to its end, or continues it.
 
     Args:
@@ -44,6 +38,7 @@ def run_study(config: ResidualConfig, *, console: Any = None, workers: int | Non
         console: a `rich.console.Console` for progress; None: a new one on standard output.
         workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
             cores.
+        grace: seconds without a sign of life after which another machine's model is taken over.
 
     Returns:
         The record as in update.json.
@@ -55,222 +50,129 @@ def run_study(config: ResidualConfig, *, console: Any = None, workers: int | Non
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: models failed (which), after the others were made and the page was written.
     """
-    from rich.console import Console
-
-    console = console or Console()
-    out = config.output_dir
-    with terminated_is_interrupted(), quiet_libraries(), lock_folder(out / ".watching"):
-        record = open_record(config, out)
-        write_update(out, record)
-        ready = prepared(config, out, console=console)
-        record.families = [f.name for f in ready.families]
-        storage = Storage(config.storage)
-        study = None
-        try:
-            workshop = open_workshop(ready, record, out, console)
-            study = storage.open_study(ready)
-            count = workers if workers is not None else config.workers if config.workers is not None else good_workers()
-            _make_all(storage, study, workshop, record, count, console)
-        except KeyboardInterrupt:
-            raise Interrupted(f"Interrupted; what is done stays in {out}. The same command continues.") from None
-        finally:
-            if study is not None:
-                _finish(storage, study, ready, record, out)
-            storage.close()
-    failed = [m for m in record.models if m.state == "failed"]
-    if failed:
-        listed = "\n".join(f"  {m.label}: {m.reason}" for m in failed[:10])
-        raise HoldfastError(
-            f"{len(failed)} of {len(record.models)} models failed:\n{listed}\nThe same command tries them again."
-        )
+    record: ResidualRecord = engine.run_study(ResidualStudy(config), console=console, workers=workers, grace=grace)
     return record
 
 
-def prepared(config: ResidualConfig, out: Path, *, console: Any = None) -> ResidualConfig:
-    """The study with its small world in the place of its name: models, new text and what is measured.
+class ResidualStudy(Study[ResidualConfig]):
+    """The residual study as the engine runs it.
 
     Args:
-        config: the study.
-        out: its folder; gets `data/`.
-        console: for the progress of what is made.
-
-    Raises:
-        ConfigError: settings of the world, or names in the evaluation, that there are not.
+        settings: the study.
+        record: what is known of it beside its models; None: as it stands in the folder.
+        workshop: once it is prepared.
     """
-    if config.small is None:
-        return config
-    from holdfast.studies.residual.small_world import fill_in
 
-    return fill_in(config, out / "data", console=console)
+    noun: ClassVar[str] = "model"
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE,)
+    one_in_process: ClassVar[bool] = True
 
+    def __init__(
+        self, settings: ResidualConfig, record: ResidualRecord | None = None, workshop: Workshop | None = None
+    ) -> None:
+        super().__init__(settings)
+        self.known, self.workshop = record, workshop
 
-def _make_all(
-    storage: Storage, study: optuna.Study, workshop: Workshop, record: ResidualRecord, workers: int, console: Any
-) -> None:
-    config, out = workshop.config, workshop.out
-    record.models = models_of(storage, study, config)
-    write_update(out, record)
-    left = [m for m in record.models if m.state in ("waiting", "running")]
-    if not left:
-        return
-    say(
-        console,
-        f"{config.name}: {len(left)} of {len(record.models)} models to make, {workers} "
-        f"worker{'s' if workers != 1 else ''}. Folder: {out}",
-    )
-    if workers == 1:
-        work(storage, study, workshop, console)
-        return
-    command = python_module("residual", "worker", "--output_dir", str(out))
-    shown: set[str] = set()
-    environment = {STORAGE_VARIABLE: config.storage, **({"HF_HUB_OFFLINE": "1"} if config.small else {})}
-    with Workers(command, count=workers, logs=out / "logs", environment=environment) as processes:
-        while True:
-            record.models = storage.patient(lambda: models_of(storage, study, config))
-            for model in record.models:
-                if model.state in ("complete", "failed") and model.name not in shown:
-                    shown.add(model.name)
-                    write_update(out, record)
-                    words = "failed" if model.state == "failed" else "done"
-                    say(console, f"  {len(shown)} of {len(record.models)}: {model.label} {words}")
-            left = [m for m in record.models if m.state in ("waiting", "running")]
-            if not left:
-                return
-            processes.restart_killed(lambda text: say(console, text))
-            if workers and processes.ended:
-                raise HoldfastError(f"Every worker ended although models are left. {processes.last_words()}")
-            time.sleep(POLL_SECONDS)
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ResidualStudy:
+        """See `Study.load`."""
+        config = study_config(resolved, source=f"study '{resolved['name']}'")
+        found = read_update(output_dir) if (output_dir / RECORD_FILE).is_file() else None
+        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir), found)
 
+    def open_folder(self, console: Any) -> None:
+        """Continues the record in the folder, or begins one."""
+        self.known = open_record(self.settings, self.settings.output_dir)
+        self.write(self.known)
 
-def run_worker(out: Path, *, console: Any = None) -> int:
-    """A worker of the study in a folder: makes models until none is left; how many it made.
+    def prepare(self, console: Any) -> ResidualStudy:
+        """The study with the models and files of its small world, the new text read and everything checked."""
+        config = self.settings
+        if config.small is not None:
+            from holdfast.studies.residual.small_world import fill_in
 
-    Raises:
-        RunFolderError: no study there.
-        Interrupted: Ctrl-C, or the command that started it is gone.
-    """
-    from rich.console import Console
+            config = fill_in(config, config.output_dir / "data", console=console)
+        record = self._record()
+        workshop = open_workshop(config, record, config.output_dir, console)
+        record.families = [f.name for f in config.families]
+        return ResidualStudy(config, record, workshop)
 
-    console = console or Console()
-    record = read_update(out)
-    if record.kind != "study":
-        raise RunFolderError(f"Expected a study in {out}, found an update.")
-    config = study_config(record.config, source=str(out))
-    config = dataclasses.replace(
-        config, output_dir=out, storage=os.environ.get(STORAGE_VARIABLE) or config.storage, name=record.name
-    )
-    with terminated_is_interrupted(), quiet_libraries():
-        ready = prepared(config, out, console=console)
-        workshop = open_workshop(ready, record, out, console)
-        storage = Storage(config.storage)
-        try:
-            return work(storage, storage.load(config.name), workshop, console)
-        except KeyboardInterrupt:
-            raise Interrupted("Interrupted; the model waits for the next worker.") from None
-        finally:
-            storage.close()
+    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """A model has its own seed."""
+        return [("", self._model(attributes).seed)]
 
+    # ---------------------------------------------------------------------------------------------------------- models
 
-def work(storage: Storage, study: optuna.Study, workshop: Workshop, console: Any) -> int:
-    """Makes models until every one has ended, those of other workers too; how many ended here."""
-    from optuna.trial import TrialState
+    def make(self, task: Task) -> StudiedModel:
+        """One model, made and measured."""
+        assert self.workshop is not None, "the engine prepares a study first"
+        return finished(self.workshop, self._model(task.attributes))
 
-    owner, done = stored.this_process(), 0
-    while True:
-        stop_without_parent()
-        lease = storage.patient(lambda: storage.take(study, owner))
-        if lease is None:
-            left = storage.patient(
-                lambda: study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
-            )
-            if not left:
-                return done
-            time.sleep(POLL_SECONDS)
-            continue
-        done += _one(storage, study, workshop, lease, console)
+    def values(self, task: Task) -> Sequence[float]:
+        """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
+        better."""
+        found = []
+        for evaluation in StudiedModel(**task.results[0]).measured(self.settings.output_dir).all():
+            metric = evaluation.metrics[evaluation.primary]
+            if evaluation.suite != NEW_TEXT and evaluation.kind != "average":
+                found.append(metric.value if metric.higher_is_better else -metric.value)
+        return [sum(found) / len(found) if found else 0.0]
 
+    def stored(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """See `Study.stored`."""
+        return {MADE: results[0]}
 
-def _one(storage: Storage, study: optuna.Study, workshop: Workshop, lease: Lease, console: Any) -> int:
-    attributes = storage.backend.get_trial(lease.trial_id).user_attrs
-    model = next(m for m in workshop.config.models() if m.name == attributes[MODEL])
-    say(console, f"{model.label}{' (taken over)' if lease.after_death else ''}")
-    about: dict[str, Any] = {stored.WORKER: stored.worker_name(lease.owner)}
-    values = None
-    try:
-        with storage.keeping(lease) as lost:
-            made = finished(workshop, model)
-            if lost.is_set():
-                return 0
-        about[MADE] = to_jsonable(made)
-        values = [_score(made, workshop)]
-    except (Interrupted, KeyboardInterrupt):
-        with contextlib.suppress(Exception):
-            storage.release(lease, waiting=True)
-        raise
-    except RunFolderError as error:
-        if "Another holdfast process" in str(error):
-            storage.patient(lambda: storage.release(lease, waiting=True))
-            time.sleep(5 * POLL_SECONDS)
-            return 0
-        about[stored.REASON] = str(error)[:600]
-    except Exception as error:
-        import traceback
+    def results(self, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """See `Study.results`."""
+        return [from_jsonable(attributes[MADE])] if MADE in attributes else []
 
-        about[stored.REASON] = (str(error).strip() or type(error).__name__)[:600]
-        say(
-            console,
-            f"{model.label} failed: {error}\n{'' if isinstance(error, HoldfastError) else traceback.format_exc()}",
+    def _model(self, attributes: Mapping[str, Any]) -> StudiedModel:
+        return next(m for m in self.settings.models() if m.name == attributes[MODEL])
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> ResidualRecord:
+        """The record with every model as the storage knows it."""
+        latest = {j.attributes[MODEL]: j for j in state.latest if MODEL in j.attributes}
+        models = []
+        for model in self.settings.models():
+            job = latest.get(model.name)
+            made = self.results(job.attributes) if job is not None else []
+            if made:
+                models.append(StudiedModel(**made[0]))
+                continue
+            there = job.state if job is not None else WAITING
+            reason = job.attributes.get(REASON) if job is not None and there == FAILED else None
+            models.append(dataclasses.replace(model, state=there, reason=reason))
+        record = self._record()
+        over = all(m.state in (COMPLETE, FAILED) for m in models)
+        return dataclasses.replace(
+            record, models=models, status=state.status, finished=(record.finished or now()) if over else None
         )
-    storage.patient(lambda: storage.set(lease, about))
-    return int(storage.patient(lambda: storage.finish(study, lease, values=values)))
 
+    def complete(self, record: ResidualRecord) -> ResidualRecord:
+        """The record with its pairs; weights that are not kept are deleted once every model is there."""
+        out = self.settings.output_dir
+        whole = [m for m in record.models if m.state == COMPLETE]
+        if record.finished is not None and self.settings.keep == "none":
+            for model in whole:
+                if is_continued(model) or model.residual is not None:
+                    drop_weights(out, model)
+        return dataclasses.replace(record, pairs=pairs_of(whole, out, confidence=0.95))
 
-def _score(model: StudiedModel, workshop: Workshop) -> float:
-    """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
-    better."""
-    found = []
-    for evaluation in workshop.measured(model).all():
-        metric = evaluation.metrics[evaluation.primary]
-        if evaluation.suite != NEW_TEXT and evaluation.kind != "average":
-            found.append(metric.value if metric.higher_is_better else -metric.value)
-    return sum(found) / len(found) if found else 0.0
+    def write(self, record: ResidualRecord) -> None:
+        """Writes update.json."""
+        write_update(self.settings.output_dir, record)
 
+    def page(self, record: ResidualRecord) -> Writer:
+        """The page with the paper's tables."""
+        from holdfast.reports.residual_report import write_residual_report
 
-def models_of(storage: Storage, study: optuna.Study, config: ResidualConfig) -> list[StudiedModel]:
-    """Every model of a study as the storage knows it."""
-    from optuna.trial import TrialState
+        return lambda path: write_residual_report(path.parent, record)
 
-    by_name: dict[str, Any] = {}
-    for one in study.get_trials(deepcopy=False):
-        if MODEL in one.user_attrs:
-            by_name[one.user_attrs[MODEL]] = one  # the latest: a failed one is tried again as another trial
-    found = []
-    for model in config.models():
-        trial: Any = by_name.get(model.name)
-        made = trial.user_attrs.get(MADE) if trial is not None else None
-        if made is not None:
-            found.append(StudiedModel(**from_jsonable(made)))
-            continue
-        states = {TrialState.RUNNING: "running", TrialState.FAIL: "failed"}
-        state = states.get(trial.state, "waiting") if trial is not None else "waiting"
-        found.append(
-            dataclasses.replace(
-                model, state=state, reason=trial.user_attrs.get(stored.REASON) if state == "failed" and trial else None
+    def _record(self) -> ResidualRecord:
+        if self.known is None:
+            self.known = ResidualRecord(
+                name=self.settings.name, kind="study", created=now(), config=self.settings.resolved
             )
-        )
-    return found
-
-
-def _finish(storage: Storage, study: optuna.Study, config: ResidualConfig, record: ResidualRecord, out: Path) -> None:
-    """Writes record and page of what there is."""
-    record.models = models_of(storage, study, config)
-    whole = [m for m in record.models if m.state == "complete"]
-    record.pairs = pairs_of(whole, out, confidence=0.95)
-    over = all(m.state in ("complete", "failed") for m in record.models)
-    if over and config.keep == "none":
-        for model in whole:
-            if is_continued(model) or model.residual is not None:
-                drop_weights(out, model)
-    failed = any(m.state == "failed" for m in record.models)
-    record.finished = now() if over else None
-    end(record, out, "failed" if failed and over else "finished" if over else "interrupted")
+        return self.known

@@ -4,63 +4,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
-from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.storage import OVERHEAD, REASON
+from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState, StudyState
 from holdfast.studies.tradeoff.study import StudyConfig, Wanted
 from holdfast.support.files import from_jsonable
 
-if TYPE_CHECKING:
-    import optuna
+DIRECT, SETTINGS, KIND, RUNGS = "direct", "settings", "kind", "rungs"
+"""Attributes of a trial that this study writes beside the engine's."""
 
 
-def study_record(storage: stored.Storage, study: optuna.Study, config: StudyConfig) -> StudyRecord:
+def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
     """The study as it is now.
 
     Args:
-        storage: holds the leases, which say whether anybody is at work.
-        study: in it.
+        state: as the storage has it.
         config: its configuration.
     """
-    from optuna.trial import TrialState
-
-    frozen = [t for t in study.get_trials(deepcopy=False) if stored.SLOT in t.user_attrs]
-    last = {t.user_attrs[stored.SLOT]: t.number for t in frozen}
-    held = storage.held(study)
-    trials = [_trial(t, last, held.get(t._trial_id), config) for t in frozen]
+    trials = [_trial(job, config) for job in state.jobs]
     comparisons = [c for t in trials for r in t.runs for c in r.comparisons]
     target, source = (
         objective(side, wanted, comparisons) for side, wanted in (("target", config.target), ("source", config.source))
     )
-    at_work = any(
-        t.state == TrialState.RUNNING
-        and (seen := held.get(t._trial_id)) is not None
-        and seen.owner
-        and not stored.process_is_gone(seen.owner)
-        for t in frozen
-    )
-    ended = [t for t in trials if t.state in (FINISHED, "pruned")]
-    failed = [t for t in trials if t.state == "failed" and t.continued_by is None]
-    status = (
-        "finished"
-        if len(ended) == len(last)
-        else "failed"
-        if len(ended) + len(failed) == len(last)
-        else "running"
-        if at_work
-        else "interrupted"
-    )
-    notes = [*config.notes, *study.user_attrs.get("notes", [])]
+    notes = [*config.notes, *state.attributes.get("notes", [])]
     return StudyRecord(
         name=config.name,
-        status=status,
-        created=study.user_attrs.get(stored.CREATED, ""),
-        finished=max((t.finished for t in trials if t.finished), default=None) if status == "finished" else None,
+        status=state.status,
+        created=state.created,
+        finished=state.finished,
         config=config.resolved,
         seeds=list(config.seeds),
         target=target,
@@ -69,9 +45,9 @@ def study_record(storage: stored.Storage, study: optuna.Study, config: StudyConf
         trials=trials,
         selection=config.select,
         sampler=config.search.sampler,
-        storage=stored.shown(storage.url),
-        versions=study.user_attrs.get("versions", {}),
-        hardware=study.user_attrs.get("hardware", {}),
+        storage=state.storage,
+        versions=state.attributes.get("versions", {}),
+        hardware=state.attributes.get("hardware", {}),
         notes=list(dict.fromkeys(notes)),
     )
 
@@ -186,41 +162,28 @@ def _singles(whole: Objective) -> list[Objective]:
     ]
 
 
-def _trial(trial: Any, last: dict[int, int], seen: Any, config: StudyConfig) -> TrialRecord:
-    from optuna.trial import TrialState
-
-    about = trial.user_attrs
-    runs = [seed_run_from_json(from_jsonable(r)) for r in about.get(stored.RUNS, [])]
-    newest = last[about[stored.SLOT]]
-    states = {
-        TrialState.WAITING: "waiting",
-        TrialState.RUNNING: "running",
-        TrialState.COMPLETE: FINISHED,
-        TrialState.PRUNED: "pruned",
-    }
-    state = states.get(trial.state, "failed")
-    if about.get(stored.DIRECT) and state == "pruned" and len(runs) == len(config.seeds):
-        state = FINISHED  # told as pruned to a sampler that would have crossed it with the others
-    params = {} if about.get(stored.DIRECT) else {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+def _trial(job: JobState, config: StudyConfig) -> TrialRecord:
+    about, params, state = job.attributes, job.params, job.state
+    runs = [seed_run_from_json(from_jsonable(r)) for r in about.get(RUNS, [])]
+    direct = bool(about.get(DIRECT))
+    if direct:
+        params = {}
+        if state == PRUNED and len(runs) == len(config.seeds):
+            state = FINISHED  # reported as pruned to a sampler that would have crossed it with the others
+    kind = config.space.alternative(params).name.partition(" #")[0] if params else ""
     return TrialRecord(
-        number=trial.number,
+        number=job.number,
         state=state,
-        kind="direct"
-        if about.get(stored.DIRECT)
-        else about.get(stored.KIND, config.space.alternative(params).name.partition(" #")[0] if params else ""),
-        label="direct fine-tuning" if about.get(stored.DIRECT) else about.get(stored.LABEL, f"trial {trial.number}"),
+        kind="direct" if direct else about.get(KIND, kind),
+        label="direct fine-tuning" if direct else about.get(LABEL, f"trial {job.number}"),
         params=about.get("params", params),
-        settings=about.get(stored.SETTINGS, {}),
+        settings=about.get(SETTINGS, {}),
         runs=sorted(runs, key=lambda r: r.seed),
-        rungs=[Rung(**r) for r in about.get(stored.RUNGS, [])],
-        reason=about.get(stored.REASON) if state in ("pruned", "failed") else None,
-        continued_by=newest if newest != trial.number else None,
-        worker=stored.worker_name(seen.owner) if seen is not None and seen.owner else about.get(stored.WORKER, ""),
-        started=_iso(trial.datetime_start),
-        finished=_iso(trial.datetime_complete),
-        overhead=float(about.get(stored.OVERHEAD, 0.0)),
+        rungs=[Rung(**r) for r in about.get(RUNGS, [])],
+        reason=about.get(REASON) if state in (PRUNED, FAILED) else None,
+        continued_by=job.continued_by,
+        worker=job.worker,
+        started=job.started,
+        finished=job.finished,
+        overhead=float(about.get(OVERHEAD, 0.0)),
     )
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return moment.astimezone().isoformat(timespec="seconds") if moment is not None else None

@@ -1,42 +1,39 @@
-"""A study from its file to its page: checks, starts workers, shows what they do, and ends with the frontier and the
-trial to take.
+"""The trade-off study: fine-tunes in many ways, and holds what each learnt against what each forgot.
 
-Everything that a later command needs is in the storage and in the runs' folders; this module can be interrupted at any
-moment. Workers are processes of their own (`holdfast sweep worker`), so that one that runs out of memory takes its
-trial with it and nothing else.
+A trial is a combination of settings, repeated over the seeds; direct fine-tuning is the first. Start and teacher are
+shared. See `holdfast.studies.engine` for how trials are shared among workers.
 """
 
 from __future__ import annotations
 
-import os
-import time
+import copy
+import dataclasses
+import datetime
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import HoldfastError, Interrupted, RunFolderError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.records.run import RunFolder
-from holdfast.records.study import StudyRecord, TrialRecord, write_study
+from holdfast.records.study import Rung, SeedRun, StudyRecord, seed_run_from_json, write_study
+from holdfast.statistics.pareto import pareto
+from holdfast.statistics.selection import select_all
+from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.storage import Storage
-from holdfast.studies.tradeoff.record import study_record
-from holdfast.studies.tradeoff.study import StudyConfig
-from holdfast.studies.tradeoff.worker import prepared
-from holdfast.support.environment import hardware, lock_folder, say, terminated_is_interrupted, versions
-from holdfast.support.files import write_bytes_atomic
-from holdfast.support.processes import Workers, good_workers, python_module
+from holdfast.studies.engine.study import COMPLETE, LABEL, PRUNED, RUNNING, JobState, Stopped, Study, StudyState, Writer
+from holdfast.studies.tradeoff import trial as trials
+from holdfast.studies.tradeoff.names import run_folder_name
+from holdfast.studies.tradeoff.record import DIRECT, KIND, RUNGS, SETTINGS, gain, study_record
+from holdfast.studies.tradeoff.study import StudyConfig, check_trials, fill, study_config
+from holdfast.support.environment import say
+from holdfast.support.files import from_jsonable, write_bytes_atomic
 
 if TYPE_CHECKING:
-    import optuna
-
     from holdfast.statistics.selection import Selection
+    from holdfast.studies.engine.worker import Task
 
-STORAGE_VARIABLE = "HOLDFAST_STORAGE"
-"""Environment variable with a storage's address: unlike an option it does not show in the list of processes."""
-WATCH_SECONDS = 1.0
-REPORT_SECONDS = 20.0
 CHOSEN = "chosen.yaml"
-PAGE = "report.html"
-MARKER = "study.json"
 
 
 def run_study(
@@ -61,119 +58,206 @@ def run_study(
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: trials failed (which), after the others ended and the page was written.
     """
-    from rich.console import Console
-
-    console = console or Console()
-    out = config.output_dir
-    _refuse_foreign(out)
-    asked = workers if workers is not None else config.workers if config.workers is not None else good_workers()
-    storage = Storage(config.storage, grace=grace)
-    try:
-        with terminated_is_interrupted(), lock_folder(out / ".watching"):
-            for note in config.notes:
-                say(console, f"Note: {note}")
-            ready = prepared(config, out, console=console)
-            study = storage.open_study(config)
-            study.set_user_attr("hardware", hardware())
-            study.set_user_attr("versions", {**versions(), "optuna": _version("optuna")})
-            try:
-                _run_trials(storage, study, ready, out, asked, console, grace)
-            finally:
-                record, _ = finish(storage, study, ready, out)
-    except KeyboardInterrupt:
-        raise Interrupted(f"Interrupted; what is done stays in {out}. The same command continues.") from None
-    finally:
-        storage.close()
-    failed = [t for t in record.trials if t.state == "failed" and t.continued_by is None]
-    if failed:
-        listed = "\n".join(f"  trial {t.number} ({t.label}): {t.reason}" for t in failed[:10])
-        raise HoldfastError(
-            f"{_count(len(failed), 'trial')} of {len(record.trials)} failed; the page is {out / PAGE}.\n{listed}\nThe "
-            f"same command tries them again."
-        )
+    record: StudyRecord = engine.run_study(Tradeoff(config), console=console, workers=workers, grace=grace)
     return record
 
 
-def _run_trials(
-    storage: Storage, study: optuna.Study, config: StudyConfig, out: Path, workers: int, console: Any, grace: float
-) -> None:
-    """Starts workers for what is left, if anything is."""
-    record = study_record(storage, study, config)
-    write_study(out, record)
-    latest = [t for t in record.trials if t.continued_by is None]
-    waiting = [t for t in latest if t.state in ("waiting", "running")]
-    if waiting:
-        before = f", {len(latest) - len(waiting)} ended before" if len(latest) > len(waiting) else ""
-        size = (
-            f"{_count(len(waiting), 'trial')} x {_count(len(config.seeds), 'seed')}{before}, "
-            f"{_count(workers, 'worker')}"
+class Tradeoff(Study[StudyConfig]):
+    """The trade-off study as the engine runs it."""
+
+    noun: ClassVar[str] = "trial"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """As the study says."""
+        return self.settings.seeds
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> Tradeoff:
+        """See `Study.load`."""
+        config = study_config(resolved, prepared=True, source=f"study '{resolved['name']}'")
+        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir))
+
+    def open_folder(self, console: Any) -> None:
+        """Prints what is worth knowing of the settings."""
+        for note in self.settings.notes:
+            say(console, f"Note: {note}")
+
+    def prepare(self, console: Any) -> Tradeoff:
+        """The study with what `small:` makes; every trial is checked then.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        config = self.settings
+        if config.small is None:
+            return self
+        from holdfast.worlds.small_settings import make_setting
+
+        names = make_setting(config.small, config.output_dir / "data", seed=0, console=console)
+        alternatives = [dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives]
+        space = dataclasses.replace(config.space, alternatives=alternatives)
+        filled = dataclasses.replace(config, train=fill(config.train, names), space=space)
+        problems = check_trials(filled, filled.train)
+        if problems:
+            raise ConfigError(problems, source=config.name)
+        return Tradeoff(filled)
+
+    # ---------------------------------------------------------------------------------------------------------- trials
+
+    def begin(self, task: Task) -> str:
+        """Draws what the trial leaves open, and completes its training configuration."""
+        config, params = self.settings, {}
+        direct = bool(task.attributes.get(DIRECT))
+        if not direct:
+            everything = config.search.sampler == "nsga2"
+            params = task.draw(config, lambda trial: config.space.suggest(trial, everything=everything))
+        settings = config.reference() if direct else config.settings(params)
+        settings, note = trials.with_shared_teacher(settings, config.teacher)
+        if note:
+            task.note(note)
+        label = "direct fine-tuning" if direct else config.space.label(params)
+        kind = "direct" if direct else config.space.alternative(params).name.partition(" #")[0]
+        task.set(**{SETTINGS: settings, LABEL: label, KIND: kind, "params": params})
+        return label
+
+    def make(self, task: Task) -> SeedRun:
+        """One fine-tuning; see `trial.run_seed`."""
+        config, settings = self.settings, copy.deepcopy(task.attributes[SETTINGS])
+        rungs = [Rung(**r) for r in task.attributes.get(RUNGS, [])]
+
+        def passed(rung: Rung) -> None:
+            rungs.append(rung)
+            task.set(**{RUNGS: rungs})
+
+        in_processes = bool(settings.get("num_processes") or settings.get("accelerate_config"))
+        watched = config.pruning is not None and not task.attributes.get(DIRECT) and not in_processes
+        return trials.run_seed(
+            config,
+            from_jsonable(settings),
+            task.seed,
+            kind=task.attributes[KIND],
+            out=config.output_dir,
+            console=task.console,
+            check=task.check,
+            rungs=rungs,
+            others=functools.partial(self._standing, task) if watched else None,
+            passed=passed,
         )
-        say(console, f"{config.name}: {size}. Folder: {out}")
-        _with_workers(storage, study, config, out, workers, console, grace)
 
+    def passed(self, task: Task) -> None:
+        """Stops a trial that fell behind after a seed."""
+        if task.attributes.get(DIRECT):
+            return
+        reason = trials.pruned_after_seed(self.settings, _runs(task.results), functools.partial(self._standing, task))
+        if reason is not None:
+            raise Stopped(reason)
 
-def open_existing(
-    out: Path, *, storage: str | None = None, name: str | None = None
-) -> tuple[Storage, Any, StudyConfig]:
-    """The study of a folder, or of a storage by its name, without running anything.
+    def values(self, task: Task) -> Sequence[float] | None:
+        """Mean gains on target and source.
 
-    Args:
-        out: the study's folder.
-        storage: its storage; None: the file in the folder, or the one that the environment names.
-        name: of the study; None: the folder's, or the only one of the storage.
+        Raises:
+            HoldfastError: an objective was not measured.
+        """
+        runs = _runs(task.results)
+        gains = [[gain(r.comparisons, w) for r in runs] for w in (self.settings.target, self.settings.source)]
+        if any(g is None for side in gains for g in side):
+            raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
+        if task.lease.slot == 0 and self.settings.search.sampler == "nsga2":
+            return None  # the reference has no parameters, and must not be crossed with those that have
+        return [sum(g for g in side if g is not None) / len(side) for side in gains]
 
-    Raises:
-        ConfigError: no such study.
-        StorageError: the storage does not answer.
-        RunFolderError: no study in the folder.
-    """
-    import dataclasses
+    def _standing(self, task: Task, seed: int, share: float) -> trials.Standing:
+        """What all other trials were after a share of the steps of a seed, or after the seed (share 1)."""
+        gains: list[tuple[float, float]] = []
+        for attributes in task.others():
+            if share < 1:
+                at = [r for r in attributes.get(RUNGS, []) if r["seed"] == seed and r["share"] == share]
+                gains += [(r["target"], r["source"]) for r in at]
+                continue
+            for run in _runs([r for r in self.results(attributes) if r["seed"] == seed]):
+                target, source = (gain(run.comparisons, w) for w in (self.settings.target, self.settings.source))
+                if target is not None and source is not None:
+                    gains.append((target, source))
+        return trials.Standing(seed=seed, share=share, gains=gains)
 
-    from holdfast.errors import ConfigError
-    from holdfast.records.study import read_study
-    from holdfast.studies.tradeoff.study import study_config
+    def clean(self, state: StudyState) -> None:
+        """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a run stays."""
+        from holdfast.studies.engine.worker import remove_checkpoints
 
-    known = read_study(out) if (out / MARKER).is_file() else None
-    own = known.storage if known is not None and known.storage.startswith("sqlite") else None
-    url = storage or own or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{out}/study.db"
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
-        if known is not None and own is None:
-            raise ConfigError(
-                f"--storage is missing: {out} is a study of {known.storage}. Give its address, or set "
-                f"{STORAGE_VARIABLE}."
-            )
-        raise RunFolderError(
-            f"expected a study in {out}, found no study.db. 'holdfast sweep --config study.yaml' begins one."
+        out, keep = self.settings.output_dir, self.settings.keep
+        ended = [j for j in state.jobs if j.state in (COMPLETE, PRUNED)]
+        folders = {j.number: [out / r["folder"] for r in self.results(j.attributes)] for j in ended}
+        for place in (f for found in folders.values() for f in found):
+            remove_checkpoints(place)
+        if keep == "all":
+            return
+        best: set[int] = set()
+        if keep == "frontier":
+            complete = [j for j in ended if j.state == COMPLETE]
+            points = [(j.values[0], j.values[1]) for j in complete if j.values is not None]
+            best = {complete[i].number for i in pareto(points)}
+        for number, found in folders.items():
+            for file in (f for place in found if number not in best for f in place.glob("*.safetensors")):
+                file.unlink(missing_ok=True)
+
+    def share(self, job: JobState) -> float:
+        """How much of a trial is done, read from the metrics that its run in this folder has written."""
+        seeds = len(self.seeds)
+        share = super().share(job)
+        if job.state == RUNNING and job.attributes.get(SETTINGS) and share < 1:
+            share += self._share_of_run(job) / seeds
+        return share
+
+    def _share_of_run(self, job: JobState) -> float:
+        settings, done = job.attributes[SETTINGS], {r["seed"] for r in self.results(job.attributes)}
+        seed = next(s for s in self.seeds if s not in done)
+        name = run_folder_name(settings, str(job.attributes.get(KIND)))
+        try:
+            rows = RunFolder(self.settings.output_dir / "runs" / name / f"seed-{seed}").metrics()
+            steps = float(settings.get("max_steps") or 0)
+            if rows and not steps:
+                epochs = float(settings.get("num_train_epochs") or 3)
+                steps = epochs * float(rows[-1].get("step", 0)) / rows[-1]["epoch"]
+            return 0.9 * min(1.0, max(float(r.get("step", 0)) for r in rows) / steps)
+        except (HoldfastError, OSError, KeyError, ValueError, ZeroDivisionError):
+            return 0.0
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> StudyRecord:
+        """The study as in study.json."""
+        return study_record(state, self.settings)
+
+    def write(self, record: StudyRecord) -> None:
+        """Writes study.json."""
+        write_study(self.settings.output_dir, record)
+
+    def page(self, record: StudyRecord) -> Writer:
+        """The page with the frontier and the trial to take, whose configuration becomes chosen.yaml."""
+        from holdfast.reports.study_report import write_study_report
+
+        selections = select_all(record)
+        command, text = chosen_command(record, selections[0], self.settings.output_dir)
+        return functools.partial(
+            write_study_report, record=record, selections=selections, command=command, config_yaml=text
         )
-    opened = Storage(url)
-    names = opened.names()
-    name = name or (known.name if known else names[0] if len(names) == 1 else None)
-    if name is None:
-        raise ConfigError(f"--study is missing: {stored.shown(url)} holds {', '.join(names) or 'no study'}.")
-    study = opened.load(name)
-    resolved = study.user_attrs.get(stored.CONFIG)
-    if resolved is None:
-        raise ConfigError(
-            f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that 'holdfast sweep' began."
-        )
-    values = {k: v for k, v in resolved.items() if v is not None}
-    config = study_config(values, prepared=True, source=f"study '{name}'")
-    return opened, study, dataclasses.replace(config, storage=url, output_dir=out)
+
+    def status(self, state: StudyState) -> Any:
+        """The trials by state, what each worker does, when it ends, the best so far by each rule."""
+        from holdfast.reports.study_text import status_view
+
+        return status_view(self.outcome(state))
+
+    def print_status(self, state: StudyState, console: Any) -> None:
+        """Prints the same; outside of a terminal one line a fact."""
+        from holdfast.reports.study_text import print_status
+
+        print_status(self.outcome(state), datetime.datetime.now(datetime.UTC), console)
 
 
-def finish(
-    storage: Storage, study: optuna.Study, config: StudyConfig, out: Path
-) -> tuple[StudyRecord, list[Selection]]:
-    """Writes study.json, the chosen configuration and the page, from what there is."""
-    from holdfast.reports.study_report import write_study_report
-    from holdfast.statistics.selection import select_all
-
-    record = study_record(storage, study, config)
-    write_study(out, record)
-    selections = select_all(record)
-    command, text = chosen_command(record, selections[0], out)
-    write_study_report(out / PAGE, record, selections=selections, command=command, config_yaml=text)
-    return record, selections
+def _runs(results: Sequence[Mapping[str, Any]]) -> list[SeedRun]:
+    return [seed_run_from_json(r) for r in results]
 
 
 def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tuple[str, str]:
@@ -190,148 +274,3 @@ def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tupl
     text = head + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=150)
     write_bytes_atomic(out / CHOSEN, text.encode())
     return f"holdfast train --config {out / CHOSEN}", text
-
-
-def _version(name: str) -> str:
-    from importlib.metadata import version
-
-    return version(name)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _refuse_foreign(out: Path) -> None:
-    """A folder with files that are no study is not touched."""
-    if (
-        out.is_dir()
-        and any(not p.name.startswith(".") for p in out.iterdir())
-        and not any((out / n).exists() for n in (MARKER, "study.db", "data", "logs"))
-    ):
-        raise RunFolderError(
-            f"{out} is not empty and holds no study. Expected a new or empty output_dir, so that nothing of yours is "
-            f"overwritten."
-        )
-
-
-# -------------------------------------------------------------------------------------------------------------- workers
-
-
-def worker_command(config: StudyConfig, out: Path, grace: float) -> list[str]:
-    """How a worker of a study is started. The storage's address goes through the environment."""
-    return python_module("sweep", "worker", "--study", config.name, "--output_dir", str(out), "--grace", f"{grace:g}")
-
-
-def _processes(config: StudyConfig, out: Path, workers: int, grace: float) -> Workers:
-    return Workers(
-        worker_command(config, out, grace),
-        count=workers,
-        logs=out / "logs",
-        environment={
-            STORAGE_VARIABLE: config.storage,
-            **({"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")} if config.small else {}),
-        },
-    )
-
-
-def _with_workers(
-    storage: Storage, study: Any, config: StudyConfig, out: Path, workers: int, console: Any, grace: float
-) -> None:
-    """Starts workers and shows what they do until no trial is left.
-
-    Raises:
-        HoldfastError: every worker ended although trials are left (the end of a log).
-    """
-    with _processes(config, out, workers, grace) as processes, _Bar(config, out, console) as bar:
-        shown = 0.0
-        while True:
-            record = storage.patient(lambda: study_record(storage, study, config))
-            bar.show(record)
-            left = [t for t in record.trials if t.state in ("waiting", "running")]
-            if time.monotonic() - shown > REPORT_SECONDS:
-                write_study(out, record)
-                shown = time.monotonic()
-            if not left:
-                break
-            processes.restart_killed(lambda text: say(console, text))
-            if workers and processes.ended:
-                record = study_record(storage, study, config)
-                if any(t.state in ("waiting", "running") for t in record.trials):
-                    raise HoldfastError(f"Every worker ended although trials are left. {processes.last_words()}")
-                break
-            time.sleep(WATCH_SECONDS)
-
-
-class _Bar:
-    """One bar over all trials, moved by what the runs in this folder have written; without a terminal a line at each
-    tenth."""
-
-    def __init__(self, config: StudyConfig, out: Path, console: Any) -> None:
-        self.config, self.out, self.console = config, out, console
-        self.bar: Any = None
-        self.tenth = -1
-
-    def __enter__(self) -> _Bar:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        if self.console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(elapsed_when_finished=False),
-            )
-            self.bar = Progress(*columns, console=self.console, speed_estimate_period=600)
-            self.bar.start()
-            self.task = self.bar.add_task("Starting", total=1.0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def show(self, record: StudyRecord) -> None:
-        """Moves the bar to where the study is."""
-        latest = [t for t in record.trials if t.continued_by is None]
-        parts = [self._share(t) for t in latest]
-        active = [t.label for t in latest if t.state == "running"]
-        done = sum(t.state not in ("waiting", "running") for t in latest)
-        share = sum(parts) / max(1, len(parts))
-        words = f"{done} of {len(latest)} trials" + (f"  {'; '.join(active[:2])}" if active else "")
-        if self.bar is not None:
-            self.bar.update(self.task, completed=share, description=words)
-        elif int(10 * share) != self.tenth:
-            self.tenth = int(10 * share)
-            say(self.console, f"  {100 * share:.0f} %: {words}")
-
-    def _share(self, trial: TrialRecord) -> float:
-        if trial.state not in ("waiting", "running"):
-            return 1.0
-        seeds = len(self.config.seeds)
-        share = len(trial.runs) / seeds
-        if trial.state == "running" and trial.settings and len(trial.runs) < seeds:
-            share += self._of_run(trial) / seeds
-        return share
-
-    def _of_run(self, trial: TrialRecord) -> float:
-        from holdfast.studies.tradeoff.names import run_folder_name
-
-        seed = next((s for s in self.config.seeds if all(r.seed != s for r in trial.runs)), None)
-        run = RunFolder(self.out / "runs" / run_folder_name(trial.settings, trial.kind) / f"seed-{seed}")
-        try:
-            rows = run.metrics()
-            steps = (
-                float(trial.settings.get("max_steps") or 0) or float(rows[-1].get("step", 0) / rows[-1]["epoch"] * 1.0)
-                if rows
-                else 0.0
-            )
-        except (HoldfastError, OSError, KeyError, ZeroDivisionError):
-            return 0.0
-        if not rows or not steps:
-            return 0.0
-        if not trial.settings.get("max_steps"):
-            steps *= float(trial.settings.get("num_train_epochs") or 3)
-        return 0.9 * min(1.0, max(float(r.get("step", 0)) for r in rows) / steps)

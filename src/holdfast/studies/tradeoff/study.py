@@ -37,7 +37,7 @@ from holdfast.studies.tradeoff.space import Space, read_space
 from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
-    from holdfast.studies.engine.storage import Job
+    from holdfast.studies.engine.study import Job
 
 SAMPLERS = ("grid", "random", "tpe", "nsga2")
 KEEP = ("all", "frontier", "none")
@@ -149,13 +149,13 @@ class StudyConfig:
 
     def jobs(self) -> list[Job]:
         """Direct fine-tuning, then every trial, as the storage queues them."""
-        from holdfast.studies.engine.storage import DIRECT, LABEL, Job
+        from holdfast.studies.engine.study import LABEL, Job
 
         named = [
-            Job(params=dict(p), attributes={DIRECT: False, **({LABEL: self.space.label(p)} if p else {})})
+            Job(params=dict(p), attributes={"direct": False, **({LABEL: self.space.label(p)} if p else {})})
             for p in self.trials()
         ]
-        return [Job(attributes={DIRECT: True}), *named]
+        return [Job(attributes={"direct": True}), *named]
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination."""

@@ -1,45 +1,36 @@
 """One trial: a fine-tuning a seed, what each learnt and forgot, and when to stop in the middle.
 
 A run's folder is named by what decides it, so a trial that was taken over, tried again or drawn twice finds what is
-there and goes on. Start and teacher are shared through the caches of `training.run`: the start is measured once in a
+there and goes on. Start and teacher are shared through the caches of `runs.run`: the start is measured once in a
 study, and label annealing's teacher is computed once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
+import dataclasses
 import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from holdfast.errors import ConfigError, Interrupted
-from holdfast.records.evaluation import EvaluationFolder
+from holdfast.evaluation.averages import SUITE
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.records.evaluation import Evaluation
 from holdfast.records.run import RunFolder
 from holdfast.records.study import Rung, SeedRun
 from holdfast.runs.launched import train_in_processes
+from holdfast.runs.measuring import MeasureAt, Point
+from holdfast.studies.engine.study import CannotJudge, Stopped
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems
 from holdfast.studies.tradeoff.study import Pruning, StudyConfig
-
-
-class Pruned(Interrupted):
-    """The trial fell behind; it is not finished on purpose."""
-
-
-class WrongObjective(ConfigError):
-    """An objective names a metric that was not measured, or figures without a mean; no trial can be judged by it."""
-
-
-class LeaseLost(Interrupted):
-    """Another worker has taken the trial over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +44,7 @@ class Standing:
 
 
 Others = Callable[[int, float], Standing]
-"""What other trials were at (seed, share), read when it is asked for."""
+"""What other trials were at (seed, share), read when it is called."""
 
 
 def behind(mine: tuple[float, float], others: Standing, pruning: Pruning) -> str | None:
@@ -105,10 +96,10 @@ def run_seed(
         check: raises where the worker has to stop; called at every step.
         rungs: of this trial that were measured before.
         others: what to hold a rung against; None: there are no rungs inside the run.
-        passed: told of every rung when it is measured.
+        passed: called with every rung when it is measured.
 
     Raises:
-        Pruned: the trial fell behind.
+        Stopped: the trial fell behind.
         LeaseLost, Interrupted: from `check` or a signal.
         HoldfastError: the run failed.
     """
@@ -118,12 +109,19 @@ def run_seed(
     folder = out / "runs" / run_folder_name(settings, kind) / f"seed-{seed}"
     began = time.monotonic()
     wanted = train_config({**settings, "output_dir": str(folder), "seed": seed})
-    watch = _Watch(config, wanted, RunFolder(folder), seed, check=check, rungs=rungs, others=others, passed=passed)
+    run = RunFolder(folder)
+    rung = _Rungs(config, wanted.evaluation, run, seed, rungs=rungs, others=others, passed=passed)
+    shares = config.pruning.at if config.pruning and others is not None and seed == config.seeds[0] else ()
+    watch = [
+        _Check(config, run, check),
+        MeasureAt(
+            shares=shares, plan=rung.plan, folder=run.path / "rungs", key=f"{wanted.key}-{seed}", reached=rung.reached
+        ),
+    ]
     if wanted.processes > 1:
         train_in_processes(wanted, folder, evaluations=out / "evaluations")
     else:
-        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=[watch])
-    run = RunFolder(folder)
+        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=watch)
     record = run.read()
     with contextlib.suppress(ValueError):
         folder = folder.relative_to(out)
@@ -137,26 +135,11 @@ def run_seed(
     )
 
 
-class _Watch(TrainerCallback):
-    """At every step: does this worker still have the trial? At a rung: measure, and stop where the trial fell
-    behind."""
+class _Check(TrainerCallback):
+    """At every step: does this worker still have the trial? Before the first: are the objectives what was measured?"""
 
-    def __init__(
-        self,
-        config: StudyConfig,
-        wanted: Any,
-        run: RunFolder,
-        seed: int,
-        *,
-        check: Callable[[], None],
-        rungs: Sequence[Rung],
-        others: Others | None,
-        passed: Callable[[Rung], None] | None,
-    ) -> None:
-        self.config, self.wanted, self.run, self.seed = config, wanted, run, seed
-        self.check, self.others, self.passed = check, others, passed
-        self.known = {r.share: r for r in rungs if r.seed == seed}
-        self.shares = config.pruning.at if config.pruning and others is not None and seed == config.seeds[0] else ()
+    def __init__(self, config: StudyConfig, run: RunFolder, check: Callable[[], None]) -> None:
+        self.config, self.run, self.check = config, run, check
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.check()
@@ -165,50 +148,49 @@ class _Watch(TrainerCallback):
         problems = [p for side, wanted in both for p in metric_problems(wanted, side, measured)]
         problems += select_problems(self.config.select, self.config.source, measured)
         if problems:
-            raise WrongObjective(problems)
+            raise CannotJudge(problems)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.check()
-        for share in self.shares:
-            if state.global_step == max(1, round(share * state.max_steps)) and state.global_step < state.max_steps:
-                self._rung(share, state.global_step, kwargs["model"], kwargs["processing_class"])
 
-    def _rung(self, share: float, step: int, model: Any, tokenizer: Any) -> None:
-        assert self.config.pruning is not None and self.others is not None
-        rung = self.known.get(share)
-        if rung is None:
-            target, source = self._measure(step, model, tokenizer)
-            rung = Rung(seed=self.seed, share=share, target=target, source=source)
-            self.known[share] = rung
-            if self.passed is not None:
-                self.passed(rung)
-        reason = behind((rung.target, rung.source), self.others(self.seed, share), self.config.pruning)
-        if reason is not None:
-            raise Pruned(reason)
 
-    def _measure(self, step: int, model: Any, tokenizer: Any) -> tuple[float, float]:
-        """Gains over the start on both objectives, as the weights are now; random states are as before."""
-        import dataclasses
+class _Rungs:
+    """What happens at a rung: both objectives are measured, and a trial that fell behind is stopped."""
 
-        from holdfast.evaluation.averages import SUITE
-        from holdfast.evaluation.runner import evaluate
-
-        plan = self.wanted.evaluation
-        names = {(s, n) for w in (self.config.target, self.config.source) for s, n, _ in w.entries}
+    def __init__(
+        self,
+        config: StudyConfig,
+        plan: EvaluationPlan,
+        run: RunFolder,
+        seed: int,
+        *,
+        rungs: Sequence[Rung],
+        others: Others | None,
+        passed: Callable[[Rung], None] | None,
+    ) -> None:
+        self.config, self.run, self.seed, self.others, self.passed = config, run, seed, others, passed
+        self.known = {r.share: r for r in rungs if r.seed == seed}
+        names = {(s, n) for w in (config.target, config.source) for s, n, _ in w.entries}
         averages = tuple(a for a in plan.averages if (SUITE, a.name) in names)
         names |= {(suite, name) for a in averages for suite, name, _ in a.members}
-        few = dataclasses.replace(
-            plan, entries=tuple(e for e in plan.entries if (e.suite, e.name) in names), averages=averages
-        )
-        folder = EvaluationFolder(self.run.path / "rungs" / f"step-{step}")
-        with _untouched(model):
-            found = evaluate(
-                model,
-                tokenizer,
-                few,
-                folder=folder,
-                model_identity={"name": f"step {step}", "hash": f"{self.wanted.key}-{self.seed}-{step}"},
-            )
+        entries = tuple(e for e in plan.entries if (e.suite, e.name) in names)
+        self.plan = dataclasses.replace(plan, entries=entries, averages=averages)
+
+    def reached(self, point: Point) -> None:
+        assert self.config.pruning is not None and self.others is not None
+        rung = self.known.get(point.share)
+        if rung is None:
+            target, source = self._gains(point.measure())
+            rung = Rung(seed=self.seed, share=point.share, target=target, source=source)
+            self.known[point.share] = rung
+            if self.passed is not None:
+                self.passed(rung)
+        reason = behind((rung.target, rung.source), self.others(self.seed, point.share), self.config.pruning)
+        if reason is not None:
+            raise Stopped(reason)
+
+    def _gains(self, found: Sequence[Evaluation]) -> tuple[float, float]:
+        """Over the start, on both objectives."""
         start = self.run.evaluated("start")
         gains: list[float] = []
         for wanted in (self.config.target, self.config.source):
@@ -221,40 +203,6 @@ class _Watch(TrainerCallback):
                 parts.append(difference if one.higher_is_better else -difference)
             gains.append(sum(parts) / len(parts))
         return gains[0], gains[1]
-
-
-@contextlib.contextmanager
-def _untouched(model: Any) -> Iterator[None]:
-    """Measuring changes neither the mode of the model nor what is drawn afterwards."""
-    import random
-
-    import numpy as np
-    import torch
-
-    mode, states = model.training, (random.getstate(), np.random.get_state(), torch.get_rng_state())
-    devices = [torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else []
-    try:
-        model.eval()
-        yield
-    finally:
-        model.train(mode)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        for state in devices:
-            torch.cuda.set_rng_state_all(state)
-
-
-def forget() -> None:
-    """Gives memory back between two runs of one process."""
-    import torch
-
-    gc.collect()
-    if gc.get_freeze_count() == 0:
-        # the libraries' own objects stay for good: looking through them after every trial takes half a second
-        gc.freeze()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def pruned_after_seed(config: StudyConfig, runs: Sequence[SeedRun], others: Others) -> str | None:
@@ -342,10 +290,10 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
     size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file()) if place.is_dir() else place.stat().st_size
     size *= 4 if place.suffix in (".gz", ".zst", ".parquet", ".bz2", ".xz") else 1
     needed = size / BYTES_A_TOKEN * width * 4
-    shelf = cache_folder()
-    while not shelf.exists():
-        shelf = shelf.parent
-    free = shutil.disk_usage(shelf).free
+    cached = cache_folder()
+    while not cached.exists():
+        cached = cached.parent
+    free = shutil.disk_usage(cached).free
     if needed > SHARE_OF_DISK * free:
         return f"its states would take about {shown_bytes(needed)}, and {shown_bytes(free)} are free"
     return None

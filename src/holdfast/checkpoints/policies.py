@@ -1,0 +1,39 @@
+"""What to do where checkpoints differ.
+
+Nothing is dropped in silence. What differs between the checkpoints is an error that lists all of it, unless a policy
+says what to do:
+
+| difference | policy | choices besides "error" (the default) |
+|---|---|---|
+| vocabularies | `vocabulary` | "keep": rows that not all have come from the layout; "zero": who lacks a row has no say |
+| one head tied, one separate | `tied_heads` | "untie": the output gets a head of its own; "tie": heads are left out |
+| tensors that not all have | `unmatched` | "keep": from who has them; "drop": left out, unless the layout has them |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from holdfast.config.declare import settings_of
+from holdfast.config.decode import Given, coerce_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policies:
+    """What to do where checkpoints differ; see the module docstring."""
+
+    settings_group: ClassVar[str] = (
+        "where the checkpoints differ (refused with a list, unless an option says otherwise)"
+    )
+
+    vocabulary: Literal["error", "keep", "zero"] = "error"
+    """Vocabularies differ: keep (the layout's rows), zero (who lacks a row has no say in it)."""
+    tied_heads: Literal["error", "untie", "tie"] = "error"
+    """One head is tied, another is not: untie (write a head), tie (leave heads out)."""
+    unmatched: Literal["error", "keep", "drop"] = "error"
+    """Tensors that not all have."""
+
+    def __post_init__(self) -> None:
+        known = {s.name: s for s in settings_of(Policies)}
+        Given().check(coerce_all(known, {name: getattr(self, name) for name in known})[1])

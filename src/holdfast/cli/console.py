@@ -1,0 +1,56 @@
+"""Where commands write: tables and results to stdout, everything else to stderr where results are JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import Interrupted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 120
+"""Columns in a file or a pipe, so that tables are not squeezed into 80."""
+
+
+def stdout_console() -> Console:
+    """Where results go: the terminal as it is, else `WIDTH` columns."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+
+
+def stderr_console() -> Console:
+    """Where everything else goes when results are JSON."""
+    from rich.console import Console
+
+    return Console(stderr=True) if sys.stderr.isatty() else Console(stderr=True, width=WIDTH)
+
+
+def print_line(target: Console, text: str = "", **style: Any) -> None:
+    """A line as it is: not wrapped, no markup, no colours but those of `style`."""
+    target.print(text, soft_wrap=True, markup=False, highlight=False, **style)
+
+
+def print_json(value: Any) -> None:
+    """A value as JSON on stdout."""
+    from holdfast.support.files import to_jsonable
+
+    print(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+@contextlib.contextmanager
+def stoppable(text: str = "Stopped. Nothing was left half written.") -> Iterator[None]:
+    """Says what Ctrl-C leaves behind.
+
+    Raises:
+        Interrupted: Ctrl-C, with `text`.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(text) from None

@@ -1,0 +1,50 @@
+"""What a metric's name and unit say: whether a figure of it is a share between 0 and 1, so that percent and points make
+sense. The direction travels with every figure (`Metric.higher_is_better`); the scale is decided here and nowhere else.
+
+Names are those of lm-evaluation-harness and of holdfast's own measures; a filter after a comma and a parameter after an
+at sign are no part of a name ("exact_match,strict-match", "pass@1"). Scales of the harness:
+
+    share, [0, 1]      acc and its kin, exact_match, em, f1, precision, recall, pass@k, ece, contains, rates, win rates
+    other              bleu, rouge*, chrf, ter (0 to 100), mcc (-1 to 1), brier_score (0 to 2), likelihoods,
+                       perplexities, nats, bits, counts, seconds, anything in percent
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+_SHARE = re.compile(
+    r"(quasi_|prefix_|flexible_|token_)?(exact[_ ]match|em|f1)(_\w+)?|pass(@.*)?|.*acc(uracy)?(_\w+)?|precision|recall"
+    r"|ece|share|fraction|probability|mass|aligned|contains|math_verify|(\w+_)?rate|pct_\w+|exact_memorisation"
+)
+_OTHER = re.compile(
+    r"bleu\w*|bleurt|rouge\w*|chrf\W*|ter|mcc|brier\w*|likelihood\w*|\w*perplexity|nats?|bits?|tokens?|bytes?|words?"
+    r"|seconds?|percent\w*|loss|eqbench"
+)
+
+
+def is_share(unit: str, metric: str = "", values: Iterable[float] = (), *, unknown: bool = False) -> bool:
+    """Whether figures of a metric are shares in [0, 1], of which a point is 1/100.
+
+    Args:
+        unit: as of `Metric.unit`.
+        metric: the metric's name, where the unit alone says less.
+        values: known figures of it; any beyond [0, 1] means that it is no share, whatever its name.
+        unknown: the answer for names that nobody knows. A rule's author who writes "pt" says that it is a share; a page
+            that has nothing but the name does not.
+    """
+    said = [s for word in (unit, metric) if word for s in [_scale(word)] if s is not None]
+    share = all(said) if said else unknown
+    return share and all(-1e-9 <= v <= 1 + 1e-9 for v in values if not math.isnan(v))
+
+
+def _scale(word: str) -> bool | None:
+    """Whether a unit or a name is that of shares; None where it is not known."""
+    name = word.strip().lower().split(",")[0].partition("@")[0]
+    if name.startswith("share ") or _SHARE.fullmatch(name):
+        return True  # "bleu_acc", too: the share of answers that BLEU calls right
+    if "%" in word or any(_OTHER.fullmatch(part) for part in (name, *re.split(r"[^a-z]+", name))):
+        return False
+    return None

@@ -1,0 +1,273 @@
+"""A page is a list of blocks: plain values that say what is shown, not how. Three renderers read the same list: `html`
+(one self-contained page), `terminal` (rich) and `markdown`.
+
+Text is a string, a `Span`, or a sequence of both; it is never markup, each renderer escapes for itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.reports.charts import Chart
+
+Tone = str
+""""good", "bad", "warn", "flat", or "" for none."""
+Text = Any
+"""str, `Span`, None, or a sequence of these."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """Text that reads in a way of its own."""
+
+    content: Text
+    form: str = ""
+    """"sub" (small, on a line of its own), "chip", "strong", "code", "mark" (its tone is a class of the style sheet)."""
+    tone: Tone = ""
+    link: str = ""
+    """An address relative to the page's folder."""
+    value: float | None = None
+    """The number behind the text, for sorting."""
+
+
+def sub(*content: Text, tone: Tone = "") -> Span:
+    """Small print below."""
+    return Span(content, "sub", tone)
+
+
+def chip(text: str, tone: Tone = "flat") -> Span:
+    """A word on a coloured ground."""
+    return Span(text, "chip", tone)
+
+
+def figure(text: str, interval: str = "", *, value: float | None = None, tone: Tone = "") -> Text:
+    """A figure with its interval below."""
+    return (Span(text, tone=tone, value=value), sub(interval) if interval else None)
+
+
+def words(content: Text, *, below: str = "\n") -> str:
+    """Text without its forms; `below` stands before small print."""
+    if content is None:
+        return ""
+    if isinstance(content, Span):
+        return (below if content.form == "sub" else "") + words(content.content, below=below)
+    if isinstance(content, (list, tuple)):
+        return "".join(words(part, below=below) for part in content)
+    return str(content)
+
+
+# -------------------------------------------------------------------------------------------------------------- blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Paragraph:
+    """Running text."""
+
+    content: Text
+    style: str = ""
+    """"note" and "intro" are quieter; "prose" is set narrower."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Heading:
+    """The title of what follows within a section."""
+
+    text: str
+    level: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Bullets:
+    """One item a line."""
+
+    items: Sequence[Text]
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """Label and text, one pair a line."""
+
+    items: Sequence[tuple[str, Text]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """Commands, equations, configurations: as they are."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Banner:
+    """A message that must not be overlooked."""
+
+    content: Text
+    tone: Tone = "flat"
+    items: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """One key figure."""
+
+    label: str
+    figure: str
+    below: str = ""
+    tone: Tone = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """Key figures side by side."""
+
+    items: Sequence[Tile]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table."""
+
+    title: Text
+    numeric: bool = False
+    """Set in tabular figures, aligned to the right."""
+    wide: bool = False
+    """Takes the full width of a card on a phone."""
+
+
+def columns(*titles: str, right: Sequence[int] | None = None, wide: Sequence[int] = ()) -> list[Column]:
+    """Columns by their titles: those at the places `right` hold figures; None: all but the first."""
+    places = range(1, len(titles)) if right is None else [p % len(titles) for p in right]
+    return [Column(title=t, numeric=p in places, wide=p in wide) for p, t in enumerate(titles)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells under columns."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Text]]
+    title: Text = ""
+    kind: str = ""
+    """Classes of the style sheet: "dense", "compared", "scores", "figures", "trials", "tensors", ..."""
+    tones: Sequence[str] = ()
+    """One a row: "minor", "average", "taken" or ""."""
+    groups: Sequence[tuple[str, int]] = ()
+    """(title, columns) of blocks of columns after the first one."""
+    note: str = ""
+    """Small print above."""
+    find: str = ""
+    """What a row is called; the page then sorts, shortens and searches the table."""
+    cards: bool = True
+    """On narrow screens every row becomes a card with the column titles as labels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """Blocks behind a heading that opens on a click."""
+
+    title: str
+    blocks: Sequence[Block]
+    open: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Blocks on a ground of their own; several stand side by side where there is room."""
+
+    blocks: Sequence[Block]
+    kind: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tabs:
+    """Charts of which one is seen at a time."""
+
+    charts: Sequence[Chart]
+    titles: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bars:
+    """Shares as bars in text: (name, share, whether it stands out)."""
+
+    items: Sequence[tuple[str, float, bool]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Markup:
+    """Markup of the page alone, for what no other block can say; the other renderers leave it out."""
+
+    html: str
+    """Made with `holdfast.reports.html.tag`, so that text in it is escaped."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """Blocks under a heading; charts, tables and panels that follow each other share a grid."""
+
+    title: str
+    blocks: Sequence[Block | None]
+    intro: str = ""
+    anchor: str = ""
+
+
+Block = Any
+"""Any of the above, or a `holdfast.reports.charts.Chart`; None is passed over."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Page:
+    """One document."""
+
+    tab: str
+    """Title of the browser's tab."""
+    eyebrow: str
+    """What the page is."""
+    title: str
+    lead: str
+    """The answer in a sentence or two."""
+    blocks: Sequence[Any]
+    status: tuple[str, Tone] | None = None
+    details: Text = ""
+    footer: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------ small patterns
+
+
+def problems(title: str, items: Sequence[str], tone: Tone = "warn") -> list[Block]:
+    """A banner with a list, nothing without items."""
+    return [Banner(Span(title, "strong"), tone, items)] if items else []
+
+
+def facts_or_nothing(items: Sequence[tuple[str, Text]]) -> list[Block]:
+    return [Facts(items) if items else Paragraph("Not recorded.", "note")]
+
+
+def notes(items: Sequence[str], title: str = "Notes", anchor: str = "") -> Section | None:
+    """A section of sentences, None without any."""
+    return Section(title, [Panel([Bullets(items)], "card")], anchor=anchor) if items else None
+
+
+def widths(n: int) -> list[str]:
+    """Widths of `n` charts that fill every row: one alone, two or four two a row, else three a row as far as they go."""
+    if n == 1:
+        return ["full"]
+    halves = {0: 0, 1: 4, 2: 2}[n % 3]
+    return ["third"] * (n - halves) + ["half"] * halves
+
+
+def side_by_side(charts: Sequence[Chart | None]) -> list[Any]:
+    """Charts two a row; one alone has the whole width."""
+    held = [c for c in charts if c is not None]
+    return [dataclasses.replace(c, width="half" if len(held) > 1 else "full") for c in held]
+
+
+def known(value: Any) -> float | None:
+    """A finite number, None for anything else."""
+    found = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if found else None

@@ -1,0 +1,432 @@
+"""Paired comparisons as every page shows them: a row of text, the table, the forest of gains, what was kept, and the
+verdict in one sentence.
+
+A *gain* is a difference with its sign turned so that more is better; a *relative* gain is `100 · gain / |before|` in
+percent, which is what puts nats, accuracies and bits on one axis. It does not exist where `before` is 0. Tests,
+bootstraps and verdicts lie in the records (`Comparison`); nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.metrics import is_share
+from holdfast.reports.blocks import Paragraph, Table, Text, chip, columns, figure, sub
+from holdfast.reports.charts import COMPACT_FROM, Axis, Chart, Col, Mark, Rule, Value, narrow, radar_layout, row_notes
+from holdfast.reports.format import (
+    decimals_for,
+    direction,
+    interval_text,
+    number,
+    p_value,
+    percent,
+    plural,
+    tally,
+    with_interval,
+)
+
+GROUPS = ("target", "source")
+"""Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""
+PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
+TONES = {"gained": "good", "lost": "bad"}
+
+
+def group_title(suite: str) -> str:
+    return suite[:1].upper() + suite[1:] if suite in GROUPS else suite
+
+
+def group_rank(suite: str) -> tuple[int, str]:
+    return (GROUPS.index(suite) if suite in GROUPS else len(GROUPS), suite)
+
+
+def section_title(suite: str) -> str:
+    """`Target: what was to be learnt`."""
+    return f"{group_title(suite)}: {PURPOSE[suite]}" if suite in PURPOSE else group_title(suite)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One comparison, every figure of it as text."""
+
+    raw: Comparison
+
+    @property
+    def name(self) -> str:
+        return self.raw.name
+
+    @property
+    def unit(self) -> str:
+        return self.raw.unit
+
+    @property
+    def digits(self) -> int:
+        return decimals_for(self.raw.interval)
+
+    @property
+    def label(self) -> str:
+        return f"{group_title(self.raw.suite)}: {self.name}"
+
+    @property
+    def before(self) -> str:
+        return number(self.raw.before, self.digits)
+
+    @property
+    def after(self) -> str:
+        return number(self.raw.after, self.digits)
+
+    @property
+    def difference(self) -> str:
+        """After minus before, signed, in the metric's own unit."""
+        return number(self.raw.difference, self.digits, sign=True)
+
+    @property
+    def interval(self) -> str:
+        return interval_text(self.raw.interval, self.digits, sign=True)
+
+    @property
+    def p(self) -> str:
+        return p_value(self.raw.p_value)
+
+    @property
+    def n(self) -> str:
+        return f"{self.raw.n:,}"
+
+    @property
+    def verdict(self) -> str:
+        """ "gained", "lost" or "within noise"."""
+        return self.raw.verdict
+
+    @property
+    def tone(self) -> str:
+        return TONES.get(self.verdict, "flat")
+
+    @property
+    def flips(self) -> str:
+        """ "12 lost, 20 gained" for right / wrong metrics, else empty."""
+        lost, gained = self.raw.flips_lost, self.raw.flips_gained
+        return "" if lost is None and gained is None else f"{lost or 0:,} lost, {gained or 0:,} gained"
+
+    @property
+    def share(self) -> bool:
+        """True where both figures are shares, so that their difference is in points."""
+        c = self.raw
+        return c.higher_is_better and (
+            c.flips_lost is not None or is_share(c.unit, c.metric, (v for v in (c.before, c.after) if math.isfinite(v)))
+        )
+
+    @property
+    def gain_interval(self) -> tuple[float, float]:
+        """The interval of the gain: the difference's, turned where lower is better."""
+        low, high = self.raw.interval
+        return (low, high) if self.raw.higher_is_better else (-high, -low)
+
+    def to_relative(self, value: float) -> float | None:
+        """`value`, in the metric's unit, as percent of `before`; None where `before` is 0 or not finite."""
+        before = abs(self.raw.before)
+        return 100.0 * value / before if before > 0 and math.isfinite(before) else None
+
+    @property
+    def relative(self) -> str:
+        """Gain in percent of `before`: positive is better whatever the metric's direction."""
+        return percent(self.to_relative(self.raw.gain))
+
+    def change(self) -> tuple[str, str]:
+        """(difference, its interval): in points for shares, else in the metric's unit."""
+        return with_interval(self.raw.difference, self.raw.interval, share=self.share, sign=True, unit=self.unit)
+
+    def levels(self) -> str:
+        """`41.8 → 40.9 %`, or in the metric's own unit."""
+        before, after = (
+            with_interval(v, self.raw.interval, share=self.share, unit=self.unit)[0]
+            for v in (self.raw.before, self.raw.after)
+        )
+        return f"{before.partition(' ')[0]} → {after}"
+
+
+def ordered(comparisons: Iterable[Comparison]) -> list[Row]:
+    """Target, source, then other suites; within a suite primary metrics first, otherwise as recorded."""
+    return [Row(c) for c in sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary))]
+
+
+def primary_of(rows: Sequence[Row]) -> list[Row]:
+    """The rows that lead; all where none does."""
+    return [r for r in rows if r.raw.primary] or list(rows)
+
+
+def short_names(rows: Sequence[Row]) -> list[str]:
+    """A name a row: the entry's, with its suite where two entries share it and its metric where one entry has
+    several."""
+    names = [r.name for r in rows]
+    chosen = [n if names.count(n) == 1 else f"{r.raw.suite}/{n}" for n, r in zip(names, rows, strict=True)]
+    return [n if chosen.count(n) == 1 else f"{n} {r.raw.metric}" for n, r in zip(chosen, rows, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+
+
+def headline(comparisons: Sequence[Comparison]) -> str:
+    """What changed, suite by suite, in one sentence of plain words."""
+    primary = primary_of([Row(c) for c in comparisons])
+    parts: list[str] = []
+    for suite in sorted({r.raw.suite for r in primary}, key=group_rank):
+        verdicts = [r.verdict for r in primary if r.raw.suite == suite]
+        gained, lost, n = verdicts.count("gained"), verdicts.count("lost"), len(verdicts)
+        title = group_title(suite)
+        if suite != "target":
+            title = title if not parts or suite not in GROUPS else title.lower()
+            parts.append(f"{title}: {tally(verdicts)}")
+        elif gained:
+            worse = f" and got worse on {lost}" if lost else ""
+            parts.append(f"Target improved on {gained} of {n} measures{worse}")
+        elif lost:
+            parts.append(f"Target got worse on {lost} of {n} measures")
+        else:
+            parts.append(f"Target did not change beyond noise on {plural(n, 'measure')}")
+    return "; ".join(parts) + "." if parts else "Nothing was compared."
+
+
+def largest_loss(rows: Sequence[Row]) -> str:
+    """`the largest loss is arc, −5.0 pt`, of what was lost beyond noise: shares in points first, since they are what
+    the rest is compared with; empty where nothing was lost."""
+    lost = [(r, name) for r, name in zip(rows, short_names(rows), strict=True) if r.verdict == "lost"]
+    shares = [p for p in lost if p[0].share]
+    known = shares or [p for p in lost if p[0].to_relative(1.0) is not None]
+    if not known:
+        return ""
+    r, name = min(known, key=lambda p: p[0].raw.gain if shares else p[0].to_relative(p[0].raw.gain) or 0.0)
+    return f"the largest loss is {name}, {r.change()[0]}"
+
+
+def pair_sentence(labels: tuple[str, str], rows: Sequence[Row], before: Sequence[str] = ()) -> str:
+    """What became of the rows that lead from one model to the other, in one sentence; `before` comes first in it."""
+    if rows:
+        found = (
+            f"from {labels[0]} to {labels[1]}, of {plural(len(rows), 'measure')}: {tally([r.verdict for r in rows])}"
+        )
+    else:
+        found = f"nothing was compared between {labels[0]} and {labels[1]}"
+    text = "; ".join(p for p in (*before, found, largest_loss(rows)) if p) + "."
+    return text[:1].upper() + text[1:]
+
+
+def difference_note(rows: Sequence[Row]) -> Paragraph:
+    """What difference, interval and verdict mean, said once below them."""
+    text = (
+        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the "
+        "evaluated samples. Gained or lost: the interval excludes zero. Flips: samples right before and wrong after, "
+        "and the reverse. How far another training run would move the figures is not in the intervals."
+    )
+    if len(rows) >= 20:
+        chance = 0.05 * len(rows)
+        text += (
+            f" {len(rows)} measures were tested; at this level about {chance:.0f} would show a change by chance alone."
+        )
+    return Paragraph(text, "note")
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def measures(rows: Sequence[Row], title: Text = "", *, relative: bool = False) -> Table:
+    """Comparisons as a table; metrics that do not lead are greyed. `relative` adds the gain in percent of before."""
+    heads = ["Measure", "Before", "After", "Difference", *(["Relative gain"] if relative else []), "p", "n"]
+    cells = [
+        [
+            (r.name, sub(f"{r.raw.metric}, {r.unit}; {direction(r.raw.higher_is_better)}")),
+            r.before,
+            r.after,
+            figure(r.difference, r.interval),
+            *([r.relative] if relative else []),
+            r.p,
+            r.n,
+            r.raw.test,
+            r.flips,
+            chip(r.verdict, r.tone),
+        ]
+        for r in rows
+    ]
+    titles = (*heads, "Test", "Flips", "Verdict")
+    tones = ["" if r.raw.primary else "minor" for r in rows]
+    right = range(1, len(heads))
+    return Table(columns=columns(*titles, right=right), rows=cells, title=title, kind="dense compared", tones=tones)
+
+
+def measures_by_suite(rows: Sequence[Row], **options: Any) -> list[Table]:
+    """A table a suite, titled."""
+    suites = dict.fromkeys(r.raw.suite for r in rows)
+    return [measures([r for r in rows if r.raw.suite == s], section_title(s), **options) for s in suites]
+
+
+# ---------------------------------------------------------------------------------------------------------------- gains
+
+
+def gains(rows: Sequence[Row]) -> list[Chart]:
+    """Forests of comparisons: shares in points on one axis, everything else on a second."""
+    shares, others = [r for r in rows if r.share], [r for r in rows if not r.share]
+    both = bool(shares and others)
+    found = [
+        gain_forest(shares, title="Accuracies: gains in points" if both else "Gains in points"),
+        gain_forest(others, title="Other measures: gains" if both else "Gains"),
+    ]
+    return [c for c in found if c is not None]
+
+
+def gain_forest(
+    rows: Sequence[Row], *, title: str, names: Sequence[str] | None = None, caption: str = ""
+) -> Chart | None:
+    """Gains with their paired intervals, one line a comparison, the largest loss first; right of zero is better.
+
+    Shares are drawn in points. Other figures are drawn in their unit where they share one, otherwise in percent of the
+    value before; those without such a percentage (a start of 0) are named in the caption.
+
+    Args:
+        rows: what was compared.
+        title: of the chart.
+        names: how each row is called; None: `short_names`.
+        caption: said first below the figure.
+
+    Returns:
+        None where nothing can be drawn.
+    """
+    names = short_names(rows) if names is None else names
+    share = all(r.share for r in rows)
+    relative = not share and len({r.unit for r in rows}) > 1
+    unit = "points" if share else "% of the value before" if relative else rows[0].unit if rows else ""
+
+    def scaled(r: Row, value: float) -> float:
+        return 100 * value if share else (r.to_relative(value) or 0.0) if relative else value
+
+    def gain(r: Row) -> Value:
+        low, high = r.gain_interval
+        text, interval = with_interval(r.raw.gain, (low, high), share=share, sign=True)
+        if relative:
+            text = r.relative
+            if math.isfinite(low):
+                interval = f"[{percent(r.to_relative(low))}, {percent(r.to_relative(high))}]"
+        ends = (scaled(r, low), scaled(r, high))
+        return Value(value=scaled(r, r.raw.gain), low=ends[0], high=ends[1], text=text, interval=interval)
+
+    found: list[dict[str, Any]] = []
+    left_out = []
+    for r, name in zip(rows, names, strict=True):
+        if math.isfinite(r.raw.gain) and (not relative or r.to_relative(1.0) is not None):
+            found.append({"name": name, "gain": gain(r), "tone": r.tone, "row": r})
+        else:
+            left_out.append(name)
+    if not found:
+        return None
+    found.sort(key=lambda f: f["gain"].value)
+    for place, f in enumerate(found):
+        f["place"] = place
+    compact = len(found) >= COMPACT_FROM
+    called = [f["name"] for f in found]
+    said = [caption] if caption else []
+    said.append(
+        f"Right of zero is better whatever the metric's direction. Bars: paired {100 * rows[0].raw.confidence:g} % "
+        "intervals over the evaluated samples. Filled: the interval excludes zero."
+    )
+    if left_out:
+        reason = "a start of 0 has no relative change" if relative else "the difference is not a number"
+        said.append(f"Not drawn, because {reason}: {', '.join(left_out)}.")
+    end = (len(found) - 0.4, -0.7 if compact else -0.9)
+    return Chart(
+        title=title,
+        rows=found,
+        columns=[
+            Col("Measure", "name", numeric=False),
+            Col(f"Gain, {unit}", "gain"),
+            Col("Before", lambda f: f["row"].before),
+            Col("After", lambda f: f["row"].after),
+            Col("p", lambda f: f["row"].p),
+            Col("n", lambda f: f["row"].n),
+            Col("Verdict", lambda f: f["row"].verdict, numeric=False),
+        ],
+        marks=[
+            Mark(x="gain", y="place", where={"tone": t}, colour=t, hollow=t == "flat", size=8 if compact else 11)
+            for t in ("flat", "bad", "good")
+        ],
+        x=Axis(title=f"gain, {unit} → better", zero=True, from_zero=True, more={"nticks": 7}),
+        y=Axis(names=called, length=26, range=end)
+        if compact
+        else Axis(range=end, more={"visible": False, "fixedrange": True}),
+        notes=[] if compact else row_notes(called, [f["gain"].text for f in found], [f["tone"] for f in found]),
+        narrow=narrow(called) if compact else (),
+        caption=" ".join(said),
+        height=66 + (19 if compact else 46) * len(found),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ retention
+
+
+def retained(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows of which a share can be kept (more is better, and there was something before), least kept first."""
+    held = [r for r in rows if r.raw.higher_is_better and r.raw.before > 0 and math.isfinite(r.raw.after)]
+    found: list[dict[str, Any]] = []
+    for r, name in zip(held, short_names(held), strict=True):
+        kept = 100 * r.raw.after / r.raw.before
+        low, high = (100 + (r.to_relative(v) or 0.0) if math.isfinite(v) else kept for v in r.raw.interval)
+        interval = f"[{number(low, 1)}, {number(high, 1)}] %"
+        value = Value(value=kept, low=low, high=high, text=f"{number(kept, 1)} %", interval=interval)
+        found.append({"name": name, "kept": value, "tone": r.tone, "row": r})
+    found.sort(key=lambda f: f["kept"].value)
+    for place, f in enumerate(found):
+        f["place"] = place
+    return found
+
+
+_KEPT = [Col("Measure", "name", numeric=False), Col("Kept", "kept")]
+
+
+def retention_bars(rows: Sequence[Row], width: str = "full") -> Chart | None:
+    """After in percent of before, a bar an entry, with a line at 100 %; None where no figure has a meaning as a share
+    kept."""
+    found = retained(rows)
+    if not found:
+        return None
+    caption = (
+        "Left of the line: less than before. Bars: the interval of the paired difference over the value before, which "
+        "is taken as it is. A task at chance level keeps a high share even where all that was known is gone."
+    )
+    if len(found) < len(rows):
+        caption += f" Not drawn, because less is better or nothing was there before: {len(rows) - len(found)}."
+    return Chart(
+        title="Kept of the value before",
+        rows=found,
+        columns=[*_KEPT, Col("Before", lambda f: f["row"].before), Col("After", lambda f: f["row"].after)],
+        marks=[Mark(kind="bars", x="kept", y="place", colour="@tone", bars=1.2)],
+        x=Axis(title="after in % of before", from_zero=True),
+        y=Axis(names=[f["name"] for f in found], more={"showgrid": False}),
+        rules=[Rule(x=100, colour="ink")],
+        caption=caption,
+        height=76 + (20 if len(found) >= COMPACT_FROM else 30) * len(found),
+        width=width,
+        layout={"bargap": 0.3},
+    )
+
+
+def retention_radar(rows: Sequence[Row], labels: tuple[str, str], *, fewest: int = 3, most: int = 12) -> Chart | None:
+    """After in percent of before as a radar chart; None unless `fewest` to `most` accuracies can be compared."""
+    held = [r for r in rows if r.share]
+    found = sorted(retained(held), key=lambda f: held.index(f["row"]))
+    if not fewest <= len(found) <= most:
+        return None
+    top = 1.05 * max(100.0, *(f["kept"].value for f in found))
+    ring = [{"kept": 100.0}] * len(found)
+    return Chart(
+        title="Kept, all tasks at a glance",
+        rows=found,
+        columns=_KEPT,
+        marks=[
+            Mark(kind="radar", y="kept", rows=ring, name=labels[0], colour="muted", dash="dot", opacity=0.85),
+            Mark(kind="radar", y="kept", name=labels[1], opacity=0.85),
+        ],
+        caption="Each task in percent of its value before; the dotted ring is 100 %.",
+        height=380,
+        width="half",
+        layout=radar_layout([f["name"] for f in found], top),
+    )

@@ -1,0 +1,80 @@
+"""Blocks as Markdown that GitHub and the Hugging Face hub show alike: user text stays text, tables stay tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.reports import blocks as b
+
+MOST_ROWS = 100
+"""Longer tables end with a sentence on how many more rows there are."""
+
+
+def escape(text: str) -> str:
+    """Text that Markdown and HTML leave alone, on one line; nobody is called by their name."""
+    one_line = re.sub(r"\s+", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", one_line).replace("@", "@\u200b")
+
+
+def code(text: str) -> str:
+    """A code span for a table cell: backticks cannot be escaped inside, so they become quotes; a bar would end the
+    cell."""
+    return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
+def render(blocks: Iterable[Any], *, clean: Callable[[str], str] = str) -> str:
+    """The blocks, one below the other; `clean` sees every text of the user's before it is escaped."""
+    return "\n\n".join(part for x in blocks if x is not None for part in [_block(x, clean)] if part).rstrip() + "\n"
+
+
+def _text(content: Any, clean: Callable[[str], str]) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, (list, tuple)):
+        return "".join(_text(part, clean) for part in content)
+    if isinstance(content, b.Span):
+        if content.form == "code":
+            return code(clean(b.words(content.content)))
+        inner = _text(content.content, clean)
+        if content.link:
+            return f"[{inner}]({content.link})"
+        return {"sub": f"<br>{inner}" if inner else "", "strong": f"**{inner}**"}.get(content.form, inner)
+    return escape(clean(str(content)))
+
+
+def _block(x: Any, clean: Callable[[str], str]) -> str:
+    match x:
+        case b.Paragraph():
+            return _text(x.content, clean)
+        case b.Heading():
+            return f"{'#' * x.level} {_text(x.text, clean)}"
+        case b.Bullets():
+            return "\n".join(f"- {_text(item, clean)}" for item in x.items)
+        case b.Facts():
+            return "\n".join(f"- {_text(label, clean)}: {_text(text, clean)}" for label, text in x.items)
+        case b.Code():
+            return f"```python\n{x.text}\n```"
+        case b.Table():
+            return _table(x, clean)
+        case b.Fold():
+            summary = _text(x.title, clean)
+            return f"<details>\n<summary>{summary}</summary>\n\n{render(x.blocks, clean=clean)}\n</details>"
+        case b.Section():
+            return "\n\n".join([f"## {_text(x.title, clean)}", render(x.blocks, clean=clean).rstrip()])
+    return ""
+
+
+def _table(x: b.Table, clean: Callable[[str], str]) -> str:
+    lines = [_line([_text(c.title, clean) for c in x.columns])]
+    lines.append("|" + "|".join("---:" if c.numeric else "---" for c in x.columns) + "|")
+    lines += [_line([_text(cell, clean) for cell in row]) for row in x.rows[:MOST_ROWS]]
+    if len(x.rows) > MOST_ROWS:
+        lines += ["", f"{len(x.rows) - MOST_ROWS} more rows are not shown."]
+    title = _text(x.title, clean)
+    return "\n".join([*([title, ""] if title else []), *lines])
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(c.strip() for c in cells)} |"

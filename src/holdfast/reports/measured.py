@@ -1,0 +1,112 @@
+"""What lies in one model's evaluation folder, read as far as it goes, and how a model and its settings are called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import DataError
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.reports.format import last_part, setting, shorten
+from holdfast.support.files import read_json
+
+
+class Measured:
+    """What lies in one model's folder, read as far as it goes: `problems` names the files that could not be read.
+
+    Args:
+        folder: of one model.
+        label: its name for readers.
+    """
+
+    def __init__(self, folder: EvaluationFolder, label: str) -> None:
+        self.folder = folder
+        self.label = label
+        self.problems: list[str] = []
+        self.evaluations: dict[tuple[str, str], Evaluation] = {}
+        self._files: dict[tuple[str, str], Path] = {}
+        for path in folder.files():
+            try:
+                found = Evaluation.from_json(read_json(path))
+                if not isinstance(found.name, str) or found.primary not in found.metrics:
+                    raise KeyError(found.primary)
+            except (DataError, KeyError, TypeError, ValueError, AttributeError, OSError, AssertionError) as error:
+                reason = reason_of(error)
+                self.problems.append(
+                    f"{label}: {path.name} could not be read and is left out here: "
+                    f"{reason.replace(str(path), path.name)}"
+                )
+                continue
+            self.evaluations[found.suite, found.name] = found
+            self._files[found.suite, found.name] = path
+
+    def find(self, suite: str, name: str) -> Evaluation | None:
+        """The evaluation of an entry; by its name alone where no suite has both and one entry is called so."""
+        found = self.evaluations.get((suite, name))
+        if found is None:
+            same = [e for (_, n), e in self.evaluations.items() if n == name]
+            found = same[0] if len(same) == 1 else None
+        return found
+
+    def samples_file(self, evaluation: Evaluation) -> str:
+        """Name of the file with the evaluation's rows."""
+        return self._files[evaluation.suite, evaluation.name].name.removesuffix(".json") + ".samples.jsonl"
+
+    def rows(self, evaluation: Evaluation) -> list[dict[str, Any]] | None:
+        """The evaluation's rows; None, and a problem said, where they cannot be read."""
+        name = self.samples_file(evaluation)
+        try:
+            rows = self.folder.samples(evaluation.suite, evaluation.name)
+        except (DataError, OSError, ValueError) as error:
+            reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
+            self.problems.append(
+                f"{self.label}: {name} could not be read: {reason.replace(str(self.folder.path) + os.sep, '')}"
+            )
+            return None
+        if not all(isinstance(r, dict) for r in rows):
+            self.problems.append(f"{self.label}: {name} could not be used: expected an object a line.")
+            return None
+        return rows
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file could not be used: what the error says, or what kind it is where it was none of ours."""
+    return str(error) if isinstance(error, DataError) else f"unexpected content ({type(error).__name__}: {error})"
+
+
+def averages_of(models: Iterable[Measured]) -> set[tuple[str, str]]:
+    """Entries that are the mean of others, by (suite, name)."""
+    return {key for m in models for key, e in m.evaluations.items() if e.kind == "average"}
+
+
+def settings_of(evaluations: Iterable[Evaluation]) -> list[tuple[str, str]]:
+    """The settings of every entry once, by the first that has it."""
+    found: dict[str, str] = {}
+    for e in evaluations:
+        found.setdefault(f"{e.suite}/{e.name}", settings_text(e.settings))
+    return list(found.items())
+
+
+def names_of(keys: Sequence[tuple[str, str]]) -> list[str]:
+    """Entries by their names, with the suite where two share one."""
+    names = [name for _, name in keys]
+    return [name if names.count(name) == 1 else f"{suite}/{name}" for suite, name in keys]
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """An entry's settings in one line; files by their last part, long lists by their length."""
+    parts = []
+    for key, value in settings.items():
+        if value in (None, "", [], {}):
+            continue
+        if isinstance(value, str):
+            value = last_part(value)
+        text = (
+            f"{len(value)} of them"
+            if isinstance(value, (list, tuple)) and len(value) > 6
+            else shorten(setting(value), 120)
+        )
+        parts.append(f"{key.replace('_', ' ')}: {text}")
+    return "; ".join(parts) or "none"

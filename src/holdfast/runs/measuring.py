@@ -1,0 +1,108 @@
+"""Measuring in the middle of a run: at given shares of the steps the model is evaluated as it is, and a function sees
+the figures and may stop the run. The run itself does not change by it: its random states and the model's mode are put
+back.
+
+```python
+def reached(point: Point) -> None:
+    found = point.measure()
+    if not good(found):
+        raise Interrupted("it learns nothing")
+
+train(config, callbacks=[MeasureAt(shares=(0.25, 0.5), plan=config.evaluation, folder=run / "rungs", key="my-run", reached=reached)])
+```
+
+For runs of one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A moment of a run."""
+
+    share: float
+    """Of the steps, between 0 and 1, as it was asked for."""
+    step: int
+    """Optimiser steps done."""
+    measure: Callable[[], list[Evaluation]]
+    """Evaluates the model as it is now, or finds it evaluated."""
+
+
+class MeasureAt(TrainerCallback):
+    """Calls `reached` when a share of the steps is done.
+
+    Args:
+        shares: of the steps, between 0 and 1; the end is not among them.
+        plan: what is measured.
+        folder: gets `step-<n>/` with the evaluations.
+        key: tells the weights of this run from those of others at the same step.
+        reached: gets each point; what it raises ends the run. `Interrupted` leaves the run to be continued.
+    """
+
+    def __init__(
+        self,
+        *,
+        shares: Sequence[float],
+        plan: EvaluationPlan,
+        folder: Path,
+        key: str,
+        reached: Callable[[Point], None],
+    ) -> None:
+        self.shares, self.plan, self.folder, self.key, self.reached = tuple(shares), plan, folder, key, reached
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        step = state.global_step
+        for share in self.shares:
+            if step == max(1, round(share * state.max_steps)) and step < state.max_steps:
+
+                def measure() -> list[Evaluation]:
+                    return self._measure(step, kwargs["model"], kwargs["processing_class"])
+
+                self.reached(Point(share=share, step=step, measure=measure))
+
+    def _measure(self, step: int, model: Any, tokenizer: Any) -> list[Evaluation]:
+        from holdfast.evaluation.runner import evaluate
+
+        with untouched(model):
+            return evaluate(
+                model,
+                tokenizer,
+                self.plan,
+                folder=EvaluationFolder(self.folder / f"step-{step}"),
+                model_identity={"name": f"step {step}", "hash": f"{self.key}-{step}"},
+            )
+
+
+@contextlib.contextmanager
+def untouched(model: Any) -> Iterator[None]:
+    """Evaluation mode inside; the model's mode and all random states are as before at the end."""
+    import numpy as np
+    import torch
+
+    mode, states = model.training, (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    devices = [torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else []
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(mode)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        for state in devices:
+            torch.cuda.set_rng_state_all(state)

@@ -1,0 +1,74 @@
+"""How far a study is: one bar over all jobs while it runs, and a table for `status`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.studies.engine.study import COMPLETE, RUNNING, StudyState
+from holdfast.support.environment import say
+
+
+class Bar:
+    """One bar over all jobs; without a terminal a line at each tenth.
+
+    Args:
+        study: says how much of a running job is done.
+        console: where to draw.
+    """
+
+    def __init__(self, study: Any, console: Any) -> None:
+        self.study, self.console = study, console
+        self.bar: Any = None
+        self.tenth = -1
+
+    def __enter__(self) -> Bar:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        if self.console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(elapsed_when_finished=False),
+            )
+            self.bar = Progress(*columns, console=self.console, speed_estimate_period=600)
+            self.bar.start()
+            self.task = self.bar.add_task("Starting", total=1.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def show(self, state: StudyState) -> None:
+        """Moves the bar to where the study is."""
+        jobs = state.latest
+        parts = [1.0 if not j.open else self.study.share(j) for j in jobs]
+        active = [j.label for j in jobs if j.state == RUNNING]
+        share = sum(parts) / max(1, len(parts))
+        done = f"{sum(not j.open for j in jobs)} of {len(jobs)} {self.study.noun}s"
+        text = done + (f"  {'; '.join(active[:2])}" if active else "")
+        if self.bar is not None:
+            self.bar.update(self.task, completed=share, description=text)
+        elif int(10 * share) != self.tenth:
+            self.tenth = int(10 * share)
+            say(self.console, f"  {100 * share:.0f} %: {text}")
+
+
+def status_table(study: Any, state: StudyState) -> Any:
+    """Jobs by state, what runs where, and what failed."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    jobs = state.latest
+    states = [j.state for j in jobs]
+    counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys([COMPLETE, RUNNING, *states]) if s in states)
+    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
+    for job in jobs:
+        what = str(job.attributes.get("reason") or "") if job.state == "failed" else job.worker
+        share = f"{100 * study.share(job):.0f} %" if job.state == RUNNING else ""
+        table.add_row(str(job.number), Text(job.label), job.state, share, Text(what))
+    return Group(Text(f"{state.name}: {state.status}; {counts} of {len(jobs)} {study.noun}s"), table)

@@ -1,0 +1,323 @@
+"""A study from its settings to its page: inputs, queue, workers, progress, record.
+
+Everything that a later command needs is in the storage and in the study's folder, so a session can be interrupted at
+any moment. Workers are processes of their own, so that one that runs out of memory takes its job with it and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError
+from holdfast.retention.registered import registered_environment
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.progress import Bar
+from holdfast.studies.engine.storage import Storage
+from holdfast.studies.engine.study import FAILED, PAGE, Study, StudyState, refuse_foreign, write_page
+from holdfast.studies.engine.worker import work
+from holdfast.support.environment import (
+    hardware,
+    lock_folder,
+    quiet_libraries,
+    say,
+    terminated_is_interrupted,
+    versions,
+)
+from holdfast.support.processes import Workers, good_workers, python_module
+
+if TYPE_CHECKING:
+    import optuna
+
+STORAGE_VARIABLE = "HOLDFAST_STORAGE"
+"""Environment variable with a storage's address: unlike an option it does not show in the list of processes."""
+WATCH_SECONDS = 1.0
+REPORT_SECONDS = 20.0
+
+
+def run_study(
+    study: Study[Any], *, console: Any = None, workers: int | None = None, grace: float = stored.GRACE_SECONDS
+) -> Any:
+    """Runs a study to its end, or continues it.
+
+    Args:
+        study: not prepared yet.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        workers: jobs at a time on this machine; None: as the settings say, else one a GPU, or two on two and more
+            cores. 0 starts none and waits for those started elsewhere.
+        grace: seconds without a sign of life after which another machine's job is taken over.
+
+    Returns:
+        The record of the study as it ended.
+
+    Raises:
+        ConfigError: the settings, or the storage holds another study of this name (what differs).
+        StorageError: the storage does not answer.
+        RunFolderError: the folder is another's.
+        Interrupted: Ctrl-C; the same command continues.
+        HoldfastError: jobs failed (which), after the others ended and the page was written.
+    """
+    from rich.console import Console
+
+    console = console or Console()
+    settings = study.settings
+    out = Path(settings.output_dir)
+    refuse_foreign(out, study.markers)
+    count = next(n for n in (workers, settings.workers, good_workers()) if n is not None)
+    opened: Opened | None = None
+    try:
+        with terminated_is_interrupted(), quiet_libraries(), lock_folder(out / ".watching"):
+            study.open_folder(console)
+            storage = Storage(settings.storage, grace=grace)
+            opened = Opened(storage=storage, queue=None, study=study)
+            opened.study = study.prepare(console)
+            opened.queue = storage.open_study(settings)
+            opened.queue.set_user_attr("hardware", hardware())
+            opened.queue.set_user_attr("versions", {**versions(), "optuna": _version("optuna")})
+            try:
+                _run_jobs(opened, count, console)
+            finally:
+                record = finish(opened)
+            state = opened.state()
+    except KeyboardInterrupt:
+        raise Interrupted(f"Interrupted; what is done stays in {out}. The same command continues.") from None
+    finally:
+        if opened is not None:
+            opened.storage.close()
+    failed = [j for j in state.latest if j.state == FAILED]
+    if failed:
+        listed = "\n".join(f"  {study.noun} {j.number} ({j.label}): {j.attributes.get(stored.REASON)}" for j in failed)
+        raise HoldfastError(
+            f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}.\n"
+            f"{listed}\nThe same command tries them again."
+        )
+    return record
+
+
+@dataclass(kw_only=True)
+class Opened:
+    """A study in its storage."""
+
+    storage: Storage
+    queue: optuna.Study | Any
+    study: Study[Any]
+
+    def state(self) -> StudyState:
+        """As it is now."""
+        return self.storage.retry(lambda: self.storage.state(self.queue))
+
+    def record(self) -> Any:
+        """Its record at this moment."""
+        return self.study.outcome(self.state())
+
+
+def finish(opened: Opened) -> Any:
+    """Writes record and page of what there is; returns the record."""
+    study = opened.study
+    record = study.complete(opened.record())
+    study.write(record)
+    try:
+        write_page(study, record)
+    except (HoldfastError, OSError):
+        if opened.state().status == "finished":  # of an unfinished study a page that cannot be drawn spoils nothing
+            raise
+    return record
+
+
+def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
+    """Has done what is left, if anything is."""
+    study, state = opened.study, opened.state()
+    study.write(study.outcome(state))
+    latest = state.latest
+    left = [j for j in latest if j.open]
+    if not left:
+        return
+    before = f", {len(latest) - len(left)} ended before" if len(latest) > len(left) else ""
+    repeated = len({cell for j in left for cell in study.cells(j.attributes)})
+    size = f"{_count(len(left), study.noun)}{f' x {repeated} repetitions' if repeated > 1 else ''}{before}"
+    out = study.settings.output_dir
+    say(console, f"{study.settings.name}: {size}, {_count(workers, 'worker')}. Folder: {out}")
+    if workers == 1 and study.one_in_process:
+        work(opened.storage, opened.queue, study, console=console)
+        return
+    with _processes(opened, workers) as processes, Bar(study, console) as bar:
+        written = 0.0
+        while True:
+            state = opened.state()
+            bar.show(state)
+            if time.monotonic() - written > REPORT_SECONDS:
+                study.write(study.outcome(state))
+                written = time.monotonic()
+            if not any(j.open for j in state.jobs):
+                return
+            processes.restart_killed(lambda text: say(console, text))
+            if workers and processes.ended:
+                if any(j.open for j in opened.state().jobs):
+                    raise HoldfastError(f"Every worker ended although {study.noun}s are left. {processes.last_words()}")
+                return
+            time.sleep(WATCH_SECONDS)
+
+
+# -------------------------------------------------------------------------------------------------------------- workers
+
+
+def _processes(opened: Opened, workers: int) -> Workers:
+    settings = opened.study.settings
+    out = Path(settings.output_dir)
+    offline = {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")} if getattr(settings, "small", None) else {}
+    return Workers(
+        python_module(
+            *("sweep", "worker", "--kind", kind_name(type(opened.study)), "--study", settings.name),
+            *("--output_dir", str(out), "--grace", f"{opened.storage.grace:g}"),
+        ),
+        count=workers,
+        logs=out / "logs",
+        environment={STORAGE_VARIABLE: settings.storage, **offline, **registered_environment()},
+    )
+
+
+def run_worker(
+    kind: type[Study[Any]],
+    *,
+    storage: str | None,
+    name: str | None,
+    output_dir: Path | None,
+    grace: float = stored.GRACE_SECONDS,
+    console: Any,
+) -> int:
+    """Joins a study that another command began, here or on another machine, until no job is left.
+
+    Args:
+        kind: the study's class.
+        storage: its address; None: the file in `output_dir`, or the one that the environment names.
+        name: of the study; None: the folder's, or the only one of the storage.
+        output_dir: where this worker writes; None: the study's own folder, as it stands in the storage.
+        grace: see `run_study`.
+        console: where progress goes.
+
+    Returns:
+        How many jobs ended here.
+
+    Raises:
+        Interrupted: Ctrl-C, or the command that started it is gone; the job waits for the next worker.
+    """
+    with open_existing(kind, output_dir, storage=storage, name=name) as opened:
+        opened.storage.grace = grace
+        try:
+            with terminated_is_interrupted(), quiet_libraries():
+                opened.study = opened.study.prepare(console)
+                ended = work(opened.storage, opened.queue, opened.study, console=console, several=True)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Interrupted; the {kind.noun} waits for the next worker.") from None
+    say(console, f"No {kind.noun} of '{opened.study.settings.name}' is left; this worker ended {ended}.")
+    return ended
+
+
+@contextlib.contextmanager
+def open_existing(
+    kind: type[Study[Any]], out: Path | None, *, storage: str | None = None, name: str | None = None
+) -> Iterator[Opened]:
+    """The study of a folder, or of a storage by its name, without running anything.
+
+    Args:
+        kind: the study's class.
+        out: the study's folder as this machine sees it; None: the one that stands in the storage.
+        storage: its address; None: the file in the folder, or the one that the environment names.
+        name: of the study; None: the folder's, or the only one of the storage.
+
+    Raises:
+        ConfigError: no such study.
+        StorageError: the storage does not answer.
+        RunFolderError: no study in the folder.
+    """
+    folder = out or Path(".")
+    known, address = known_study(folder)
+    own = address if address is not None and address.startswith("sqlite") else None
+    url = storage or own or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{folder}/study.db"
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
+        if address is not None and own is None:
+            raise ConfigError(
+                f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
+            )
+        raise RunFolderError(
+            f"expected a study in {folder}, found no study.db. 'holdfast sweep --config study.yaml' begins one."
+        )
+    opened = Storage(url)
+    try:
+        names = opened.names()
+        name = name or known or (names[0] if len(names) == 1 else None)
+        if name is None:
+            raise ConfigError(f"--study is missing: {stored.shown(url)} holds {', '.join(names) or 'no study'}.")
+        queue = opened.load(name)
+        resolved = queue.user_attrs.get(stored.CONFIG)
+        if resolved is None:
+            raise ConfigError(f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that holdfast began.")
+        values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
+        place = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
+        yield Opened(storage=opened, queue=queue, study=kind.load(values, storage=url, output_dir=place))
+    finally:
+        opened.close()
+
+
+def known_study(folder: Path) -> tuple[str | None, str | None]:
+    """Name and storage that stand in a folder's record, None where they do not."""
+    from holdfast.records.study import STUDY_FILE
+    from holdfast.support.files import read_json
+
+    if not (folder / STUDY_FILE).is_file():
+        return None, None
+    found = read_json(folder / STUDY_FILE)
+    return (found.get("name"), found.get("storage") or None) if isinstance(found, dict) else (None, None)
+
+
+def kind_name(kind: type[Study[Any]]) -> str:
+    """A study's class in a way that another process finds it: `module:Class`, or `file.py:Class`."""
+    module = sys.modules[kind.__module__]
+    if kind.__module__.partition(".")[0] == "holdfast":
+        return f"{kind.__module__}:{kind.__qualname__}"
+    return f"{Path(str(module.__file__)).resolve()}:{kind.__qualname__}"
+
+
+def kind_named(text: str) -> type[Study[Any]]:
+    """The inverse of `kind_name`.
+
+    Raises:
+        ConfigError: no such module, file or class.
+    """
+    place, _, name = text.rpartition(":")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(f"holdfast_study_{Path(place).stem}", place)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        found = getattr(module, name)
+    except (ImportError, OSError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"--kind: expected module:Class or file.py:Class of a study, got '{text}' ({error})"
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, Study)):
+        raise ConfigError(f"--kind: expected a subclass of holdfast.studies.engine.study.Study, got '{text}'")
+    return found
+
+
+def _version(name: str) -> str:
+    from importlib.metadata import version
+
+    return version(name)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,264 @@
+"""A worker: takes a job, does it, reports it, until none is left. Any number of them, on any number of machines, share
+a study.
+
+A job that fails (an error of its settings, a loss that is not finite, no memory) is reported as failed and the next one
+is taken; where the first jobs all fail alike, the worker stops instead of trying the rest. Ctrl-C gives the job back,
+with what it has on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.errors import FolderBusy, HoldfastError, Interrupted
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.storage import Lease, Storage
+from holdfast.studies.engine.study import CannotJudge, LeaseLost, Stopped, Study
+from holdfast.support.environment import say
+from holdfast.support.files import to_jsonable
+from holdfast.support.processes import stop_without_parent
+
+if TYPE_CHECKING:
+    import optuna
+
+POLL_SECONDS = 1.0
+MOST_DEATHS = 3
+"""Workers that may die over one job before it is given up."""
+SAME_FAILURES = 3
+"""Failures at the beginning of a study that end it."""
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Task:
+    """A job in the hands of a worker, as `Study.make` sees it."""
+
+    lease: Lease
+    storage: Storage
+    queue: optuna.Study
+    console: Any
+    several: bool
+    """Whether other workers are expected."""
+    attributes: dict[str, Any]
+    """Of the job: its coordinates, and what was stored since."""
+    lost: threading.Event
+    world: str = ""
+    seed: int = 0
+    results: list[dict[str, Any]] = field(default_factory=list)
+    """What was made, a mapping for each (world, seed) that is finished."""
+    seconds: float = 0.0
+    """Spent in `Study.make`."""
+
+    @property
+    def number(self) -> int:
+        """Of the job."""
+        return self.lease.number
+
+    def check(self) -> None:
+        """Call it often where it is cheap, such as after every step.
+
+        Raises:
+            LeaseLost: another worker has the job now.
+            Interrupted: the command that started this worker is gone.
+        """
+        stop_without_parent()
+        if self.lost.is_set():
+            raise LeaseLost(f"job {self.number} was taken over by another worker")
+
+    def set(self, **attributes: Any) -> None:
+        """Stores attributes of the job; values become JSON."""
+        found = {name: to_jsonable(value) for name, value in attributes.items()}
+        self.storage.retry(lambda: self.storage.set(self.lease, found))
+        self.attributes.update(found)
+
+    def note(self, text: str) -> None:
+        """Adds a note to the study, once."""
+        notes = list(self.queue.user_attrs.get("notes", []))
+        if text not in notes:
+            self.storage.retry(lambda: self.queue.set_user_attr("notes", [*notes, text]))
+
+    def draw(self, search: stored.Searching, suggest: Callable[[optuna.Trial], T]) -> T:
+        """Values for what the job leaves open; what was drawn before stays."""
+        trial = self.storage.retry(
+            lambda: self.storage.trial(self.queue, self.lease, search, workers=2 if self.several else 1)
+        )
+        return self.storage.retry(lambda: suggest(trial))
+
+    def others(self) -> list[Mapping[str, Any]]:
+        """The attributes of every other job of the study, read now."""
+        trials = self.storage.retry(lambda: self.queue.get_trials(deepcopy=False))
+        return [t.user_attrs for t in trials if t.number != self.number and stored.SLOT in t.user_attrs]
+
+
+def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: Any, several: bool = False) -> int:
+    """Does jobs until every one of the study has ended, those of other workers too.
+
+    Args:
+        storage: with its leases.
+        queue: the study in it.
+        study: prepared, see `Study.prepare`.
+        console: where progress goes.
+        several: whether other workers are expected.
+
+    Returns:
+        How many jobs this worker ended.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; the job waits for the next worker.
+        HoldfastError: the first jobs all failed alike.
+    """
+    from optuna.trial import TrialState
+
+    owner, done = stored.this_process(), 0
+    while True:
+        stop_without_parent()
+        lease = storage.retry(lambda: storage.take(queue, owner))
+        if lease is None:
+            left = storage.retry(
+                lambda: queue.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
+            )
+            if not any(stored.SLOT in t.user_attrs for t in left):
+                return done
+            time.sleep(POLL_SECONDS)
+            continue
+        done += _one(storage, queue, study, lease, console=console, several=several)
+        _stop_where_all_fail(storage, queue, study)
+
+
+def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease, *, console: Any, several: bool) -> int:
+    """One job from lease to report; 1 where it ended here."""
+    began = time.monotonic()
+    name = f"{study.noun.capitalize()} {lease.number}"
+    about: dict[str, Any] = {}
+    values, pruned, task = None, False, None
+    try:
+        with storage.heartbeat(lease) as lost:
+            attributes = dict(storage.backend.get_trial(lease.trial_id).user_attrs)
+            task = Task(
+                lease=lease,
+                storage=storage,
+                queue=queue,
+                console=console,
+                several=several,
+                attributes=attributes,
+                lost=lost,
+                results=study.results(attributes),
+            )
+            if lease.after_death:
+                _count_death(task)
+            values = _make(study, task, name)
+            pruned = values is None
+    except LeaseLost:
+        say(console, f"{name} was taken over by another worker; this one goes on with the next.")
+        return 0
+    except CannotJudge:
+        storage.release(lease, waiting=True)
+        raise
+    except Stopped as reason:
+        pruned, about[stored.REASON] = True, str(reason)
+        say(console, f"{name} stopped: {reason}")
+    except (Interrupted, KeyboardInterrupt):
+        with contextlib.suppress(Exception):
+            storage.release(lease, waiting=True)
+        raise
+    except FolderBusy:  # whoever had it before is still at its last step
+        storage.retry(lambda: storage.release(lease, waiting=True))
+        time.sleep(5 * POLL_SECONDS)
+        return 0
+    except Exception as error:
+        import traceback
+
+        about[stored.REASON] = (str(error).strip() or type(error).__name__).split("\n\n")[0][:600]
+        trace = "" if isinstance(error, HoldfastError) else traceback.format_exc()
+        say(console, f"{name} failed: {error}\n{trace}")
+    free_memory()
+    about[stored.OVERHEAD] = round(time.monotonic() - began - (task.seconds if task else 0.0), 4)
+    storage.retry(lambda: storage.set(lease, about))
+    ended = storage.retry(lambda: storage.finish(queue, lease, values=values, pruned=pruned))
+    if ended:
+        study.clean(storage.retry(lambda: storage.state(queue)))
+    return int(ended)
+
+
+def _make(study: Study[Any], task: Task, name: str) -> Any:
+    """Every (world, seed) of a job that is not there yet, then its values."""
+    label = study.begin(task)
+    task.set(**{stored.WORKER: stored.worker_name(task.lease.owner)})
+    say(task.console, f"{name}: {label}{' (taken over)' if task.lease.after_death else ''}")
+    made = {(str(r.get("world", "")), int(r.get("seed", 0))) for r in task.results}
+    for world, seed in study.cells(task.attributes):
+        if (world, seed) in made:
+            continue
+        task.world, task.seed = world, seed
+        task.check()
+        began = time.monotonic()
+        try:
+            result = to_jsonable(study.make(task))
+        finally:
+            task.seconds += time.monotonic() - began
+        where = {"seed": seed, **({"world": world} if world else {})}
+        task.results.append({**result, **where})
+        task.check()
+        task.set(**study.stored(task.results))
+        task.results = study.results(task.attributes)
+        study.passed(task)
+    return study.values(task)
+
+
+def _count_death(task: Task) -> None:
+    """Notes that a worker died over this job.
+
+    Raises:
+        HoldfastError: too many did.
+    """
+    deaths = int(task.attributes.get("deaths", 0)) + 1
+    task.set(deaths=deaths)
+    if deaths >= MOST_DEATHS:
+        raise HoldfastError(
+            f"{deaths} workers were killed over it, as when memory runs out. Lower the batch size or the number of "
+            f"workers."
+        )
+
+
+def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any]) -> None:
+    from optuna.trial import TrialState
+
+    trials = storage.retry(lambda: queue.get_trials(deepcopy=False))
+    latest = {t.user_attrs[stored.SLOT]: t for t in trials if stored.SLOT in t.user_attrs}.values()
+    reasons = [t.user_attrs.get(stored.REASON) for t in latest if t.state == TrialState.FAIL]
+    ended = any(t.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(t.user_attrs) for t in latest)
+    if not ended and len(reasons) >= SAME_FAILURES and len(set(reasons)) == 1:
+        raise HoldfastError(
+            f"The first {len(reasons)} {study.noun}s failed alike: {reasons[0]}\nThe same command tries them again "
+            f"once that is mended."
+        )
+
+
+def free_memory() -> None:
+    """Gives memory back between two jobs of one process."""
+    import sys
+
+    gc.collect()
+    if gc.get_freeze_count() == 0:
+        # the libraries' own objects stay for good: looking through them after every job takes half a second
+        gc.freeze()
+    if "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Deletes the checkpoints of a run that is over."""
+    from holdfast.training.checkpoint_folders import remove_folder
+
+    for checkpoint in folder.glob("checkpoint-*"):
+        remove_folder(checkpoint)

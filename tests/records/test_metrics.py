@@ -1,0 +1,92 @@
+"""Which figures are shares, over the names that lm-evaluation-harness and holdfast give to metrics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from holdfast.records.metrics import is_share
+
+SHARES = [
+    "acc",
+    "acc_norm",
+    "acc_bytes",
+    "acc_mutual_info",
+    "acc_all",
+    "accuracy",
+    "exact_match",
+    "exact_match,strict-match",
+    "exact_match,none",
+    "em",
+    "f1",
+    "flexible_f1",
+    "precision",
+    "recall",
+    "pass@1",
+    "pass@10",
+    "ece",
+    "probability",
+    "mass",
+    "inst_level_strict_acc",
+    "prompt_level_loose_acc",
+    "bleu_acc",
+    "rougeL_acc",
+    "win_rate",
+    "contains",
+    "non_greedy_accuracy",
+    "math_verify",
+]
+SHARES += ["share", "share of tokens", "share of questions", "exact match", "fraction"]
+OTHERS = [
+    "bleu",
+    "bleu_max",
+    "bleu_diff",
+    "rouge1",
+    "rouge2",
+    "rougeL",
+    "rougeLsum",
+    "chrf",
+    "chrf++",
+    "ter",
+    "mcc",
+    "brier_score",
+    "bleurt",
+    "perplexity",
+    "word_perplexity",
+    "byte_perplexity",
+    "bits_per_byte",
+    "bits/byte",
+    "nats/token",
+    "nats_per_token",
+    "nats",
+    "likelihood",
+    "likelihood_diff",
+    "loss",
+    "percent_parseable",
+    "%",
+    "seconds",
+    "tokens",
+]
+OTHERS += ["perplexity of the class", "perplexity per word"]
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_by_unit_by_metric_and_by_range(name):
+    assert is_share(name) and is_share("", name) and is_share(name, name, [0.0, 0.3, 1.0, math.nan])
+    assert not is_share(name, values=[61.0]) and not is_share(name, values=[-0.2])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_everything_else_whatever_its_figures(name):
+    assert not is_share(name, values=[0.4]) and not is_share(name, unknown=True)
+
+
+def test_a_name_that_nobody_knows_is_what_its_caller_says():
+    for name in ("average", "combination", "score", "libra_score", ""):
+        assert not is_share(name, values=[0.4])
+        assert is_share(name, values=[0.4], unknown=True) and not is_share(name, values=[4.0], unknown=True)
+
+
+def test_unit_and_metric_have_to_agree():
+    assert not is_share("nats/token", "acc") and is_share("accuracy", "my_own") and is_share("my_own", "acc_norm,none")

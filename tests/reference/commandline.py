@@ -1,0 +1,107 @@
+"""Commands run as `python -m holdfast` runs them, each in a process of its own, without importing the libraries anew each time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+QUIET = {
+    "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_DATASETS_OFFLINE": "1", "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", "CUDA_VISIBLE_DEVICES": "", "HOLDFAST_DEBUG": "",
+}  # fmt: skip
+"""Environment of every command: one thread, no network, no accelerator, plain text."""
+LIMIT = 1500
+"""Seconds that a command may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def preload() -> None:
+    """Imports what commands need of other packages, so that their processes start with it."""
+    import lm_eval.api.task
+    import lm_eval.tasks  # noqa: F401
+    import optuna  # noqa: F401
+    import pandas  # noqa: F401
+    import peft  # noqa: F401
+    import torch
+    import transformers
+    import trl
+    from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer  # noqa: F401
+
+    assert torch and transformers and trl
+
+
+def in_process(
+    work: Callable[[], int | None], folder: Path, *, name: str = "work", stop_when: Callable[[], bool] | None = None
+) -> Outcome:
+    """Runs a function in a fork of this process, with `folder` as its working directory and a cache in it.
+
+    As soon as `stop_when` says so, the process and those that it started get what Ctrl-C sends.
+
+    Raises:
+        RuntimeError: it took longer than `LIMIT`.
+    """
+    logs = [folder / f".{name}.out", folder / f".{name}.err"]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler
+            )  # ignored in what a shell started in the background
+            os.chdir(folder)
+            os.environ["HOLDFAST_CACHE"] = str(folder / "cache")
+            for number, log in zip((1, 2), logs, strict=True):
+                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+            signal.alarm(LIMIT)
+            code = work() or 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+    ended, status = 0, 0
+    while stop_when is not None and not ended:
+        if stop_when():
+            os.killpg(child, signal.SIGINT)
+            break
+        time.sleep(0.005)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        status = os.waitpid(child, 0)[1]
+    out, err = (log.read_text(errors="replace") for log in logs)
+    if os.WIFSIGNALED(status):
+        raise RuntimeError(f"{name} ended by signal {os.WTERMSIG(status)}:\n{err[-2000:]}")
+    return Outcome(code=os.WEXITSTATUS(status), out=out, err=err)
+
+
+def holdfast(words: Sequence[str], folder: Path, *, stop_when: Callable[[], bool] | None = None) -> Outcome:
+    """One command of the tree under test; see `in_process`."""
+
+    def work() -> None:
+        sys.argv = ["holdfast", *words]
+        runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
+
+    return in_process(work, folder, name=words[0] if words else "none", stop_when=stop_when)
