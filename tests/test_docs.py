@@ -111,10 +111,10 @@ def test_no_parameter_is_described_that_does_not_exist():
 
 def test_every_own_key_is_described():
     from holdfast.data.formats import Templates
-    from holdfast.runs.settings import OWN_KEYS
+    from holdfast.runs.settings import OWN
 
     page = text_of("docs/configuration.md")
-    for name in OWN_KEYS:
+    for name in (s.name for s in OWN.values() if s.meta.yaml):
         assert len(section(page, name).strip()) > 100, name
     assert set(table_rows(section(page, "data"))) == {f.name for f in dataclasses.fields(Templates)}
     for option in ("--dry_run", "--debug", "--help", "--help_all"):
@@ -189,12 +189,7 @@ def test_every_command_and_its_options_are_shown():
     everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     for name in COMMANDS:
         assert f"holdfast {name}" in everything, name
-    options = [
-        o
-        for action in quickstart._parser()._actions
-        for o in action.option_strings
-        if o.startswith("--") and o != "--help"
-    ]
+    options = [f"--{setting.name}" for setting in quickstart.COMMAND.settings]
     assert [o for o in options if o not in text_of("docs/getting_started.md")] == []
 
 
@@ -305,7 +300,7 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         if name == "train":
             assert main(["train", *options, "--dry_run"]) == 0, capsys.readouterr().err
         elif name == "quickstart":
-            quickstart._parser().parse(options)
+            quickstart.COMMAND.read(options)
         elif name == "report":
             RunFolder(options[0]).write(RunRecord(name="run"))
             assert report.find_run(Path(options[0])).exists() and len(options) == 1
@@ -315,13 +310,9 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             parser = import_module(f"holdfast.cli.{name}").build_parser()
             assert parser.given(options)[1] == []
         elif name == "cost":
-            from holdfast.cli.cost import build_parser
-            from holdfast.cli.options import with_underscores
-            from holdfast.runs.cost.request import planned_settings
+            from holdfast.cli import cost
 
-            words = ["--config", *options] if not options[0].startswith("-") else options
-            _, rest = build_parser().parse_known_args(with_underscores(words))
-            assert planned_settings(rest, None)[1] == []
+            assert cost.read(options)[1].mistakes == []
         elif name == "update":
             from holdfast.cli import update
 

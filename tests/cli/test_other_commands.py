@@ -59,8 +59,8 @@ def test_workers_follow_the_cores_this_process_may_use(monkeypatch: pytest.Monke
     [
         (["--workres", "2"], "unknown option '--workres'. Did you mean '--workers'?"),
         (["--workers", "0"], "expected a whole number of at least 1, got '0'"),
-        (["--seed", "x"], "argument --seed: invalid int value: 'x'. See 'holdfast quickstart --help'."),
-        (["--output_dir"], "expected one argument"),
+        (["--seed", "x"], "--seed: expected a whole number, got 'x'"),
+        (["--output_dir"], "--output_dir: expected a path, got nothing"),
         (["--out", "x"], "unknown option '--out'"),
     ],
 )

@@ -53,13 +53,16 @@ def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[Mistake]]:
     several = isinstance(value, (list, tuple))
     methods: list[RetentionMethod] = []
     mistakes: list[Mistake] = []
+    complete = True
     for number, item in enumerate(value if several else [value]):
         path: Path = ("retention", number) if several else ("retention",)
         method, found = _method(item)
+        complete = complete and (method is not None or not found)
         mistakes += (dataclasses.replace(m, path=(*path, *m.path)) for m in found)
         if method is not None:
             methods.append(method)
-    mistakes += (Mistake(path=("retention",), text=problem) for problem in _combination_problems(methods))
+    if complete:  # otherwise what seems to be missing may be there, mistyped
+        mistakes += (Mistake(path=("retention",), text=problem) for problem in _combination_problems(methods))
     return methods, mistakes
 
 
