@@ -215,7 +215,7 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
         )
 
     resolved = resolve(parts, sound, known)
-    resolved["retention"] = [{m.name: {k: v for k, v in m.describe().items() if k != "method"}} for m in methods]
+    resolved["retention"] = [m.setting() for m in methods]
     if suites:
         resolved["evaluation"] = to_jsonable(suites)
     for name, value in (
