@@ -336,6 +336,10 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
                 "crawl": data_crawl.crawl_parser,
             }[options[0]]()
             assert parser.given(options[1:])[1] == []
+        elif name == "check-method":
+            from holdfast.cli import check_method
+
+            assert check_method.build_parser().given(options)[1] == []
         elif name == "reproduce":
             from holdfast.cli import reproduce
 

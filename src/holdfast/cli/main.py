@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "which weights the old data needs: the diagonal Fisher information, for EWC and merging",
     ),
     "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
+    "check-method": ("holdfast.cli.check_method", "the laws of retention methods, run on one of your own"),
     "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
     "theory": (
         "holdfast.cli.theory",
@@ -65,7 +66,7 @@ holdfast {__version__}: fine-tune open-weight language models without losing wha
 usage: holdfast COMMAND [options]
 
 commands
-{chr(10).join(f"  {name:<12}{line}" for name, (_, line) in COMMANDS.items())}
+{chr(10).join(f"  {name:<14}{line}" for name, (_, line) in COMMANDS.items())}
 
 options
   --help       this text; 'holdfast COMMAND --help' explains a command

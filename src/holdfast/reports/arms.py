@@ -36,10 +36,8 @@ from holdfast.reports.figures import (
     row,
     training_figures,
 )
+from holdfast.retention.registry import declared
 from holdfast.statistics.shares import share_over_samples
-
-STRENGTH_KEYS = ("weight", "coefficient", "strength", "beta", "fraction", "rate", "p", "alpha", "budget")
-"""Parameters that order the arms of one kind along a curve; the first one found counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +123,8 @@ class TradeoffFigures:
 def strength(record: RunRecord) -> float | None:
     """The parameter that says how strongly an arm holds on to the start; None where there is none."""
     for method in record.retention:
-        for key in STRENGTH_KEYS:
+        cls = declared(str(method.get("method", "")))
+        for key in method.get("strength") or (cls.strength if cls is not None else ()):
             value = method.get(key)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 return float(value)

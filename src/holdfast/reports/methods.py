@@ -8,13 +8,15 @@ from typing import Any
 from holdfast.reports.format import last_part, setting
 
 DIRECT = "direct fine-tuning"
+ABOUT = ("method", "from", "sha256", "title", "strength")
+"""Keys of a recorded method that are no parameters of it."""
 
 
 def method_name(method: Mapping[str, Any]) -> str:
     """The title of a recorded method."""
     from holdfast.retention.registry import title
 
-    return title(str(method.get("method", "unnamed method")))
+    return str(method.get("title") or title(str(method.get("method", "unnamed method"))))
 
 
 def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
@@ -22,7 +24,7 @@ def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
     their last part."""
     texts = []
     for method in retention:
-        shown = {k: last_part(v) if isinstance(v, str) else v for k, v in method.items() if k != "method"}
+        shown = {k: last_part(v) if isinstance(v, str) else v for k, v in method.items() if k not in ABOUT}
         known = [f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if v not in (None, "")]
         texts.append(method_name(method) + (f" ({', '.join(known)})" if known else ""))
     return " + ".join(texts) or DIRECT

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.reports.arms import STRENGTH_KEYS
 from holdfast.reports.figures import (
     DIRECT,
     METHOD_NAMES,
@@ -254,8 +253,13 @@ def figure(value: Any) -> float | None:
 def strength_key(trials: Iterable[TrialRecord]) -> str | None:
     """The varied parameter that says how strongly these trials hold on to the start; None where none of them has
     one."""
-    params = [t.params for t in trials]
-    for name in STRENGTH_KEYS:
+    from holdfast.retention.registry import declared
+
+    found = list(trials)
+    params = [t.params for t in found]
+    kinds = dict.fromkeys(k for t in found for k in t.kind.split("+"))
+    methods = [cls for k in kinds if (cls := declared(k)) is not None]
+    for name in (n for cls in sorted(methods, key=lambda c: c.place == "data") for n in cls.strength):
         for key in dict.fromkeys(k for p in params for k in p):
             if key.rsplit(".", 1)[-1] == name and len({v for p in params if (v := figure(p.get(key))) is not None}) > 1:
                 return key

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ModelError, did_you_mean
+from holdfast.retention.method import WeightCopy
 
 if TYPE_CHECKING:
     import torch
@@ -80,8 +81,7 @@ class Anchors:
             ModelError: as `get`.
             StorageError: the disk has no room for the file.
         """
-        if where == "auto":
-            where = "device" if anchor == START else "disk"
+        where = _place(anchor, where)
         if where == "device":
             return self.get(anchor)
         if anchor != START:
@@ -211,6 +211,16 @@ def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
                 f"{place}/model.safetensors",
             )
             return streamed(place, tensors)
+
+
+def kept_anchor(anchor: str, where: str) -> WeightCopy:
+    """What `Anchors.keep(anchor, where)` keeps, for `RetentionMethod.copies`."""
+    return WeightCopy(what=f"anchor {anchor}", place=_place(anchor, where))
+
+
+def _place(anchor: str, where: str) -> str:
+    """ "auto" is the disk for a folder, which lies there anyway, and the device for the start."""
+    return where if where != "auto" else "device" if anchor == START else "disk"
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

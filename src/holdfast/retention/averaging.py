@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.retention.anchor import START, Anchors, KeepAuto, aligned, anchor_problems
-from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
+from holdfast.retention.anchor import START, Anchors, KeepAuto, aligned, anchor_problems, kept_anchor
+from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ class SequentialAveraging(RetentionMethod):
 
     name: ClassVar[str] = "sfa"
     title: ClassVar[str] = "SFA"
+    strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
     source: ClassVar[str] = (
@@ -102,6 +103,9 @@ class SequentialAveraging(RetentionMethod):
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("sfa.previous", self.previous, named)
 
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (kept_anchor(self.previous, self.keep),)
+
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Average(
             anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer
@@ -118,6 +122,7 @@ class WiseFT(RetentionMethod):
 
     name: ClassVar[str] = "wise_ft"
     title: ClassVar[str] = "WiSE-FT"
+    strength: ClassVar[tuple[str, ...]] = ("alpha",)
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "interpolate start and result once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
@@ -139,6 +144,9 @@ class WiseFT(RetentionMethod):
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("wise_ft.anchor", self.anchor, named)
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (kept_anchor(self.anchor, self.keep),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Average(
@@ -240,6 +248,7 @@ class ExponentialAverage(RetentionMethod):
 
     name: ClassVar[str] = "ema"
     title: ClassVar[str] = "EMA"
+    strength: ClassVar[tuple[str, ...]] = ("decay",)
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
@@ -257,6 +266,9 @@ class ExponentialAverage(RetentionMethod):
         if total_steps is not None and self.every > total_steps:
             return [f"ema.every: expected at most the run's {total_steps} steps, got {self.every}"]
         return []
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (WeightCopy(what="average", dtype="float32"),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Shadow(

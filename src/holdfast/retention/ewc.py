@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ModelError
-from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, open_anchor
+from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor, open_anchor
 from holdfast.retention.fisher import (
     Diagonal,
     Estimator,
@@ -48,7 +48,7 @@ from holdfast.retention.fisher import (
     made_of,
     save_fisher,
 )
-from holdfast.retention.method import ActiveMethod, RetentionMethod
+from holdfast.retention.method import ActiveMethod, RetentionMethod, WeightCopy
 from holdfast.retention.paths import data_problems
 from holdfast.retention.pull import Pull
 
@@ -73,6 +73,7 @@ class EWC(RetentionMethod):
 
     name: ClassVar[str] = "ewc"
     title: ClassVar[str] = "EWC"
+    strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on moving the weights that old data needs, by their Fisher information"
     source: ClassVar[str] = (
@@ -136,6 +137,13 @@ class EWC(RetentionMethod):
             except ModelError as error:
                 found.append(f"ewc.fisher: {error}")
         return found
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        anchor = kept_anchor(self.anchor, self.keep)
+        return (anchor, WeightCopy(what="Fisher information", place=anchor.place, dtype="float32"))
+
+    def samples_before(self) -> int:
+        return self.samples if self.data else 0
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         """See `RetentionMethod.start`.

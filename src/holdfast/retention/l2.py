@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems
-from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod
+from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor
+from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
 from holdfast.retention.pull import Pull
 
 
@@ -34,6 +34,7 @@ class L2(RetentionMethod):
 
     name: ClassVar[str] = "l2"
     title: ClassVar[str] = "L2"
+    strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on the squared distance of the weights to the start"
     source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"
@@ -57,6 +58,9 @@ class L2(RetentionMethod):
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("l2.anchor", self.anchor, named)
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (kept_anchor(self.anchor, self.keep),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return Pull(

@@ -46,6 +46,7 @@ class LabelAnnealing(RetentionMethod):
 
     name: ClassVar[str] = "label_annealing"
     title: ClassVar[str] = "label annealing"
+    strength: ClassVar[tuple[str, ...]] = ("weight", "beta")
     place: ClassVar[str] = "loss"
     summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"

@@ -8,7 +8,7 @@ retention:
 ```
 
 Direct fine-tuning is an empty list (or `none`). Adding a method: write its file, add its class to `METHODS`; the law
-suite, the help texts and the config checks then apply to it. No torch at import.
+suite, the help texts and the config checks then apply to it. A method in the user's own file needs neither (`method_class`). No torch at import.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, decode, mistakes_in
 from holdfast.config.schema import object_schema
 from holdfast.config.values import Mistake, Path, show
-from holdfast.errors import did_you_mean
+from holdfast.errors import ConfigError, did_you_mean
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.budget import Budget, combination_problems
 from holdfast.retention.ewc import EWC
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import RetentionMethod
+from holdfast.retention.method import Origin, RetentionMethod
 from holdfast.retention.replay import Multitask, Replay
+from holdfast.support.own_code import load_class, origin
 
 METHODS: dict[str, type[RetentionMethod]] = {
     cls.name: cls
@@ -38,11 +39,66 @@ METHODS: dict[str, type[RetentionMethod]] = {
 NONE = ("none", "direct", "")
 
 
-def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[Mistake]]:
+GROUP = "holdfast.methods"
+"""Entry points that installed packages declare methods by."""
+NEEDED = ("name", "title", "summary", "source", "place")
+"""What a class has to say of itself."""
+_own: dict[str, type[RetentionMethod]] = {}
+"""The user's own methods that this process has loaded, by the name the user gave."""
+
+
+def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> type[RetentionMethod]:
+    """The class behind a name of a config: a method of the package, a class of the user's own (`my_method.py:Dropback`,
+    `package.module:Dropback`), or an entry point of the group `GROUP`.
+
+    Naming the user's own code runs it; configurations of finished runs are read without (`load=False`).
+
+    Args:
+        name: as the user wrote it.
+        load: whether the user's own code may run; False: only what this process has loaded already is known.
+        also: words that stand for something else there, for the message.
+
+    Raises:
+        ConfigError: no such method, with the nearest name; or what is wrong with the user's own.
+    """
+    found = METHODS.get(name) or (_load_own(name) if load else _own.get(name))
+    if found is None:
+        raise ConfigError(
+            f"unknown method '{name}'; known: {', '.join([*also, *METHODS])}.{did_you_mean(name, METHODS)}"
+        )
+    return found
+
+
+def _load_own(name: str) -> type[RetentionMethod] | None:
+    cls = load_class(name, base=RetentionMethod, group=GROUP)
+    if cls is None or cls in METHODS.values():
+        return cls
+    lacking = [n for n in NEEDED if not isinstance(getattr(cls, n, None), str)]
+    if lacking:
+        raise ConfigError(
+            f"{name}: expected the class to say its {', '.join(lacking)}, as in 'name: ClassVar[str] = \"dropback\"'."
+        )
+    if cls.name in METHODS:
+        raise ConfigError(f"{name}: the name '{cls.name}' is that of a method of holdfast. Give it another.")
+    if "__dataclass_params__" not in vars(cls) or not vars(cls)["__dataclass_params__"].frozen:
+        raise ConfigError(f"{name}: expected a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
+    if cls.origin is None or cls.origin.reference != name:
+        cls.origin = Origin(reference=name, sha256=str(origin(cls).get("code_sha256", "")))
+    _own[name] = cls
+    return cls
+
+
+def declared(name: str) -> type[RetentionMethod] | None:
+    """The class of a method by its name in a record (or by the name a config gives), where this process knows it."""
+    return METHODS.get(name) or _own.get(name) or next((c for c in _own.values() if c.name == name), None)
+
+
+def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMethod], list[Mistake]]:
     """Turns a config's `retention:` value into methods.
 
     Args:
         value: None or "none" (direct), a method name, a `{name: parameters}` mapping, or a list of these.
+        load: as of `method_class`.
 
     Returns:
         The methods that could be built, and every mistake, with paths that begin with "retention" (unknown methods and
@@ -56,7 +112,7 @@ def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[Mistake]]:
     complete = True
     for number, item in enumerate(value if several else [value]):
         path: Path = ("retention", number) if several else ("retention",)
-        method, found = _method(item)
+        method, found = _method(item, load=load)
         complete = complete and (method is not None or not found)
         mistakes += (dataclasses.replace(m, path=(*path, *m.path)) for m in found)
         if method is not None:
@@ -89,11 +145,12 @@ def retention_schema() -> dict[str, Any]:
 
 
 def title(name: str) -> str:
-    """What people call a method; a name that is not registered with spaces for its underscores."""
-    return METHODS[name].title if name in METHODS else name.replace("_", " ")
+    """What people call a method; a name that is not known here with spaces for its underscores."""
+    cls = declared(name)
+    return name.replace("_", " ") if cls is None else cls.title
 
 
-def _method(item: Any) -> tuple[RetentionMethod | None, list[Mistake]]:
+def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Mistake]]:
     """One entry as a method; None where it stands for none, or does not work."""
     if isinstance(item, RetentionMethod):
         return item, _named(item, mistakes_in(item))
@@ -105,15 +162,22 @@ def _method(item: Any) -> tuple[RetentionMethod | None, list[Mistake]]:
     name, parameters = next(iter(item.items()))
     if str(name).lower() in NONE:
         return None, []
-    if name not in METHODS:
-        advice = did_you_mean(str(name), METHODS)
-        return None, [Mistake(path=(), text=f"unknown method '{name}'; known: {', '.join(METHODS)}.{advice}")]
-    cls = METHODS[name]
+    try:
+        cls = method_class(str(name), load=load)
+    except ConfigError as error:
+        return None, [Mistake(path=(), text=problem) for problem in error.problems]
     if parameters is not None and not isinstance(parameters, Mapping):
         text = f"expected a mapping of parameters, got {show(parameters)}."
         return None, [Mistake(path=(name,), text=text)]
-    method, mistakes = decode(cls, parameters or {})
-    return (None if method is None else _with_floats(method)), _named(cls, mistakes)
+    values = dict(parameters or {})
+    recorded = values.pop("sha256", None) if cls.origin is not None else None
+    method, mistakes = decode(cls, values)
+    if method is None:
+        return None, _named(cls, mistakes)
+    method = _with_floats(method)
+    if recorded is not None:
+        object.__setattr__(method, "recorded_sha256", recorded)
+    return method, _named(cls, mistakes)
 
 
 def _named(cls: Any, mistakes: Sequence[Mistake]) -> list[Mistake]:
@@ -130,11 +194,12 @@ def _with_floats(method: RetentionMethod) -> RetentionMethod:
 
 def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     problems = []
+    repeatable = {method.name for method in methods if method.repeatable}
     counts: dict[str, int] = {}
     for method in methods:
         counts[method.name] = counts.get(method.name, 0) + 1
     for name, count in counts.items():
-        if count > 1 and not METHODS[name].repeatable:
+        if count > 1 and name not in repeatable:
             problems.append(f"'{name}' is given {count} times; expected once. Put all its parameters in one entry.")
     share = sum(m.fraction for m in methods if isinstance(m, Replay))
     if share >= 1:

@@ -56,6 +56,7 @@ class Replay(RetentionMethod):
 
     name: ClassVar[str] = "replay"
     title: ClassVar[str] = "replay"
+    strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
@@ -71,6 +72,9 @@ class Replay(RetentionMethod):
     @property
     def off(self) -> bool:
         return self.fraction == 0
+
+    def replayed(self) -> float:
+        return self.fraction
 
     def problems(self) -> list[str]:
         if not self.data:
@@ -93,10 +97,12 @@ class Multitask(RetentionMethod):
 
     name: ClassVar[str] = "multitask"
     title: ClassVar[str] = "multitask mixing"
+    strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
     source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     repeatable: ClassVar[bool] = True
+    not_in_cost: ClassVar[str] = "the other tasks' data is not counted; state --tokens with it"
 
     data: str = ""
     """File, folder or hub id of another task's data (required)."""

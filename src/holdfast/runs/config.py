@@ -231,7 +231,7 @@ def checked(given: Given) -> TrainConfig:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
 
     resolved = resolve(parts, sound, known)
-    resolved["retention"] = [{m.name: {k: v for k, v in m.describe().items() if k != "method"}} for m in methods]
+    resolved["retention"] = [m.setting() for m in methods]
     if suites:
         resolved["evaluation"] = to_jsonable(suites)
     public = {k: str(v) for k, v in environment.items() if not SECRET_NAME.search(k) and "@" not in str(v)}

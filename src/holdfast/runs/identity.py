@@ -112,7 +112,7 @@ def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
         if name in ("model_name_or_path", "dataset_name") and isinstance(value, str) and os.path.exists(value):
             value = os.path.normpath(value)
         found[name] = _canonical(value)
-    methods, problems = parse_retention(resolved.get("retention"))
+    methods, problems = parse_retention(resolved.get("retention"), load=False)
     if not problems:
         found["retention"] = [_canonical(m.identity()) for m in methods if not m.off]
     return found
@@ -148,10 +148,15 @@ def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
 
 def _brief(name: str, value: Any) -> str:
     if name == "retention":
-        items = [{m["method"]: {k: v for k, v in m.items() if k != "method"}} for m in value or [] if "method" in m]
-        methods, found = parse_retention(items)
+        items = [
+            {m.get("from", m["method"]): {k: v for k, v in m.items() if k not in ("method", "from")}}
+            for m in value or []
+            if "method" in m
+        ]
+        methods, found = parse_retention(items, load=False)
         if not found:
-            return " + ".join(m.label() for m in methods) or "none"
+            labels = [m.label() + (f" with source {m.sha256[:12]}" if m.sha256 else "") for m in methods]
+            return " + ".join(labels) or "none"
     if value is None:
         return "not set"
     text = str(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -83,11 +84,14 @@ _NOT_FROM_ACCELERATE = {
 # --------------------------------------------------------------------------------------------------------- holdfast's own
 
 
+_REFERENCE = re.compile(r"(?:[^:=,]+\.py:|\w+(?:\.\w+)+:|\w+:(?=[A-Z]))[A-Za-z_]\w*(?=:|$)")
+
+
 def parse_compact_method(text: str) -> list[Any]:
     """One `--retention` argument as the list YAML would have given.
 
-    `sfa` is `["sfa"]`; `sfa:p=0.25,beta=0.9` is `[{"sfa": {"p": 0.25, "beta": 0.9}}]`; a YAML or JSON list or mapping
-    is taken as it is.
+    `sfa` is `["sfa"]`, `sfa:p=0.25,beta=0.9` is `[{"sfa": {"p": 0.25, "beta": 0.9}}]`, `my_method.py:Dropback:rate=0.1`
+    is `[{"my_method.py:Dropback": {"rate": 0.1}}]`; a YAML or JSON list or mapping is taken as it is.
 
     Raises:
         ValueError: what is wrong with the form (not with the method: the registry checks that).
@@ -99,7 +103,10 @@ def parse_compact_method(text: str) -> list[Any]:
         except yaml.YAMLError as error:
             raise ValueError(f"not valid YAML ({getattr(error, 'problem', None) or error}).") from None
         return parsed if isinstance(parsed, list) else [parsed]
-    name, colon, rest = text.partition(":")
+    named = _REFERENCE.match(text)  # the colon in 'my_method.py:Dropback' is part of the name
+    name, colon, rest = (
+        text.partition(":") if named is None else (named[0], text[named.end() :][:1], text[named.end() + 1 :])
+    )
     if not colon:
         return [name]
     parameters: dict[str, Any] = {}

@@ -283,8 +283,8 @@ def _corpus(
 def _with_replay(config: TrainConfig, corpus: Corpus) -> Corpus:
     """Replay makes the data longer: a share f of the mixture is old."""
     for method in config.retention:
-        if method.name == "replay" and not method.off and corpus.tokens is not None:
-            share = float(method.fraction)  # type: ignore[attr-defined]
+        share = method.replayed()
+        if share and not method.off and corpus.tokens is not None:
             corpus = dataclasses.replace(
                 corpus,
                 tokens=corpus.tokens / (1 - share),
@@ -295,13 +295,7 @@ def _with_replay(config: TrainConfig, corpus: Corpus) -> Corpus:
 
 def _replayed(config: TrainConfig) -> list[str]:
     """What of the methods' data is not counted."""
-    active = [m for m in config.retention if not m.off]
-    found = []
-    if any(m.name == "multitask" for m in active):
-        found.append("multitask: the other tasks' data is not counted; state --tokens with it")
-    if any(m.name == "budget" for m in active):
-        found.append("budget: its measurements of held-out data are not counted")
-    return found
+    return list(dict.fromkeys(f"{m.name}: {m.not_in_cost}" for m in config.retention if m.not_in_cost and not m.off))
 
 
 # --------------------------------------------------------------------------------------------------- what was assumed
