@@ -104,4 +104,4 @@ def test_report_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(RunFolderError, match=r"has no run\.json"):
         find_run(tmp_path / "empty")
     assert main(["report"]) == 2
-    assert "required: FOLDER" in capsys.readouterr().err
+    assert "folder: is missing" in capsys.readouterr().err
