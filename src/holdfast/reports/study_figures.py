@@ -15,18 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.reports.arms import STRENGTH_KEYS
-from holdfast.reports.figures import (
-    DIRECT,
-    METHOD_NAMES,
-    MINUS,
-    decimals_for,
-    interval_text,
-    number,
-    percent,
-    plural,
-    setting,
-)
+from holdfast.reports.format import MINUS, decimals_for, direction, interval_text, number, percent, plural, setting
+from holdfast.reports.methods import kind_title
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.selection import Selection
 from holdfast.statistics.shares import Share, shares
@@ -34,8 +24,8 @@ from holdfast.statistics.stability import RuleGain
 
 STATES = ("complete", "running", "waiting", "pruned", "failed", "lost")
 """In the order of reading."""
-SHORT_NAMES = {"l2": "L2", "ewc": "EWC", "sfa": "SFA", "ema": "EMA", "wise_ft": "WiSE-FT"}
-"""For legends, where the names of `METHOD_NAMES` would not fit."""
+STRENGTH_KEYS = ("weight", "coefficient", "strength", "beta", "fraction", "rate", "p", "alpha", "budget")
+"""Parameters that say how strongly a trial holds on to the start; the first one found counts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,20 +117,6 @@ def covered(text: str, interval: str) -> str:
     return f"{text} {interval}".rstrip()
 
 
-def method_title(kind: str) -> str:
-    """A trial's kind for people: "direct fine-tuning", "replay + label annealing"."""
-    if kind == "direct":
-        return DIRECT
-    return " + ".join(
-        SHORT_NAMES.get(k, METHOD_NAMES.get(k, k.replace("_", " ")).removesuffix(" of source data"))
-        for k in kind.split("+")
-    )
-
-
-def direction(objective: Objective | Gain) -> str:
-    return "higher is better" if objective.higher_is_better else "lower is better"
-
-
 def counts(record: StudyRecord) -> dict[str, int]:
     """State -> trials in it, in the order of reading; states without trials left out."""
     found = collections.Counter(t.state for t in record.trials)
@@ -225,10 +201,9 @@ def parameter_name(key: str) -> str:
 
 def long_name(key: str) -> str:
     """`retention.label_annealing.weight` as "label annealing: weight"."""
-    parts = [
-        p.replace("_", " ") if p not in SHORT_NAMES else SHORT_NAMES[p]
-        for p in key.removeprefix("retention.").split(".")
-    ]
+    from holdfast.retention.registry import title
+
+    parts = [title(p) for p in key.removeprefix("retention.").split(".")]
     return ": ".join((" ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
@@ -296,7 +271,7 @@ def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
             groups[tuple(sorted((k, repr(v)) for k, v in t.trial.params.items() if k != key))].append(
                 t
             )  # to the last digit: random rates are no curve
-        title = method_title(kind)
+        title = kind_title(kind)
         lines = {
             rest: sorted(g, key=lambda t: figure(t.trial.params.get(str(key))) or 0.0)
             for rest, g in groups.items()
