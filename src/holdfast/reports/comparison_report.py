@@ -42,8 +42,8 @@ from holdfast.reports.blocks import (
 from holdfast.reports.calibration import calibration_change, confidences
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, finite, quantile_chart
 from holdfast.reports.compared import (
-    count_tile,
     Row,
+    count_tile,
     difference_note,
     gain_forest,
     gains,

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.reports.format import MINUS, decimals_for, direction, interval_text, number, percent, plural, setting
+from holdfast.records.study import StudyRecord, TrialRecord
+from holdfast.reports.format import MINUS, decimals_for, interval_text, number, percent, plural, setting
 from holdfast.reports.methods import kind_title
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.selection import Selection
@@ -89,6 +89,11 @@ def gain_text(gain: Gain | RuleGain | None) -> str:
 def gain_interval(gain: Gain | RuleGain | None) -> str:
     """`[+0.39, +0.43]`, empty for None."""
     return "" if gain is None else interval_text(gain.interval, decimals_for(gain.interval), sign=True)
+
+
+def gain_texts(gain: Gain | RuleGain | None) -> tuple[str, str]:
+    """Both."""
+    return gain_text(gain), gain_interval(gain)
 
 
 def tone(gain: Gain | None) -> str:
