@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from synthetic_runs import browse, chromium, comparison, metric_lines
 
-from holdfast.reports.arms import Arm
+from holdfast.reports.arms import Arm, write_tradeoff_report
 from holdfast.reports.run_report import write_run_report
-from holdfast.reports.tradeoff_report import write_tradeoff_report
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
 

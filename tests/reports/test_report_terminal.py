@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from synthetic_runs import comparison
 
-from holdfast.reports.arms import Arm, read_tradeoff
-from holdfast.reports.legacy_tradeoff_text import print_tradeoff
+from holdfast.reports.arms import Arm, print_tradeoff, read_tradeoff
+from holdfast.reports.format import interval_text, number
 from holdfast.reports.run_report import print_run_summary, read_run
 
 NAMES = {"source": ("source", "prose"), "target": ("target", "answers")}
@@ -113,7 +113,7 @@ def test_the_tradeoff_has_every_figure_of_the_page(make_arm) -> None:
         assert f.source is not None
         assert f.target is not None
         for r in (f.source, f.target):
-            assert r.after in text
-            assert r.difference in text
-            assert r.interval in text
+            assert number(r.raw.gain, r.digits, sign=True) in text
+            assert interval_text(r.gain_interval, r.digits, sign=True) in text
+            assert r.before in text
     assert max(len(line) for line in text.splitlines()) <= 80

@@ -5,7 +5,7 @@
     html (with page.css, page.js), terminal, markdown    the three renderers
     compared, methods, measured     paired comparisons, methods, evaluation folders, as every page shows them
     run_report, card                one run: page and terminal, model card
-    study_report, study_text        a trade-off study, or runs of one's own side by side: page, terminal
+    study_report, study_text        a trade-off study: page, terminal (arms: runs of one's own, as such a study)
     evaluation_report, comparison_report, comparison_text    models side by side; two models question by question
     answers, calibration, flips     confidence, whether it comes true, and the questions whose answers changed
     residual_report, residual_text  an update or a study of the instruction residual (paper_004: what its paper prints)
@@ -20,21 +20,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.reports.arms import Arm
+    from holdfast.reports.arms import Arm, print_tradeoff, write_tradeoff_report
     from holdfast.reports.card import write_model_card
     from holdfast.reports.distance_report import write_distance_report
-    from holdfast.reports.legacy_tradeoff_text import print_tradeoff
     from holdfast.reports.run_report import print_run_summary, write_run_report
-    from holdfast.reports.tradeoff_report import write_tradeoff_report
 
 _HOMES = {
     "Arm": "arms",
     "print_run_summary": "run_report",
-    "print_tradeoff": "legacy_tradeoff_text",
+    "print_tradeoff": "arms",
     "write_distance_report": "distance_report",
     "write_model_card": "card",
     "write_run_report": "run_report",
-    "write_tradeoff_report": "tradeoff_report",
+    "write_tradeoff_report": "arms",
 }
 
 __all__ = [

@@ -41,6 +41,7 @@ from holdfast.reports.compared import (
     GROUPS,
     PURPOSE,
     Row,
+    count_tile,
     gains,
     group_title,
     headline,
@@ -48,7 +49,6 @@ from holdfast.reports.compared import (
     ordered,
     primary_of,
 )
-from holdfast.reports.comparison_report import count_tile
 from holdfast.reports.format import (
     count,
     decimals_for,

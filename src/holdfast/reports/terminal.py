@@ -37,7 +37,8 @@ class Printer:
         """Columns as (title, is a figure); cells as (text, style)."""
         from rich.text import Text
 
-        self._table(title, columns, [[Text(self.text(cell), style=style) for cell, style in cells] for cells in rows])
+        made = [[Text(self.text(cell), style=style) for cell, style in cells] for cells in rows]
+        self.console.print(self.made(title, columns, made))
 
     def show(self, blocks: Iterable[Any]) -> None:
         """Prints blocks one after the other."""
@@ -72,7 +73,7 @@ class Printer:
             return
         tones = x.tones or [""] * len(x.rows)
         rows = [[self._rich(c, STYLE.get(t, "")) for c in row] for row, t in zip(x.rows, tones, strict=True)]
-        self._table(b.words(x.title), columns, rows)
+        self.console.print(self.made(b.words(x.title), columns, rows))
 
     def _rich(self, content: Any, style: str) -> Text:
         """Text with its tones; small print on a line of its own."""
@@ -90,7 +91,8 @@ class Printer:
             out.append(self.text(str(content)), style=style)
         return out
 
-    def _table(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> None:
+    def made(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
+        """The table that rich prints."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -108,7 +110,7 @@ class Printer:
             )
         for cells in rows:
             made.add_row(*cells)
-        self.console.print(made)
+        return made
 
 
 def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> list[str]:
