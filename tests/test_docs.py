@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from extending import write_method
 from holdfast.records.run import RunFolder, RunRecord
 
 ROOT = Path(__file__).parents[1]
@@ -244,6 +245,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("YOUR_MODEL").mkdir()
     Path("YOUR_MODEL/config.json").write_text("{}")
     Path("YOUR_MODEL/model.safetensors").write_bytes(b"")
+    write_method(tmp_path)
     return tmp_path
 
 

@@ -57,7 +57,7 @@ def test_a_study_tries_it(desk, asked):
     own = [t for t in record.trials if t.kind == "dropback"]
     assert sorted(t.params["dropback.rate"] for t in own) == [0.1, 0.5]
     assert {t.state for t in own} == {"complete"}
-    assert {t.label for t in own} == {"dropback, rate 0.1", "dropback, rate 0.5"}
+    assert {t.label for t in own} == {"dropback to the start, rate 0.1", "dropback to the start, rate 0.5"}
 
 
 def test_check_method(desk, capsys):
