@@ -338,12 +338,8 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "data":
             from holdfast.cli import data, data_crawl
 
-            parser = {
-                "prepare": data.prepare_parser,
-                "synthesise": data.synthesise_parser,
-                "crawl": data_crawl.crawl_parser,
-            }[options[0]]()
-            assert parser.given(options[1:])[1] == []
+            commands = {"prepare": data.PREPARATION, "synthesise": data.SYNTHESIS, "crawl": data_crawl.COMMAND}
+            commands[options[0]].given(options[1:]).check()
         elif name == "reproduce":
             from holdfast.cli import reproduce
 

@@ -4,19 +4,30 @@ news from the web."""
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.checkpoint_options import stderr_console, stdout_console
-from holdfast.cli.request import Request, RequestParser
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, did_you_mean
+from holdfast.cli.console import print_line, stderr_console, stdout_console, stoppable
+from holdfast.cli.endpoint_options import EndpointOptions, key_problems
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.decode import with_floats
+from holdfast.config.values import Mistake
+from holdfast.data.prepare.corpus import CorpusOptions
+from holdfast.data.prepare.quality import QualityOptions
+from holdfast.data.prepare.registry import FORMATS
+from holdfast.data.prepare.run import Preparation, Prepared, Rows
+from holdfast.data.prepare.stackexchange import StackExchangeOptions
+from holdfast.data.synthesis_prompts import PER_ARTICLE, PROMPTS
+from holdfast.data.synthesise import Asking, Plan, Settings, Synthesis, Synthesised
+from holdfast.errors import ConfigError, HoldfastError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from holdfast.data.prepare.run import Preparation, Prepared
-    from holdfast.data.synthesise import Plan, Settings, Synthesis, Synthesised
     from holdfast.support.endpoint import Endpoint
 
 _MONTHS = 24
@@ -110,146 +121,56 @@ def run(argv: list[str]) -> int:
 # -------------------------------------------------------------------------------------------------------------- prepare
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    format: Annotated[str, Meta(positional=True, metavar="FORMAT", choices=tuple(FORMATS))]
+    """Which data set's files these are."""
+    input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
+    """The files, in the order to read them; of corpus also folders."""
+    output: Annotated[Path, Meta(metavar="FILE.jsonl")]
+    """The rows; never overwritten by another request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareRequest(QualityOptions, StackExchangeOptions, CorpusOptions, Rows, _Files):
+    """`holdfast data prepare`: what is common, and the options of all formats."""
+
+    def preparation(self) -> Preparation:
+        """The request of the library: of the formats' options those that were given."""
+        owners = (CorpusOptions, StackExchangeOptions, QualityOptions)
+        given = {s.name: getattr(self, s.name) for owner in owners for s in settings_of(owner)}
+        options = {name: value for name, value in given.items() if value is not None and value is not False}
+        options |= {name: list(value) for name, value in options.items() if isinstance(value, tuple)}
+        common = {s.name: getattr(self, s.name) for s in settings_of(Rows)}
+        return Preparation(format=self.format, inputs=self.input, output=self.output, options=options, **common)
+
+    def problems(self) -> list[str]:
+        """What is wrong with the request as a whole, and with its files."""
+        return self.preparation().problems()
+
+
+PREPARATION = Command(
+    name="holdfast data prepare",
+    request=PrepareRequest,
+    description=PREPARE + "\n".join(f"  {name:<24}{one.about}\n{'':<26}-> {one.rows}" for name, one in FORMATS.items()),
+    epilog=PREPARE_EPILOG,
+    usage="FORMAT --input FILE... --output FILE.jsonl [options]",
+)
+
+
 def run_prepare(argv: list[str]) -> int:
     """`holdfast data prepare`."""
+    from holdfast.data.prepare.run import prepare
     from holdfast.support.environment import terminated_is_interrupted
 
-    request = Request(prepare_parser(), argv)
-    asked = read_preparation(request)
-    request.check()
-
-    from holdfast.data.prepare.run import prepare
-
+    request = with_floats(PREPARATION.read(argv)).preparation()
     with (
         terminated_is_interrupted(),
-        _stoppable("Stopped. Nothing was left half written; the same command begins anew."),
+        stoppable("Stopped. Nothing was left half written; the same command begins anew."),
     ):
-        found = prepare(asked)
-    show_prepared(asked, found)
+        found = prepare(request)
+    show_prepared(request, found)
     return 0
-
-
-def prepare_parser() -> RequestParser:
-    """The options of `prepare`."""
-    from holdfast.data.prepare.registry import FORMATS
-
-    formats = "\n".join(f"  {name:<24}{one.about}\n{'':<26}-> {one.rows}" for name, one in FORMATS.items())
-    usage = "FORMAT --input FILE... --output FILE.jsonl [options]"
-    parser = RequestParser(
-        prog="holdfast data prepare", description=PREPARE + formats, epilog=PREPARE_EPILOG, usage=usage
-    )
-    parser.words("format", "FORMAT", "which data set's files these are")
-    parser.many("input", "FILE", "the files, in the order to read them; of corpus also folders")
-    parser.one("output", "FILE.jsonl", "the rows; never overwritten by another request")
-    group = parser.add_argument_group("which rows")
-    parser.one("limit", "N", "so many rows at most: the first, or with --seed a random sample of all", group=group)
-    parser.one(
-        "seed",
-        "N",
-        "shuffle; the same rows come out in the same order whatever the input's (order of the files)",
-        group=group,
-    )
-    parser.one(
-        "heldout", "SHARE", "of the questions or documents, such as 0.01, that go to a file of their own", group=group
-    )
-    parser.one(
-        "heldout_output", "FILE.jsonl", "where these go (OUTPUT's name with .heldout before .jsonl)", group=group
-    )
-    parser.one(
-        "most_malformed",
-        "SHARE",
-        "of the records that may be malformed, and are left out then (0: any is an error)",
-        group=group,
-    )
-    group = parser.add_argument_group("corpus")
-    parser.one("after", "DATE", "only documents of this day or later, as 2023-12-01", group=group)
-    parser.one("before", "DATE", "only documents before this day, which is not in the range itself", group=group)
-    parser.one(
-        "undated",
-        "auto|keep|drop",
-        "documents without a usable date (auto: dropped where --after or --before is given)",
-        group=group,
-    )
-    parser.one("minimum_characters", "N", "shorter texts are left out (0: empty ones only)", group=group)
-    parser.one(
-        "near_duplicates",
-        "SHARE",
-        "similarity, such as 0.8, from which documents are one; the first published stays (off)",
-        group=group,
-    )
-    parser.switch("titles", "put the title in front of the text", group=group)
-    parser.one("kind", "auto|text|rows|wet|fundus", "what the files are (auto: by ending and content)", group=group)
-    parser.one(
-        "text_column", "NAME", "where the text is (the first of text, plaintext, content, body, document)", group=group
-    )
-    parser.one(
-        "date_column", "NAME", "where the date is (the first of date, publishing_date, published, ...)", group=group
-    )
-    group = parser.add_argument_group("stackexchange")
-    parser.one("min_score", "N", "least score of a question, and of an answer", group=group)
-    parser.many("tags", "TAG", "only questions with one of these", group=group)
-    parser.one(
-        "site",
-        "HOST",
-        "such as math.stackexchange.com: puts a link to the question into each row, as CC BY-SA asks",
-        group=group,
-    )
-    group = parser.add_argument_group("quality")
-    parser.switch(
-        "questions", "the multiple-choice questions, for 'holdfast evaluate', in place of the articles", group=group
-    )
-    return parser
-
-
-def read_preparation(request: Request) -> Preparation:
-    """What is asked for; mistakes are added to the request's problems."""
-    from holdfast.data.prepare.registry import FORMATS
-    from holdfast.data.prepare.run import Preparation
-
-    names = request.texts("format")
-    if not names or (len(names) > 1 and not request.unknown):  # words after an unknown option may be its values
-        said = f"{len(names)}: {', '.join(names)}" if names else "none"
-        request.problems.append(
-            f"expected one format ({', '.join(FORMATS)}), got {said}, as in 'holdfast data prepare metamath --input "
-            f"...'"
-        )
-    if not request.has("input"):
-        request.problems.append("--input is missing: the files to read")
-    output = request.required("output", "the .jsonl file to write")
-    options: dict[str, Any] = {}
-    if (score := request.number("min_score", None)) is not None:
-        options["min_score"] = score
-    if tags := request.texts("tags"):
-        options["tags"] = tags
-    if (site := request.text("site", None)) is not None:
-        options["site"] = str(site)
-    for name in ("questions", "titles"):
-        if request.on(name):
-            options[name] = True
-    for name in ("after", "before", "undated", "kind", "text_column", "date_column"):
-        if (value := request.text(name, None)) is not None:
-            options[name] = value
-    if (least := request.whole("minimum_characters", None, least=0)) is not None:
-        options["minimum_characters"] = least
-    if (alike := request.number("near_duplicates", None)) is not None:
-        options["near_duplicates"] = alike
-    asked = Preparation(
-        format=names[0] if names else "",
-        inputs=tuple(Path(name).expanduser() for name in request.texts("input")),
-        output=Path(output or "train.jsonl").expanduser(),
-        options=options,
-        limit=request.whole("limit", None, least=1),
-        seed=request.whole("seed", None),
-        heldout=request.number("heldout", 0.0),
-        heldout_output=_path(request, "heldout_output"),
-        most_malformed=request.number("most_malformed", 0.0),
-    )
-    said_already = (
-        *(() if names else ("expected one of the formats",)),
-        *(() if request.has("input") else ("input:",)),
-    )
-    _add(request, [problem for problem in asked.problems() if not problem.startswith(said_already)])
-    return asked
 
 
 def show_prepared(asked: Preparation, found: Prepared) -> None:
@@ -257,10 +178,7 @@ def show_prepared(asked: Preparation, found: Prepared) -> None:
     from rich.table import Table
 
     counts, out = found.record["counts"], stdout_console()
-
-    def say(line: str) -> None:
-        out.print(line, soft_wrap=True, markup=False, highlight=False)
-
+    say = functools.partial(print_line, out)
     if found.done_before:
         say(f"Nothing to do: {asked.output} is there, from the same input and options.")
     table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
@@ -319,165 +237,127 @@ def _add_documents(table: Table, counts: Mapping[str, Any]) -> None:
 # ----------------------------------------------------------------------------------------------------------- synthesise
 
 
+_MONEY = "money, in USD"
+Price = Annotated[float, Meta(ge=0, metavar="USD", group=_MONEY)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Articles:
+    input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
+    """Rows of any layout that 'holdfast train' knows, .jsonl, .json or .parquet, such as 'holdfast data prepare'
+    writes."""
+    output: Annotated[Path, Meta(metavar="FILE.jsonl")]
+    """The articles: text, and the hashes of the rows each was made of."""
+    dry_run: bool = False
+    """Count prompts, estimate tokens and cost; ask and write nothing."""
+    limit: Annotated[int | None, Meta(ge=1, group="what is asked")] = None
+    """The first N prompts only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthesisRequest(EndpointOptions, Asking, _Articles):
+    """`holdfast data synthesise`."""
+
+    workers: Annotated[int, Meta(ge=1, group="the endpoint")] = 8
+    """Requests at once."""
+    timeout: Annotated[float, Meta(gt=0, metavar="SECONDS", group="the endpoint")] = 300.0
+    """For one attempt."""
+    api_key_variable: Annotated[str | None, Meta(metavar="VARIABLE", group="the endpoint")] = None
+    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
+    most_failures: Annotated[float, Meta(ge=0, le=1, metavar="SHARE", group="the endpoint")] = 0.05
+    """Share of the requests that may fail for good before the command does."""
+    budget_usd: Annotated[float | None, Meta(gt=0, metavar="USD", group=_MONEY)] = None
+    """For all sessions that write this output, what is on its way counted at its most (no bound)."""
+    price_input: Price = 0.15
+    """A million tokens sent."""
+    price_output: Price = 0.60
+    """A million tokens received."""
+
+    def synthesis(self, template: tuple[str, str]) -> Synthesis:
+        """The request of the library, with the name and the text of its template."""
+        asking = {s.name: getattr(self, s.name) for s in settings_of(Asking)}
+        name, text = template
+        return Synthesis(
+            inputs=self.input,
+            output=self.output,
+            settings=Settings(**{**asking, "prompt": name}, template=text),
+            limit=self.limit,
+            budget=self.budget_usd,
+            prices=(self.price_input, self.price_output),
+        )
+
+    def problems(self) -> list[str | Mistake]:
+        """What is wrong with the request as a whole, with its files, its endpoint and the key."""
+        found: list[str | Mistake] = [*self.endpoint(self.api_key_variable).problems()]
+        found += [Mistake(path=("api_key_variable",), text=problem) for problem in key_problems(self.api_key_variable)]
+        try:
+            template = read_template(self.prompt)
+        except ConfigError as error:
+            found += error.problems
+            template = (self.prompt, "{material}")
+        return found + self.synthesis(template).problems()
+
+
+SYNTHESIS = Command(
+    name="holdfast data synthesise",
+    request=SynthesisRequest,
+    description=SYNTHESISE,
+    epilog=SYNTHESISE_EPILOG,
+    usage="--input FILE... --model NAME --base_url URL --output FILE.jsonl [options]",
+)
+
+
+def read_template(prompt: str) -> tuple[str, str]:
+    """(name, template) of one of holdfast's prompts, or of a file.
+
+    Raises:
+        ConfigError: neither, with the nearest name.
+    """
+    if prompt in PROMPTS:
+        return prompt, PROMPTS[prompt]
+    path = Path(prompt).expanduser()
+    try:
+        return path.name, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        beside = [*PROMPTS, *(p.name for p in path.parent.glob("*") if path.parent.is_dir())]
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"prompt: expected textbook, article or a file with a template, got '{prompt}' "
+            f"({reason}).{did_you_mean(path.name, beside)}"
+        ) from None
+
+
 def run_synthesise(argv: list[str]) -> int:
     """`holdfast data synthesise`."""
     from holdfast.support.environment import terminated_is_interrupted
 
-    request = Request(synthesise_parser(), argv)
-    asked, endpoint = read_synthesis(request)
-    most_failures = request.number("most_failures", 0.05)
-    if not 0 <= most_failures <= 1:
-        request.problems.append(f"--most_failures: expected a share from 0 to 1, got {most_failures}")
-    request.check()
+    given = SYNTHESIS.given(argv)
+    if (rows := PER_ARTICLE.get(str(given.values.get("prompt")))) is not None:
+        given.values.setdefault("per_article", rows)
+    request = with_floats(SYNTHESIS.decode(given))
+    asked, endpoint = request.synthesis(read_template(request.prompt)), request.endpoint(request.api_key_variable)
 
     from holdfast.data.synthesise import plan, synthesise
 
-    if request.on("dry_run"):
+    if request.dry_run:
         show_plan(asked, plan(asked), endpoint)
         return 0
-    kept = f"Stopped. What was answered is kept in {asked.ledger}; the same command goes on from there."
-    with terminated_is_interrupted(), _stoppable(kept), _bar(asked.budget) as report:
+    text = f"Stopped. What was answered is kept in {asked.ledger}; the same command goes on from there."
+    with terminated_is_interrupted(), stoppable(text), _bar(asked.budget) as report:
         found = synthesise(asked, endpoint, progress=report)
     show_synthesised(asked, found)
     counts = found.record["counts"]
-    if counts["failed"] > most_failures * counts["prompts"]:
+    if counts["failed"] > request.most_failures * counts["prompts"]:
         raise HoldfastError(
             f"{counts['failed']} of {counts['prompts']} requests failed for good (see {asked.ledger}), more than "
-            f"{most_failures:.0%} "
-            "(--most_failures). The same command asks for them again."
+            f"{request.most_failures:.0%} (--most_failures). The same command asks for them again."
         )
     return 0
 
 
-def synthesise_parser() -> RequestParser:
-    """The options of `synthesise`."""
-    usage = "--input FILE... --model NAME --base_url URL --output FILE.jsonl [options]"
-    parser = RequestParser(
-        prog="holdfast data synthesise", description=SYNTHESISE, epilog=SYNTHESISE_EPILOG, usage=usage
-    )
-    parser.many("input", "FILE", "rows of any layout that 'holdfast train' knows, .jsonl, .json or .parquet")
-    parser.one("output", "FILE.jsonl", "the articles: text, and the hashes of the rows each was made of")
-    parser.switch("dry_run", "count prompts, estimate tokens and cost; ask and write nothing")
-    group = parser.add_argument_group("what is asked")
-    parser.one(
-        "prompt",
-        "textbook|article|FILE",
-        "for questions with answers, for documents, or a template of your own (textbook)",
-        group=group,
-    )
-    parser.one("per_article", "N", "rows in a prompt (3; 1 for article)", group=group)
-    parser.one("variations", "N", "articles about the same rows, each with another focus (1)", group=group)
-    parser.one("max_tokens", "N", "of a reply; what is cut there is not kept (3000)", group=group)
-    parser.one("temperature", "X", "of sampling (0.7)", group=group)
-    parser.one("least_characters", "N", "shorter replies are not kept (300)", group=group)
-    parser.one("limit", "N", "the first N prompts only", group=group)
-    group = parser.add_argument_group("the endpoint")
-    parser.one("model", "NAME", "as the endpoint knows it", group=group)
-    parser.one("base_url", "URL", "such as http://localhost:8000/v1 or https://api.openai.com/v1", group=group)
-    parser.one(
-        "api_key_variable",
-        "VARIABLE",
-        "environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)",
-        group=group,
-    )
-    parser.one("workers", "N", "requests at once (8)", group=group)
-    parser.one("timeout", "SECONDS", "for one attempt (300)", group=group)
-    parser.one("attempts", "N", "for one request, with growing pauses between (6)", group=group)
-    parser.one(
-        "longest_wait", "SECONDS", "of these pauses, and of what the server asks for by Retry-After (120)", group=group
-    )
-    parser.one(
-        "most_failures", "SHARE", "of the requests that may fail for good before the command does (0.05)", group=group
-    )
-    group = parser.add_argument_group("money, in USD")
-    parser.one(
-        "budget_usd",
-        "USD",
-        "for all sessions that write this output, what is on its way counted at its most (no bound)",
-        group=group,
-    )
-    parser.one("price_input", "USD", "a million tokens sent (0.15)", group=group)
-    parser.one("price_output", "USD", "a million tokens received (0.60)", group=group)
-    return parser
-
-
-def read_synthesis(request: Request) -> tuple[Synthesis, Endpoint]:
-    """What is asked for, and where; mistakes are added to the request's problems."""
-    from holdfast.cli.endpoint_options import key_of
-    from holdfast.data.synthesise import Synthesis
-    from holdfast.support.endpoint import Endpoint
-
-    if not request.has("input"):
-        request.problems.append("--input is missing: files of rows, such as 'holdfast data prepare' writes")
-    output = request.required("output", "the .jsonl file to write")
-    base_url = request.required(
-        "base_url", "the endpoint, such as http://localhost:8000/v1 or https://api.openai.com/v1"
-    )
-    variable, key = key_of(request, base_url, "api_key_variable")
-    longest = request.number("longest_wait", 120.0)
-    if longest < 0:
-        request.problems.append(f"--longest_wait: expected 0 seconds or more, got {longest}")
-    endpoint = Endpoint(
-        base_url=base_url,
-        api_key=key,
-        key_variable=variable,
-        workers=request.whole("workers", 8),
-        timeout=request.number("timeout", 300.0),
-        attempts=request.whole("attempts", 6),
-        longest_wait=longest,
-    )
-    asked = Synthesis(
-        inputs=tuple(Path(name).expanduser() for name in request.texts("input")),
-        output=Path(output or "articles.jsonl").expanduser(),
-        settings=_settings(request),
-        limit=request.whole("limit", None, least=1),
-        budget=request.number("budget_usd", None),
-        prices=(request.number("price_input", 0.15), request.number("price_output", 0.60)),
-    )
-    problems = [p for p in asked.problems() if request.has("input") or not p.startswith("input:")]
-    problems = [p for p in problems if request.has("model") or not p.startswith("model:")]
-    _add(request, problems + (endpoint.problems() if base_url else []))
-    return asked, endpoint
-
-
-def _settings(request: Request) -> Settings:
-    from holdfast.data.synthesis_prompts import PER_ARTICLE, PROMPTS
-    from holdfast.data.synthesise import Settings
-
-    prompt = request.text("prompt", "textbook")
-    template = PROMPTS.get(prompt)
-    if template is None:
-        path = Path(prompt).expanduser()
-        try:
-            template = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            beside = [*PROMPTS, *(p.name for p in path.parent.glob("*") if path.parent.is_dir())]
-            reason = getattr(error, "strerror", None) or error
-            request.problems.append(
-                f"--prompt: expected textbook, article or a file with a template, got '{prompt}' "
-                f"({reason}).{did_you_mean(path.name, beside)}"
-            )
-            template = "{material}"
-        prompt = path.name
-    return Settings(
-        model=request.required("model", "the model's name, as the endpoint knows it"),
-        prompt=prompt,
-        template=template,
-        per_article=request.whole("per_article", PER_ARTICLE.get(prompt, 3)),
-        variations=request.whole("variations", 1),
-        max_tokens=request.whole("max_tokens", 3000),
-        temperature=request.number("temperature", 0.7),
-        least_characters=request.whole("least_characters", 300),
-    )
-
-
 def show_plan(asked: Synthesis, found: Plan, endpoint: Endpoint) -> None:
     """`--dry_run`: what would be asked, and what it would cost."""
-    out = stdout_console()
-
-    def say(line: str) -> None:
-        out.print(line, soft_wrap=True, markup=False, highlight=False)
-
+    say = functools.partial(print_line, stdout_console())
     left, (price_input, price_output) = found.prompts - found.there, asked.prices
     say("Dry run: the request is sound; nothing was sent or written.")
     say(
@@ -488,13 +368,13 @@ def show_plan(asked: Synthesis, found: Plan, endpoint: Endpoint) -> None:
     say(f"tokens: about {found.prompt_tokens:,} sent (4 characters a token), at most {found.most_tokens:,} received")
     if found.mean_tokens is not None:
         say(f"replies so far: {found.mean_tokens:,.0f} tokens on average")
-    said = (
+    cost = (
         f"cost: at most {found.most:,.2f} USD at {price_input:g} and {price_output:g} USD a million tokens sent "
         f"and received"
     )
     if found.likely is not None:
-        said += f", about {found.likely:,.2f} with replies as long as so far"
-    say(said + (f"; {found.spent:,.2f} USD were spent before" if found.spent else ""))
+        cost += f", about {found.likely:,.2f} with replies as long as so far"
+    say(cost + (f"; {found.spent:,.2f} USD were spent before" if found.spent else ""))
     if asked.budget is not None:
         remaining = max(0.0, asked.budget - found.spent)
         say(
@@ -505,12 +385,8 @@ def show_plan(asked: Synthesis, found: Plan, endpoint: Endpoint) -> None:
 
 def show_synthesised(asked: Synthesis, found: Synthesised) -> None:
     """Prints what came of a session."""
-    record, out = found.record, stdout_console()
-    counts = record["counts"]
-
-    def say(line: str) -> None:
-        out.print(line, soft_wrap=True, markup=False, highlight=False)
-
+    record, counts = found.record, found.record["counts"]
+    say = functools.partial(print_line, stdout_console())
     say(
         f"{counts['articles']:,} articles in {asked.output}, from {counts['prompts']:,} prompts ({found.asked:,} "
         f"asked now)"
@@ -544,27 +420,6 @@ STEPS: dict[str, Callable[[list[str]], int]] = {
     "synthesise": run_synthesise,
     "crawl": run_crawl,
 }
-
-
-def _path(request: Request, name: str) -> Path | None:
-    value = request.text(name, None)
-    return Path(value).expanduser() if value is not None else None
-
-
-def _add(request: Request, problems: Sequence[str]) -> None:
-    """Adds problems, those of an option with its dashes."""
-    for problem in problems:
-        name = problem.partition(":")[0]
-        option = name in request.parser.values and name != "format"
-        request.problems.append(f"{request.named(name)}{problem.removeprefix(name)}" if option else problem)
-
-
-@contextlib.contextmanager
-def _stoppable(said: str) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(said) from None
 
 
 @contextlib.contextmanager
