@@ -336,10 +336,9 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "sweep":
             check_sweep(options, capsys)
         elif name == "data":
-            from holdfast.cli import data, data_crawl
+            from holdfast.cli.data import STEPS
 
-            commands = {"prepare": data.PREPARATION, "synthesise": data.SYNTHESIS, "crawl": data_crawl.COMMAND}
-            commands[options[0]].given(options[1:]).check()
+            import_module(STEPS[options[0]]).COMMAND.given(options[1:]).check()
         elif name == "reproduce":
             from holdfast.cli import reproduce
 

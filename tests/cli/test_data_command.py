@@ -96,7 +96,7 @@ def test_help_teaches(capsys):
 
 
 def test_every_option_of_a_format_is_an_option_of_the_command():
-    from holdfast.cli.data import PREPARATION
+    from holdfast.cli.data_prepare import COMMAND as PREPARATION
 
     options = {s.name for s in PREPARATION.settings}
     assert {name for one in FORMATS.values() for name in one.options} <= options

@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from holdfast.cli.request import Request
 from holdfast.config.declare import Meta
-from holdfast.support.endpoint import DEFAULT_KEY_VARIABLE, Endpoint
+
+if TYPE_CHECKING:
+    from holdfast.support.endpoint import Endpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class EndpointOptions:
 
     def endpoint(self, named: str | None) -> Endpoint:
         """The endpoint, with the key of the variable that was named."""
+        from holdfast.support.endpoint import Endpoint
+
         variable, key = key_from(named, self.base_url)
         return Endpoint(
             base_url=self.base_url,
@@ -53,6 +57,8 @@ def key_from(named: str | None, base_url: str) -> tuple[str, str | None]:
         named: the environment variable; None: none was named.
         base_url: the endpoint.
     """
+    from holdfast.support.endpoint import DEFAULT_KEY_VARIABLE
+
     if named is not None:
         return named, os.environ.get(named, "").strip() or None
     if urlsplit(base_url).hostname == "api.openai.com":
