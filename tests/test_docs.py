@@ -330,18 +330,13 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "sweep":
             check_sweep(options, capsys)
         elif name == "data":
-            from holdfast.cli import data, data_crawl
+            from holdfast.cli.data import STEPS
 
-            parser = {
-                "prepare": data.prepare_parser,
-                "synthesise": data.synthesise_parser,
-                "crawl": data_crawl.crawl_parser,
-            }[options[0]]()
-            assert parser.given(options[1:])[1] == []
+            import_module(STEPS[options[0]]).COMMAND.given(options[1:]).check()
         elif name == "check-method":
             from holdfast.cli import check_method
 
-            assert check_method.build_parser().given(options)[1] == []
+            check_method.COMMAND.given(options).check()
         elif name == "reproduce":
             from holdfast.cli import reproduce
 

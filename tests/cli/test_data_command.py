@@ -96,9 +96,9 @@ def test_help_teaches(capsys):
 
 
 def test_every_option_of_a_format_is_an_option_of_the_command():
-    from holdfast.cli.data import prepare_parser
+    from holdfast.cli.data_prepare import COMMAND as PREPARATION
 
-    options = set(prepare_parser().values)
+    options = {s.name for s in PREPARATION.settings}
     assert {name for one in FORMATS.values() for name in one.options} <= options
 
 
@@ -142,14 +142,15 @@ def test_prepare_from_a_yaml(capsys):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["expected one format (metamath, ", "--input is missing", "--output is missing"]),
-        (["metmath", "--input", "MetaMathQA.jsn", "--output", "a.json", "--limit", "0", "--heldout", "x", "--tags", "a", "--questions", "--most_malformed", "3"],
-         ["Did you mean 'metamath'?", "Did you mean 'MetaMathQA.json'?", "--output: expected a file that ends with .jsonl", "--limit: expected a whole number",
-          "--heldout: expected a number", "--most_malformed: expected a share"]),
+        ([], ["format: is missing: expected one of metamath, ", "input: is missing", "output: is missing"]),
+        (["metmath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--limit", "0"], ["Did you mean 'metamath'?", "--limit: expected a whole number"]),
+        (["metamath", "--input", "MetaMathQA.jsn", "--output", "a.json", "--limit", "0", "--heldout", "x", "--tags", "a", "--questions", "--most_malformed", "3"],
+         ["Did you mean 'MetaMathQA.json'?", "--output: expected a file that ends with .jsonl", "--limit: expected a whole number",
+          "--heldout: expected a number", "--most_malformed: expected a number of at least 0 and at most 1"]),
         (["metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--tags", "x", "--questions"],
          ["--tags: belongs to the format stackexchange, not to metamath", "--questions: belongs to the format quality"]),
-        (["metamath", "quality", "--input", "MetaMathQA.json", "--output", "a.jsonl"], ["expected one format", "got 2: metamath, quality"]),
-        (["metamath", "--input", "MetaMathQA.json", "--outptu", "a.jsonl", "--heldout", "2"], ["'--output'?", "--output is missing", "--heldout: expected a share"]),
+        (["metamath", "quality", "--input", "MetaMathQA.json", "--output", "a.jsonl"], ["unexpected argument 'quality'"]),
+        (["metamath", "--input", "MetaMathQA.json", "--outptu", "a.jsonl", "--heldout", "2"], ["'--output'?", "--heldout: expected a number of at least 0 and below 1", "output: is missing"]),
         (["ultrachat", "--input", "MetaMathQA.json", "--output", "a.jsonl"], ["31 of 31 records are malformed", "'holdfast data prepare metamath'?", "element 10"]),
     ],
     ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
@@ -260,12 +261,12 @@ def test_a_template_of_ones_own_and_a_yaml():
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["--input is missing", "--output is missing", "--base_url is missing", "--model is missing"]),
+        ([], ["input: is missing", "output: is missing", "base_url: is missing", "model: is missing"]),
         (["--input", "qa.jsnl", "--output", "a.txt", "--model", "m", "--base_url", "localhost", "--prompt", "textbok", "--per_article", "0", "--workers", "0",
           "--budget_usd", "0", "--temperature", "9", "--most_failures", "2", "--budgte", "3"],
          ["Did you mean 'qa.jsonl'?", "--output: expected a file that ends with .jsonl", "--base_url: expected an address", "Did you mean 'textbook'?",
-          "--per_article: expected at least 1", "--workers: expected at least 1", "--budget_usd: expected more than 0", "--temperature: expected 0 to 2",
-          "--most_failures: expected a share", "unknown option '--budgte'. Did you mean '--budget_usd'?"]),
+          "--per_article: expected a whole number of at least 1", "--workers: expected a whole number of at least 1", "--budget_usd: expected a number above 0",
+          "--temperature: expected a number of at least 0 and at most 2", "--most_failures: expected a number", "unknown option '--budgte'. Did you mean '--budget_usd'?"]),
     ],
     ids=["nothing", "everything"],
 )  # fmt: skip

@@ -162,7 +162,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["--publishers is missing", "--output is missing"]),
+        ([], ["publishers: is missing", "output: is missing"]),
         (["--publishers", "us.TheNewYorke", "--output", "a.json", "--after", "2024-02-01", "--before", "2024-01-01", "--limit", "0", "--timeout", "x",
           "--languages", "English", "--publisher", "x"],
          ["Did you mean 'us.TheNewYorker'?", "--output: expected a file that ends with .jsonl", "--after: expected an earlier day than before", "--limit: expected a whole",

@@ -172,7 +172,7 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
         "output_dir: is missing",
         "--scale: expected a number, got 'big'",
         "--dtype: expected one of",
-        "--tokenizer: expected one of residual, instruct, base, null, got 'mine'",
+        "--tokenizer: expected one of residual, instruct, base, got 'mine'",
         "--unmatched: expected one of error, keep, drop, got 'keeep' (text). Did you mean 'keep'?",
     ):
         assert part in shown, part

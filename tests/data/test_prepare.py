@@ -312,7 +312,7 @@ def test_all_mistakes_at_once():
     assert len(caught.value.problems) == 10
     said = str(caught.value)
     for word in ("Did you mean 'a.jsonl'?", "found a folder", "tags: belongs to the format stackexchange", "questions: belongs to the format quality",
-                 "a.jsonl is an input", "limit", "heldout: expected a share", "most_malformed", "another file than the output"):  # fmt: skip
+                 "a.jsonl is an input", "limit", "heldout: expected a number of at least 0 and below 1", "most_malformed", "another file than the output"):  # fmt: skip
         assert word in said, word
     with pytest.raises(ConfigError, match="Did you mean 'metamath'"):
         prepare(Preparation(format="metmath", inputs=(Path("a.jsonl"),), output=Path("b.jsonl")))

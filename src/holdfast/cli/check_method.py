@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.request import Request, RequestParser
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,7 +16,8 @@ DESCRIPTION = """\
 Runs the laws that every method of holdfast satisfies on a method of your own (or on one of holdfast's), with a tiny model
 built in memory, in about ten seconds: a strength of nothing is direct fine-tuning bit for bit, a continued run gives the
 weights of no interruption, no state from run to run, gradient accumulation changes nothing but rounding, documentation,
-and that it keeps in memory what it declares. Prints the copies of the weights that it keeps. Exit code 1 if a law is broken.
+and that it keeps in memory what it declares. Prints the copies of the weights that it keeps. Exit code 1 if a law is
+broken.
 """
 EPILOG = """\
 examples
@@ -24,15 +27,30 @@ examples
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest:
+    """`holdfast check-method`."""
+
+    method: Annotated[str, Meta(positional=True, metavar="METHOD")]
+    """file.py:Class, module:Class or a name; parameters as in --retention."""
+    json: bool = False
+    """Everything as JSON on stdout."""
+
+
+COMMAND = Command(
+    name="holdfast check-method",
+    request=CheckRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="METHOD [--json]",
+    yaml=False,
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast check-method --help`."""
-    request = Request(build_parser(), argv)
-    words = request.texts("method")
-    if len(words) != 1:
-        request.problems.append(f"expected one method, as in 'my_method.py:Dropback', got {len(words)}")
-    as_json = request.on("json")
-    request.check()
-    method = _method(words[0])
+    request = COMMAND.read(argv)
+    method = _method(request.method)
 
     from holdfast.cli.checkpoint_options import print_json, stdout_console
     from holdfast.support.files import to_jsonable
@@ -40,7 +58,7 @@ def run(argv: list[str]) -> int:
 
     results = check_laws(method)
     sound = all(r.holds for r in results)
-    if as_json:
+    if request.json:
         print_json(
             {
                 "method": method.record(),
@@ -93,13 +111,3 @@ def _method(text: str) -> RetentionMethod:
     if len(methods) != 1:
         raise ConfigError(f"{text}: expected one method, got {len(methods)}.")
     return methods[0]
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    parser = RequestParser(
-        prog="holdfast check-method", description=DESCRIPTION, epilog=EPILOG, usage="METHOD [--json]", yaml=False
-    )
-    parser.words("method", "METHOD", "file.py:Class, module:Class or a name; parameters as in --retention")
-    parser.switch("json", "everything as JSON on stdout")
-    return parser

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from holdfast.cli.checkpoint_options import stderr_console, stdout_console
-from holdfast.cli.request import Request, RequestParser
-from holdfast.errors import Interrupted
-
-if TYPE_CHECKING:
-    from holdfast.data.crawl import Crawl, Crawled
+from holdfast.cli.console import print_line, stderr_console, stdout_console, stoppable
+from holdfast.config.command_line import Command, switch_is_on
+from holdfast.config.declare import settings_of
+from holdfast.data.crawl import Crawl, Crawled
 
 DESCRIPTION = """\
 Gathers articles of newspapers with the library fundus, which knows the publishers. Their robots.txt is minded, and the
@@ -36,78 +35,43 @@ dates
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrawlRequest(Crawl):
+    """`holdfast data crawl`."""
+
+    list_publishers: bool = False
+    """Print the names that fundus knows, and end."""
+
+
+COMMAND = Command(
+    name="holdfast data crawl",
+    request=CrawlRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="--publishers NAME... --output FILE.jsonl [options]",
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast data crawl --help`."""
     from holdfast.support.environment import terminated_is_interrupted
 
-    request = Request(crawl_parser(), argv)
-    if request.on("list_publishers"):
-        request.check()
+    given = COMMAND.given(argv)
+    if switch_is_on(given, next(s for s in settings_of(CrawlRequest) if s.name == "list_publishers")):
+        given.check()
         list_publishers()
         return 0
-    asked = read_crawl(request)
-    request.check()
+    if isinstance(languages := given.values.get("languages"), list):
+        given.values["languages"] = [str(language).lower() for language in languages]
+    request = COMMAND.decode(given)
 
     from holdfast.data.crawl import crawl
 
-    said = f"Stopped. What was fetched is kept in {asked.output}; the same command goes on from there."
-    with terminated_is_interrupted(), _stoppable(said), _bar(asked.limit) as report:
-        found = crawl(asked, report=report)
-    show(asked, found)
+    text = f"Stopped. What was fetched is kept in {request.output}; the same command goes on from there."
+    with terminated_is_interrupted(), stoppable(text), _bar(request.limit) as report:
+        found = crawl(request, report=report)
+    show(request, found)
     return 0
-
-
-def crawl_parser() -> RequestParser:
-    """The options of `crawl`."""
-    usage = "--publishers NAME... --output FILE.jsonl [options]"
-    parser = RequestParser(prog="holdfast data crawl", description=DESCRIPTION, epilog=EPILOG, usage=usage)
-    parser.many(
-        "publishers", "NAME", "publishers as us.TheNewYorker or TheNewYorker, countries as us, patterns as 'uk.The*'"
-    )
-    parser.one("output", "FILE.jsonl", "the articles; grows with every session")
-    parser.switch("list_publishers", "names what fundus knows, and ends")
-    group = parser.add_argument_group("which articles")
-    parser.one("after", "DATE", "published on this day or later, as 2024-01-01", group=group)
-    parser.one("before", "DATE", "published before this day, which is not in the range itself", group=group)
-    parser.many("languages", "CODE", "of the text, such as en", group=group)
-    parser.one("limit", "N", "articles in OUTPUT at most, over all sessions", group=group)
-    group = parser.add_argument_group("how")
-    parser.one(
-        "timeout", "SECONDS", "end when no article came for so long (when all sources are exhausted)", group=group
-    )
-    parser.one(
-        "delay",
-        "SECONDS",
-        "between two pages of a publisher; a longer pause that robots.txt asks for goes before it (1)",
-        group=group,
-    )
-    return parser
-
-
-def read_crawl(request: Request) -> Crawl:
-    """What is asked for; mistakes are added to the request's problems."""
-    from holdfast.data.crawl import Crawl
-
-    if not request.has("publishers"):
-        request.problems.append("--publishers is missing: such as us.TheNewYorker or de; --list_publishers names them")
-    output = request.required("output", "the .jsonl file that the articles go to")
-    asked = Crawl(
-        publishers=tuple(request.texts("publishers")),
-        output=Path(output or "articles.jsonl").expanduser(),
-        after=request.text("after", None),
-        before=request.text("before", None),
-        limit=request.whole("limit", None, least=1),
-        languages=tuple(language.lower() for language in request.texts("languages")),
-        timeout=request.number("timeout", None),
-        delay=request.number("delay", 1.0),
-    )
-    for problem in asked.problems():
-        name = problem.partition(":")[0]
-        if name == "publishers" and not request.has("publishers"):
-            continue
-        option = name in request.parser.values
-        request.problems.append(f"{request.named(name)}{problem.removeprefix(name)}" if option else problem)
-    return asked
 
 
 def list_publishers() -> None:
@@ -121,7 +85,7 @@ def list_publishers() -> None:
     for one in known:
         note = f" ({one.note})" if one.note else ""
         line = f"{one.key:<{keys}}  {one.name:<{names}}  {one.domain}  {' '.join(one.languages)}{note}"
-        out.print(line, soft_wrap=True, markup=False, highlight=False)
+        print_line(out, line)
 
 
 def show(asked: Crawl, found: Crawled) -> None:
@@ -129,10 +93,7 @@ def show(asked: Crawl, found: Crawled) -> None:
     from rich.table import Table
 
     out = stdout_console()
-
-    def say(line: str) -> None:
-        out.print(line, soft_wrap=True, markup=False, highlight=False)
-
+    say = functools.partial(print_line, out)
     table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
@@ -153,14 +114,6 @@ def show(asked: Crawl, found: Crawled) -> None:
     )
     for note in found.notes:
         say(f"note: {note}")
-
-
-@contextlib.contextmanager
-def _stoppable(said: str) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(said) from None
 
 
 @contextlib.contextmanager
@@ -190,10 +143,8 @@ def _bar(limit: int | None) -> Iterator[Callable[[int, Mapping[str, int]], None]
     row = bar.add_task("", total=limit, last="")
 
     def report(total: int, kept: Mapping[str, int]) -> None:
-        said = ", ".join(
-            f"{name} {count:,}" for name, count in sorted(kept.items(), key=lambda item: -item[1])[:3] if count
-        )
-        bar.update(row, completed=total, last=said)
+        most = sorted(kept.items(), key=lambda item: -item[1])[:3]
+        bar.update(row, completed=total, last=", ".join(f"{name} {count:,}" for name, count in most if count))
 
     bar.start()
     try:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from holdfast.cli.request import Request
 from holdfast.config.declare import Meta
-from holdfast.support.endpoint import find_key
+
+if TYPE_CHECKING:
+    from holdfast.support.endpoint import Endpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointSettings:
-    """Where the model is, and how often it is asked again; the fields are those of `support.endpoint.Endpoint`."""
+    """Where the model is, and how often it is asked again; a command names the option of the key's variable itself."""
 
     settings_group: ClassVar[str] = "the endpoint"
 
@@ -27,10 +28,17 @@ class EndpointSettings:
     longest_wait: Annotated[float, Meta(ge=0, metavar="SECONDS")] = 120.0
     """Longest of these pauses; also of what the server asks for by Retry-After."""
 
+    def endpoint(self, variable: str | None) -> Endpoint:
+        """The endpoint, with the key of the environment variable that was named (see `find_key`)."""
+        from holdfast.support.endpoint import Endpoint, find_key
 
-def key_of(request: Request, base_url: str, option: str) -> tuple[str, str | None]:
-    """(variable, key), see `holdfast.support.endpoint.find_key`; what is wrong is added to the request's problems."""
-    variable, key, problem = find_key(base_url, request.text(option, None))
-    if problem:
-        request.problems.append(f"--{option}: {problem}")
-    return variable, key
+        name, key, _ = find_key(self.base_url, variable)
+        return Endpoint(
+            base_url=self.base_url,
+            api_key=key,
+            key_variable=name,
+            workers=self.workers,
+            timeout=self.timeout,
+            attempts=self.attempts,
+            longest_wait=self.longest_wait,
+        )

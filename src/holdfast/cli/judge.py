@@ -26,7 +26,7 @@ from holdfast.evaluation.judge.settings import (
     JudgeSettings,
     ReplySettings,
 )
-from holdfast.support.endpoint import Endpoint, find_key
+from holdfast.support.endpoint import find_key
 
 if TYPE_CHECKING:
     from holdfast.evaluation.judge.answers_store import AnswerSet
@@ -142,7 +142,7 @@ class JudgeRequest(_Answering, _Paid, EndpointSettings, ReplySettings, _Judge, _
         ]
         if problem := find_key(self.base_url, self.api_key_env)[2]:
             found.append(Mistake(path=("api_key_env",), text=problem))
-        return [*found, *judge, *problems_of(self.endpoint)]
+        return [*found, *judge, *problems_of(self.endpoint(self.api_key_env))]
 
     @functools.cached_property
     def _prompts(self) -> tuple[list[str] | None, list[Mistake]]:
@@ -170,12 +170,6 @@ class JudgeRequest(_Answering, _Paid, EndpointSettings, ReplySettings, _Judge, _
     def settings(self) -> JudgeSettings:
         """What decides a judgement."""
         return JudgeSettings(model=self.judge_model, template=self._template[0], **_fields(self, ReplySettings))
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where the judge is."""
-        variable, key, _ = find_key(self.base_url, self.api_key_env)
-        return Endpoint(api_key=key, key_variable=variable, **_fields(self, EndpointSettings))
 
     @property
     def generation(self) -> GenerationSettings:
@@ -214,7 +208,9 @@ def run(argv: list[str]) -> int:
         candidate, reference = (_answers(name, request) for name in (request.answers, request.reference))
         pairs = _pairs(candidate, reference, request)
         with _bar("Judging") as report:
-            judged = judge_pairs(pairs, request.settings, request.endpoint, request.output_dir, progress=report)
+            judged = judge_pairs(
+                pairs, request.settings, request.endpoint(request.api_key_env), request.output_dir, progress=report
+            )
     return _finish(request, candidate, reference, judged)
 
 
@@ -251,7 +247,7 @@ def preview(request: JudgeRequest) -> int:
     needed = len({one.key for both in questions for one in both or ()})
     equal = sum(both is None for both in questions)
     say(
-        f"requests: {len(missing)} to {request.endpoint.shown} ({len(pairs)} prompts in both orders; {equal} pairs have "
+        f"requests: {len(missing)} to {request.endpoint(request.api_key_env).shown} ({len(pairs)} prompts in both orders; {equal} pairs have "
         f"equal answers, "
         f"{needed - len(missing)} judgements are there already)"
     )
@@ -337,7 +333,11 @@ def record(
     return {
         "candidate": {"label": candidate.label, **candidate.identity},
         "reference": {"label": reference.label, **reference.identity},
-        "judge": {**asdict(request.settings), "base_url": request.endpoint.shown, "own_template": not own},
+        "judge": {
+            **asdict(request.settings),
+            "base_url": request.endpoint(request.api_key_env).shown,
+            "own_template": not own,
+        },
         **asdict(found),
         "notes": [*candidate.notes, *reference.notes, *judged.notes, *found.notes],
         "judgements": {

@@ -152,8 +152,6 @@ def parameters(methods: Iterable[type[MergeMethod]]) -> dict[str, Setting]:
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast merge --help`."""
-    from holdfast.checkpoints.merge import prepare_merge
-
     notes: list[str] = []
     asked = command(_own_method(argv), notes=notes)
     given = asked.given(argv)
@@ -161,6 +159,9 @@ def run(argv: list[str]) -> int:
         _print_methods()
         return 0
     request, method = read_request(asked, given)
+
+    from holdfast.checkpoints.merge import prepare_merge
+
     with stoppable():
         prepared = prepare_merge(
             method,

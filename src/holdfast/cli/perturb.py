@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.config.decode import with_floats
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import did_you_mean
 
@@ -88,7 +89,7 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast perturb --help`."""
-    request = COMMAND.read(argv)
+    request = with_floats(COMMAND.read(argv))
 
     from holdfast.checkpoints.perturb import prepare_perturb
 

@@ -10,6 +10,7 @@ from holdfast.checkpoints.policies import Policies
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, part_of
+from holdfast.config.decode import with_floats
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, did_you_mean
 
@@ -121,7 +122,7 @@ class _Onto:
     """The model that an adapter belongs to (for --instruct the old base)."""
     dtype: Annotated[str | None, DTYPE] = None
     """Dtype of floating-point tensors (the base's, tensor by tensor)."""
-    tokenizer: Literal["residual", "instruct", "base", None] = None
+    tokenizer: Literal["residual", "instruct", "base"] | None = None
     """Whose vocabulary, tokenizer, chat template and generation settings the result takes (the residual's, or the
     instruct model's)."""
 
@@ -190,7 +191,7 @@ def run(argv: list[str]) -> int:
             f"'{step}'.{did_you_mean(step, [*STEPS, *OF_STUDIES])}"
         )
     command, plan = STEPS[step]
-    request = command.read(rest)
+    request = with_floats(command.read(rest))
     with stoppable():
         return carry_out(plan(request), request)
 

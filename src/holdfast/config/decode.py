@@ -148,6 +148,24 @@ def mistakes_in(value: Any) -> list[Mistake]:
     return decode(type(value), {name: field for name, field in fields.items() if field is not None})[1]
 
 
+def field_mistakes(value: Any) -> list[Mistake]:
+    """What is wrong with the types and bounds of a settings value made in Python, field by field; for its own
+    `problems()` too."""
+    known = {s.name: s for s in settings_of(type(value))}
+    return coerce_all(known, {name: getattr(value, name) for name in known})[1]
+
+
+def with_floats(value: T) -> T:
+    """A settings value with 1.0 for 1 where a number with a point was declared, for records and fingerprints, which
+    tell the two apart."""
+    whole = {
+        s.name: float(getattr(value, s.name))
+        for s in settings_of(type(value))
+        if float in s.types and int not in s.types and type(getattr(value, s.name)) is int
+    }
+    return dataclasses.replace(value, **whole) if whole else value  # type: ignore[type-var]
+
+
 def problems_of(value: Any) -> list[Mistake]:
     """What `value.problems()` says, as mistakes."""
     problems = getattr(value, "problems", None)

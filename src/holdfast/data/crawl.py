@@ -32,8 +32,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from holdfast.config.declare import Meta
+from holdfast.config.decode import field_mistakes
 from holdfast.data.prepare import dates
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.environment import now
@@ -57,29 +59,30 @@ TRIES = 2
 
 _TRACKING = re.compile(r"utm_[a-z]+|fbclid|gclid|at_medium|at_campaign", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[a-z]{2}(-[a-z]{2})?")
+_WHICH, _HOW = "which articles", "how"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crawl:
     """What is to be gathered."""
 
-    publishers: tuple[str, ...]
-    """Countries ("us"), publishers ("us.TheNewYorker", "TheNewYorker") and patterns ("us.The*", "*"); capitals do not
-    matter."""
-    output: Path
-    """Ends with .jsonl; grows with every session."""
-    after: Any = None
-    """The first day whose articles are kept (a date or "2024-01-15"); None: any."""
-    before: Any = None
-    """The day from which on articles are not kept any more; None: none."""
-    limit: int | None = None
-    """Articles in the output at most, over all sessions."""
-    languages: tuple[str, ...] = ()
-    """Codes such as "en"; empty: any. The language is that of the text, as langdetect finds it."""
-    timeout: float | None = None
-    """Seconds without any article after which the crawl ends; None: it ends when all sources are exhausted."""
-    delay: float = 1.0
-    """Seconds between two pages of a publisher; where robots.txt asks for a longer pause, that one counts."""
+    publishers: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")]
+    """Publishers as us.TheNewYorker or TheNewYorker, countries as us, patterns as 'uk.The*'; capitals do not matter.
+    --list_publishers names them."""
+    output: Annotated[Path, Meta(metavar="FILE.jsonl")]
+    """The articles; grows with every session."""
+    after: Annotated[Any, Meta(metavar="DATE", group=_WHICH)] = None
+    """Published on this day or later, as 2024-01-01."""
+    before: Annotated[Any, Meta(metavar="DATE", group=_WHICH)] = None
+    """Published before this day, which is not in the range itself."""
+    languages: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="CODE", group=_WHICH)] = ()
+    """Languages of the text, such as en, as langdetect finds them (any)."""
+    limit: Annotated[int | None, Meta(ge=1, group=_WHICH)] = None
+    """Articles in OUTPUT at most, over all sessions."""
+    timeout: Annotated[float | None, Meta(gt=0, metavar="SECONDS", group=_HOW)] = None
+    """End when no article came for so long (when all sources are exhausted)."""
+    delay: Annotated[float, Meta(ge=0, metavar="SECONDS", group=_HOW)] = 1.0
+    """Between two pages of a publisher; a longer pause that robots.txt asks for goes before it."""
 
     @property
     def addresses(self) -> Path:
@@ -109,13 +112,7 @@ class Crawl:
         elif self.output.is_dir():
             found.append(f"output: expected a file, {self.output} is a folder")
         found += dates.range_problems(self.after, self.before)
-        for name, value, zero in (
-            ("limit", self.limit, False),
-            ("timeout", self.timeout, False),
-            ("delay", self.delay, True),
-        ):
-            if value is not None and not (value > 0 or (zero and value == 0)):
-                found.append(f"{name}: expected {'0 or more' if zero else 'more than 0'}, got {value:g}")
+        found += [m.sentence() for m in field_mistakes(self)]
         wrong = [language for language in self.languages if not _LANGUAGE.fullmatch(language)]
         if wrong:
             found.append(f"languages: expected codes such as en or zh-cn, got {', '.join(wrong)}")

@@ -32,8 +32,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from holdfast.config.declare import Meta
+from holdfast.config.decode import field_mistakes
 from holdfast.data.layouts import BadRow, Convert, converter, recognise
 from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.readers import kind_of
@@ -65,37 +67,43 @@ _FINISHED = ("stop", "eos", "end_turn", None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Asking:
+    """What is asked of which model; `Settings` has the template too."""
+
+    settings_group: ClassVar[str] = "what is asked"
+
+    model: Annotated[str, Meta(metavar="NAME")]
+    """The model's name, as the endpoint knows it."""
+    prompt: Annotated[str, Meta(metavar="textbook|article|FILE")] = "textbook"
+    """For questions with answers, for documents, or a template of your own."""
+    per_article: Annotated[int, Meta(ge=1)] = 3
+    """Rows in a prompt (1 for article)."""
+    variations: Annotated[int, Meta(ge=1)] = 1
+    """Articles about the same rows, each with another focus."""
+    max_tokens: Annotated[int, Meta(ge=1)] = 3000
+    """Tokens of a reply; what is cut there is not kept."""
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.7
+    """Temperature of sampling."""
+    least_characters: Annotated[int, Meta(ge=0)] = 300
+    """Shorter replies are not kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Asking):
     """What decides an article, beside its rows."""
 
-    model: str
-    """As the endpoint knows it."""
-    prompt: str
-    """"textbook", "article", or the name of the user's file."""
     template: str
     """With {material} and maybe {focus}."""
-    per_article: int = 3
-    """Rows in a prompt."""
-    variations: int = 1
-    """Articles asked for about the same rows."""
-    max_tokens: int = 3000
-    """Of a reply; a reply that is cut there is not kept."""
-    temperature: float = 0.7
-    least_characters: int = 300
-    """Of an article; a shorter reply is not kept."""
 
     def problems(self) -> list[str]:
         """One sentence a mistake; empty when all is well."""
-        found = [] if self.model else ["model: expected the name of a model, got nothing"]
+        found = [m.sentence() for m in field_mistakes(self)]
+        if not self.model:
+            found.append("model: expected the name of a model, got nothing")
         if "{material}" not in self.template:
             found.append(
                 f"prompt: expected {{material}} in the template {self.prompt}, where the rows go; it is not there"
             )
-        for name, least in (("per_article", 1), ("variations", 1), ("max_tokens", 1), ("least_characters", 0)):
-            if getattr(self, name) < least:
-                found.append(f"{name}: expected at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.temperature <= 2:
-            found.append(f"temperature: expected 0 to 2, got {self.temperature:g}")
         different = 10**9 if self.prompt == "article" else len(TEXTBOOK_FOCI) if "{focus}" in self.template else 1
         if self.temperature == 0 and self.variations > different:
             found.append(
@@ -164,7 +172,7 @@ class Synthesis:
         if self.output.resolve() in [p.resolve() for p in self.inputs]:
             found.append(f"output: {self.output} is an input; inputs are never changed. Choose another name")
         if self.limit is not None and self.limit < 1:
-            found.append(f"limit: expected at least 1, got {self.limit}")
+            found.append(f"limit: expected a whole number of at least 1, got {self.limit}")
         for name, price in zip(("price_input", "price_output"), self.prices, strict=True):
             if not 0 <= price < float("inf"):
                 found.append(f"{name}: expected USD a million tokens, 0 or more, got {price:g}")

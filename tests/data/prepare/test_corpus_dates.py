@@ -169,6 +169,6 @@ def test_mistakes_in_dates_are_mistakes_of_the_request():
     corpus("2024-01-01")
     with pytest.raises(ConfigError) as caught:
         prepared(after="2024-02-01", before="2024-01-01", undated="perhaps")
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["after", "undated"]
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["undated", "after"]
     with pytest.raises(ConfigError, match="before: expected a date as 2024-01-15, got 'January'"):
         prepared(before="January")

@@ -34,8 +34,8 @@ import numpy as np
 
 from holdfast.checkpoints.dtypes import DType, Operand, compute_dtype, count_nonfinite, decode, encode
 from holdfast.checkpoints.kernels import Flags, Term, combine
-from holdfast.config.declare import Meta, settings_of
-from holdfast.config.decode import coerce_all
+from holdfast.config.declare import Meta
+from holdfast.config.decode import field_mistakes
 from holdfast.support.own_code import origin
 
 Semantics = Literal["original", "mergekit"]
@@ -113,9 +113,7 @@ class MergeMethod:
     def problems(self, models: int | None = None) -> list[str]:
         """Everything wrong with the parameters, and with `models` models beside the base, as one sentence each, which
         begins with the parameter's name where it is about one ("density: ..."); None: not yet known how many."""
-        known = {s.name: s for s in settings_of(type(self))}
-        mistakes = coerce_all(known, {name: getattr(self, name) for name in known})[1]
-        return [m.sentence() for m in mistakes] + count_problems(self, models)
+        return [m.sentence() for m in field_mistakes(self)] + count_problems(self, models)
 
     def rounds(self) -> int:
         """How many passes of statistics come before `combine`."""

@@ -24,7 +24,7 @@ from holdfast.checkpoints.methods.protocol import MergeMethod
 from holdfast.checkpoints.methods.slerp import Slerp
 from holdfast.checkpoints.methods.ties import Ties
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import as_mistake, coerce_all, missing, unknown_key
+from holdfast.config.decode import as_mistake, coerce_all, missing, unknown_key, with_floats
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.own_code import load_class
@@ -90,13 +90,10 @@ def parse_merge_method(
         if key not in own
     ]
     values, wrong = coerce_all(known, own)
-    for key, value in values.items():  # a record says 1.0 whether the request says 1 or 1.0
-        if float in known[key].types and type(value) is int:
-            values[key] = float(value)
     mistakes += [missing(s) for s in known.values() if s.required and s.name not in values]
     if any(s.required and s.name not in values for s in known.values()):
         return None, [*mistakes, *wrong]
-    method = cls(**values)
+    method = with_floats(cls(**values))
     mistakes += [*wrong, *(as_mistake(problem, known) for problem in method.problems(models))]
     return (None if mistakes else method), mistakes
 

@@ -22,10 +22,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
+from holdfast.config.declare import Meta
 from holdfast.data.layouts import TEXT_NAMES
 from holdfast.data.prepare import dates
 from holdfast.data.prepare.reading import Made, Malformed, Reading, Skipped, keyed_records, records
@@ -39,8 +41,6 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "wet": (".wet",),
     "fundus": (".json",),
 }
-KINDS = ("auto", *ENDINGS)
-UNDATED = ("auto", "keep", "drop")
 
 TEXTS = ("text", "plaintext", *(name for name in TEXT_NAMES if name != "text"))
 """Columns that may hold the text, the first that is there; `plaintext` is fundus's."""
@@ -62,6 +62,55 @@ SOURCES = ("url", "link", "uri", "source", "publisher", "path")
 USUAL_SIMILARITY = 0.8
 LEAST_SIMILARITY = 0.5
 """Below this nearly all pairs of documents would have to be compared."""
+
+
+def read_column(value: Any) -> str:
+    """The name of a column.
+
+    Raises:
+        ValueError: something else.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
+Column = Annotated[str | None, Meta(parse=read_column, metavar="NAME", expected="the name of a column")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions:
+    """Options of the format."""
+
+    settings_group: ClassVar[str] = "corpus"
+
+    after: Annotated[Any, Meta(metavar="DATE")] = None
+    """Only documents of this day or later, as 2023-12-01."""
+    before: Annotated[Any, Meta(metavar="DATE")] = None
+    """Only documents before this day, which is not in the range itself."""
+    undated: Literal["auto", "keep", "drop"] | None = None
+    """Documents without a usable date (auto: dropped where --after or --before is given)."""
+    minimum_characters: Annotated[int | None, Meta(ge=0)] = None
+    """Shorter texts are left out (0: empty ones only)."""
+    near_duplicates: Annotated[
+        float | None,
+        Meta(
+            ge=LEAST_SIMILARITY,
+            le=1,
+            metavar="SHARE",
+            expected=f"a similarity from {LEAST_SIMILARITY:g} to 1 ({USUAL_SIMILARITY:g} is usual)",
+        ),
+    ] = None
+    """Similarity, such as 0.8, from which documents are one; the first published stays (off). In Python true is 0.8."""
+    titles: bool = False
+    """Put the title in front of the text."""
+    kind: Literal["auto", "text", "rows", "wet", "fundus"] | None = None
+    """What the files are (auto: by ending and content)."""
+    text_column: Column = None
+    """Where the text is (the first of text, plaintext, content, body, document)."""
+    date_column: Column = None
+    """Where the date is (the first of date, publishing_date, published, ...)."""
+
 
 NOTHING = "an empty text"
 NO_DATE = "without a date"
@@ -88,36 +137,8 @@ def read(reading: Reading) -> Iterator[Made]:
 
 
 def problems(options: Mapping[str, Any]) -> list[str]:
-    """Mistakes in the options, one sentence each.
-
-    Options: `kind` (one of `KINDS`), `text_column` and `date_column` (names), `after` and `before` (days; documents
-    dated `after` or later, and before `before`), `undated` (one of `UNDATED`; "auto" keeps documents without a date
-    where no day is given), `minimum_characters`, `near_duplicates` (the similarity from which two documents are one, or
-    true for 0.8), `titles` (in front of the text).
-    """
-    found = dates.range_problems(options.get("after"), options.get("before"))
-    for name, known in (("kind", KINDS), ("undated", UNDATED)):
-        value = options.get(name)
-        if value is not None and value not in known:
-            found.append(f"{name}: expected one of {', '.join(known)}, got '{value}'.{did_you_mean(str(value), known)}")
-    for name in ("text_column", "date_column"):
-        value = options.get(name)
-        if value is not None and (not isinstance(value, str) or not value.strip()):
-            found.append(f"{name}: expected the name of a column, got {value!r}")
-    least = options.get("minimum_characters")
-    if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 0):
-        found.append(f"minimum_characters: expected a whole number of at least 0, got {least!r}")
-    alike = options.get("near_duplicates")
-    if (
-        alike is not None
-        and not isinstance(alike, bool)
-        and not (isinstance(alike, (int, float)) and LEAST_SIMILARITY <= alike <= 1)
-    ):
-        found.append(
-            f"near_duplicates: expected a similarity from {LEAST_SIMILARITY:g} to 1 ({USUAL_SIMILARITY:g} is usual), "
-            f"got {alike!r}"
-        )
-    return found
+    """Mistakes in the range of dates, one sentence each."""
+    return dates.range_problems(options.get("after"), options.get("before"))
 
 
 def endings(options: Mapping[str, Any]) -> tuple[str, ...]:

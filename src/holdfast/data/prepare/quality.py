@@ -12,9 +12,20 @@ Asked without the article, "Why did he leave?" means nothing. So a question name
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from holdfast.data.prepare.reading import Made, Malformed, Reading, made_of, text_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityOptions:
+    """Options of the format."""
+
+    settings_group: ClassVar[str] = "quality"
+
+    questions: bool = False
+    """The multiple-choice questions, for 'holdfast evaluate', in place of the articles."""
 
 
 def read(reading: Reading) -> Iterator[Made]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.config.declare import settings_of
 from holdfast.data.prepare import corpus, metamath, quality, stackexchange, starcoder_instructions, ultrachat
 from holdfast.data.prepare.reading import Made, Reading
 from holdfast.data.readers import COMPRESSIONS
@@ -23,8 +24,8 @@ class Format:
     rows: str
     """The columns of the rows that are made."""
     read: Callable[[Reading], Iterator[Made]]
-    options: tuple[str, ...] = ()
-    """Options that this format has beside the common ones."""
+    own: type | None = None
+    """Settings that this format has beside the common ones; None: no others."""
     files: tuple[str, ...] = JSON_FILES
     """Endings of its files; all but .parquet and .7z may also be compressed."""
     anything: bool = False
@@ -34,9 +35,14 @@ class Format:
     folders: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
     """Endings of the files that are read, in folders too, under these options; None: no folders are."""
     problems: Callable[[Mapping[str, Any]], list[str]] = lambda options: []
-    """Mistakes in the format's own options, one sentence each."""
+    """Mistakes in several of the format's own options together, one sentence each."""
     dated: bool = False
     """Whether its rows are documents that may have a date, so that characters, dates and months are counted."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the format's own settings."""
+        return tuple(s.name for s in settings_of(self.own)) if self.own is not None else ()
 
 
 def _columns(*sets: str) -> tuple[frozenset[str], ...]:
@@ -54,7 +60,7 @@ FORMATS: dict[str, Format] = {
         about="Posts.xml of a Stack Exchange dump, also .gz, .zst, or the dump's .7z",
         rows="question, answer",
         read=stackexchange.read,
-        options=("min_score", "tags", "site"),
+        own=stackexchange.StackExchangeOptions,
         files=(".xml", ".7z"),
         known_by=_columns("Id PostTypeId"),
     ),
@@ -74,7 +80,7 @@ FORMATS: dict[str, Format] = {
         about="QuALITY.v1.0.1.htmlstripped.train and .dev (JSON Lines)",
         rows="text; with --questions: question, options, answer, article, hard",
         read=quality.read,
-        options=("questions",),
+        own=quality.QualityOptions,
         anything=True,
         known_by=_columns("article questions"),
     ),
@@ -82,17 +88,7 @@ FORMATS: dict[str, Format] = {
         about="new text: folders, .txt, .md, .jsonl, .json, .parquet, .warc.wet, articles of fundus; mixed",
         rows="text, title, date, source",
         read=corpus.read,
-        options=(
-            "kind",
-            "text_column",
-            "date_column",
-            "after",
-            "before",
-            "undated",
-            "minimum_characters",
-            "near_duplicates",
-            "titles",
-        ),
+        own=corpus.CorpusOptions,
         files=corpus.endings({}),
         folders=corpus.endings,
         problems=corpus.problems,

@@ -32,8 +32,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar
 
+from holdfast.config.declare import Meta, part_of, settings_of
+from holdfast.config.decode import coerce_all, field_mistakes
 from holdfast.data.prepare.corpus import USUAL_SIMILARITY
 from holdfast.data.prepare.inputs import Inputs, found_inputs, said
 from holdfast.data.prepare.reading import Made, Reading
@@ -71,7 +73,25 @@ class NothingHeldOut(DataError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
+class Rows:
+    """Which rows a preparation writes, of any format."""
+
+    settings_group: ClassVar[str] = "which rows"
+
+    limit: Annotated[int | None, Meta(ge=1)] = None
+    """So many rows at most, both sides together: the first, or with --seed a random sample of all."""
+    seed: int | None = None
+    """Shuffle; the same rows come out in the same order whatever the input's (order of the files)."""
+    heldout: Annotated[float, Meta(ge=0, lt=1, metavar="SHARE")] = 0.0
+    """Share of the questions or documents, such as 0.01, that go to a file of their own."""
+    heldout_output: Annotated[Path | None, Meta(metavar="FILE.jsonl")] = None
+    """Where these go (OUTPUT's name with .heldout before .jsonl)."""
+    most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.0
+    """Share of the records that may be malformed, and are left out then (0: any is an error)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation(Rows):
     """What is to be prepared."""
 
     format: str
@@ -82,16 +102,6 @@ class Preparation:
     """Ends with .jsonl."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The format's own, by name; None counts as not given."""
-    limit: int | None = None
-    """Rows at most, both sides together."""
-    seed: int | None = None
-    """Of the shuffle; None: the order of the files."""
-    heldout: float = 0.0
-    """Share of questions or documents that go to `heldout_output`."""
-    heldout_output: Path | None = None
-    """None: `<output without .jsonl>.heldout.jsonl`."""
-    most_malformed: float = 0.0
-    """Share of the records that may be malformed, and are left out then; more is an error."""
 
     @property
     def heldout_path(self) -> Path | None:
@@ -130,7 +140,10 @@ class Preparation:
                     found.append(
                         f"{name}: belongs to the format {' and '.join(owners) or 'of no name'}, not to {self.format}"
                     )
-            found += known.problems({name: value for name, value in self.given.items() if name in known.options})
+            own = {name: value for name, value in self.given.items() if name in known.options}
+            checked = {n: v for n, v in own.items() if n != "near_duplicates" or not isinstance(v, bool)}
+            declared = {s.name: s for s in settings_of(known.own)} if known.own is not None else {}
+            found += [m.sentence() for m in coerce_all(declared, checked)[1]] + known.problems(own)
         found += self._input_problems()
         inputs = [path.resolve() for path in self.inputs]
         for name, output in (("output", self.output), ("heldout_output", self.heldout_output)):
@@ -151,15 +164,9 @@ class Preparation:
                 )
         if self.heldout_output is not None and self.heldout_output.resolve() == self.output.resolve():
             found.append(f"heldout_output: expected another file than the output, got {self.heldout_output} for both")
-        if not 0 <= self.heldout < 1:
-            found.append(f"heldout: expected a share from 0 to below 1, got {self.heldout:g}")
         if self.heldout_output is not None and not self.heldout:
             found.append("heldout_output: says where held-out rows go, but heldout is 0")
-        if self.limit is not None and self.limit < 1:
-            found.append(f"limit: expected at least 1, got {self.limit}")
-        if not 0 <= self.most_malformed <= 1:
-            found.append(f"most_malformed: expected a share from 0 to 1, got {self.most_malformed:g}")
-        return found
+        return found + [m.sentence() for m in field_mistakes(part_of(self, Rows))]
 
     def _input_problems(self) -> list[str]:
         """Mistakes in the inputs."""

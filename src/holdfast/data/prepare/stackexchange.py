@@ -20,10 +20,12 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 from xml.parsers import expat
 
+from holdfast.config.declare import Meta
 from holdfast.data.prepare.html_text import markdown
 from holdfast.data.prepare.reading import Made, Reading
 from holdfast.data.readers import open_bytes
@@ -44,6 +46,20 @@ SELECT id, title, body, IFNULL(
     (SELECT x.body FROM answer x WHERE x.parent = q.id ORDER BY x.score DESC, x.id LIMIT 1))
 FROM question q ORDER BY id
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackExchangeOptions:
+    """Options of the format."""
+
+    settings_group: ClassVar[str] = "stackexchange"
+
+    min_score: float | None = None
+    """Least score of a question, and of an answer."""
+    tags: Annotated[tuple[str, ...] | None, Meta(repeatable=True, metavar="TAG")] = None
+    """Only questions with one of these."""
+    site: Annotated[str | None, Meta(metavar="HOST")] = None
+    """Host such as math.stackexchange.com: puts a link to the question into each row, as CC BY-SA asks."""
 
 
 def read(reading: Reading) -> Iterator[Made]:
