@@ -95,7 +95,7 @@ def test_everything_wrong_is_said_at_once(asked):
 def test_values_that_a_method_refuses_are_found_before_anything_runs(asked):
     asked["vary"] = {"retention": [{"l2": {"coefficient": [-1, 0.1]}}], "learning_rate": [1e-3, "fast"]}
     found = problems_of(asked)
-    assert any("l2.coefficient: expected 0 or more, got -1.0" in p for p in found)
+    assert any("l2.coefficient: expected a number of at least 0, got -1" in p for p in found)
     assert any("learning_rate: expected a number" in p and "fast" in p for p in found)
 
 
