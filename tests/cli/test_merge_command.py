@@ -331,7 +331,7 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
     [
         ("", ["models: is missing", "output_dir: is missing"]),
         ("math code --method tise", ["--method: expected one of linear", "Did you mean 'ties'?"]),
-        ("math code --method ./none.py:Mine", ["--method: ./none.py:Mine: no such file"]),
+        ("math code --method ./none.py:Mine", ["--method: no such file './none.py'"]),
         ("math code --density 0.5", ["--density: linear does not take it; ties, dare, dare_ties and breadcrumbs do."]),
         ("math code --method slerp --weights 1 2", ["--weights: slerp does not take it", "Its own: --t."]),
         ("--weights 1 2 math code", ["--weights: expected numbers, one a model (on a command line after the models"]),

@@ -240,3 +240,5 @@ STEPS: dict[str, tuple[Command[Any], Callable[[Any], Prepared]]] = {
     "apply": (APPLICATION, plan_apply),
 }
 """Step: its command, and what plans it."""
+OF_STUDIES = ("study", "worker", "status", "report")
+"""What belongs to the study; see `residual_study`."""

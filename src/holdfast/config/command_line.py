@@ -228,8 +228,9 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
             return
         given.values[name] = values[0]
         _too_many(given, setting, values[1:])
-    if not setting.meta.positional:  # a word without dashes is not reported with dashes
-        given.from_line.add(name)
+    given.from_line.add(name)
+    if setting.meta.positional:
+        given.without_dashes.add(name)
 
 
 def _mapping(given: Given, name: str, text: str) -> Any:

@@ -26,6 +26,8 @@ class Given:
     """By key; the command line's where both have one."""
     from_line: set[str] = dataclasses.field(default_factory=set)
     """Keys that the command line gave."""
+    without_dashes: set[str] = dataclasses.field(default_factory=set)
+    """Of those, what stood there as words without an option."""
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
     lines: dict[Path, int] = dataclasses.field(default_factory=dict)
     """Line in the file (from 1) of every key and item that is there, by path."""
@@ -37,6 +39,7 @@ class Given:
         return Given(
             values={**other.values, **self.values},
             from_line=self.from_line | (other.from_line - set(self.values)),
+            without_dashes=self.without_dashes,
             mistakes=[*other.mistakes, *self.mistakes],
             lines=other.lines | self.lines,
             file=self.file or other.file,
@@ -63,7 +66,7 @@ class Given:
     def _sentence(self, mistake: Mistake) -> str:
         top = mistake.path[0] if mistake.path else None
         if top in self.from_line or self.file is None:
-            return mistake.sentence(option=top in self.from_line)
+            return mistake.sentence(option=top in self.from_line - self.without_dashes)
         place = (*mistake.path, mistake.key)
         for end in range(len(place), 0, -1):
             if (line := self.lines.get(place[:end])) is not None:
