@@ -10,7 +10,6 @@ import ast
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -64,14 +63,6 @@ def table_rows(text: str) -> dict[str, list[str]]:
 # ---------------------------------------------------------------------------------------------------------- completeness
 
 
-def method_parameters() -> Iterator[tuple[str, str, Any]]:
-    from holdfast.config.declare import settings_of
-    from holdfast.retention.registry import METHODS
-
-    for name, cls in METHODS.items():
-        yield from ((name, setting.name, setting.default) for setting in settings_of(cls))
-
-
 def test_every_method_has_its_section():
     """With its source, where it acts, what it costs, when to use it and when not."""
     from holdfast.retention.registry import METHODS
@@ -94,32 +85,23 @@ def test_every_method_has_its_section():
         assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
 
 
-@pytest.mark.parametrize(("method", "parameter", "default"), list(method_parameters()), ids=lambda v: str(v))
-def test_every_parameter_is_described_with_its_default(method, parameter, default):
-    row = table_rows(section(text_of("docs/methods.md"), method)).get(parameter)
-    assert row, f"{method}: no row for `{parameter}`"
-    assert len(row[1]) > 10
-    if default not in (None, "") and (method, parameter) != ("sfa", "p"):
-        assert row[0] == (str(default).lower() if isinstance(default, bool) else str(default))
+def test_tables_of_keys_are_those_of_the_declarations():
+    from holdfast.cli.doc_tables import with_tables
+    from holdfast.retention.registry import METHODS
 
-
-def test_no_parameter_is_described_that_does_not_exist():
-    page = text_of("docs/methods.md")
-    known = {(m, p) for m, p, _ in method_parameters()}
-    described = {(m, p) for m in {m for m, _ in known} for p in table_rows(section(page, m))}
-    assert described == known
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    stale = [path.name for path, page in pages.items() if with_tables(page) != page]
+    assert stale == [], "run: python -m holdfast.cli.doc_tables"
+    tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
+    assert sorted(tables) == sorted([*METHODS, "train", "train options", "data", "world"])
 
 
 def test_every_own_key_is_described():
-    from holdfast.data.formats import Templates
     from holdfast.runs.settings import OWN
 
     page = text_of("docs/configuration.md")
     for name in (s.name for s in OWN.values() if s.meta.yaml):
         assert len(section(page, name).strip()) > 100, name
-    assert set(table_rows(section(page, "data"))) == {f.name for f in dataclasses.fields(Templates)}
-    for option in ("--dry_run", "--debug", "--help", "--help_all"):
-        assert option in table_rows(section(page, "Options of the command alone"))
 
 
 def with_bounds(setting: Any) -> str:

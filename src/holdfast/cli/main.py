@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
     "check-method": ("holdfast.cli.check_method", "the laws of retention methods, run on one of your own"),
     "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
+    "schema": ("holdfast.cli.schema", "JSON Schema of the YAML files, for editors that complete and check them"),
     "theory": (
         "holdfast.cli.theory",
         "the papers' theories, computed and checked: label annealing in linear regression",

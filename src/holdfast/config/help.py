@@ -105,5 +105,7 @@ def keys_table(settings: Iterable[Setting]) -> str:
         default = (
             "required" if s.required else f"`{default_text(s.default)}`" if s.default not in (None, "", ()) else ""
         )
-        rows.append(f"| `{s.name}` | {s.expected} | {default} | {s.help} |")
+        rows.append(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{s.name}`", s.expected, default, s.help)) + " |"
+        )
     return "\n".join(rows) + "\n"

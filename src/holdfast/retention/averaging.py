@@ -62,7 +62,8 @@ class SequentialAveraging(RetentionMethod):
     )
 
     p: Annotated[float | None, Meta(gt=0, le=1)] = None
-    """Fraction of the run between averages; 0.25 when `every` is not given."""
+    """Fraction of the run between averages; 0.25 when `every` is not given. 1 averages once, at the end, which is
+    WiSE-FT."""
     every: Annotated[int | None, Meta(ge=1)] = None
     """Optimiser steps between averages, instead of p."""
     beta: Annotated[float, Meta(ge=0, le=1)] = 0.5

@@ -52,9 +52,11 @@ class LabelAnnealing(RetentionMethod):
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
 
     weight: Annotated[float, Meta(ge=0, finite=False)] = 1.0
-    """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning."""
+    """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and learns
+    less."""
     temperature: Annotated[float, Meta(gt=0, finite=False)] = 1.0
-    """Temperature T of both softmaxes in the KL term (no T^2 factor)."""
+    """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the pull over the vocabulary,
+    like label smoothing."""
     direction: Literal["forward", "reverse", "jsd"] = "forward"
     """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse: KL(student ||
     teacher); jsd: between them, by beta."""
