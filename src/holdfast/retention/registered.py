@@ -6,13 +6,13 @@ of their own and would not. So they are told by an environment variable which cl
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
 from pathlib import Path
 
 from holdfast.errors import ConfigError
+from holdfast.support.own_code import load_own
 
 VARIABLE = "HOLDFAST_METHODS"
 """Environment variable: JSON, `{name: [file, class]}`."""
@@ -56,24 +56,7 @@ def load_registered() -> None:
     _loaded.add(text)
     from holdfast.retention.registry import METHODS
 
-    modules = {}
     for name, (file, attribute) in json.loads(text).items():
-        if file not in modules:
-            modules[file] = _load(file)
-        cls = getattr(modules[file], attribute, None)
-        if cls is None:
-            raise ConfigError(f"retention: expected the class {attribute} of the method '{name}' in {file}.")
-        METHODS[name] = cls
-
-
-def _load(file: str) -> object:
-    path = Path(file)
-    spec = importlib.util.spec_from_file_location(f"holdfast_methods_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"retention: no such file: {file}, which registered a method where this study was started.")
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as for a script: modules beside it are found
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+        if str(Path(file).parent) not in sys.path:
+            sys.path.insert(0, str(Path(file).parent))  # as for a script: modules beside it are found
+        METHODS[name] = load_own(f"{file}:{attribute}").value
