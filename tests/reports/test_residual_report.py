@@ -385,7 +385,7 @@ def test_before_and_after_has_four_models_a_measure(tmp_path, updated) -> None:
     shares, texts = kept_charts(models, scores_of(models), updated)
     assert [t["name"] for t in plotly_figure(shares)["data"]] == ["base", "instruct", "instruct, continued", "result"]
     assert [r[0] for r in shares.table.rows] == ["new knowledge", "instructions", "old knowledge"]
-    assert [r[0] for r in texts.rows] == ["new text", "prose"]
+    assert [r[0] for r in texts.table.rows] == ["new text", "prose"]
     assert "lower is better" in plotly_figure(texts)["layout"]["xaxis"]["title"]["text"]
     assert plotly_figure(shares)["data"][3]["x"] == [70.0, 90.0, 92.0]
 

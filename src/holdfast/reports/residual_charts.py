@@ -130,7 +130,7 @@ def token_charts(tables: Sequence[FigureTable], scores: Sequence[Score]) -> list
                     x = _token_place(g.tokens or g.model.budget or 0, budgets[0]) + 0.02 * (place - 1)
                     rows.append(_row(g, metric, score, name=name, header=g.header, x=round(x, 4), line=line))
                 colour, symbol = STYLES.get(block.kind, STYLES["others"])
-                style = {"where": {"line": line}, "colour": colour}
+                style: dict[str, Any] = {"where": {"line": line}, "colour": colour}
                 kind = "line" if len(held) > 1 else "points"
                 marks.append(Mark(kind=kind, y="score", name=name, symbol=symbol, dash=DASHES[number_ % 4], **style))
                 marks.append(Mark(y="paper", name="paper", symbol=f"{symbol}-open", size=11, legend=False, **style))
@@ -227,7 +227,7 @@ def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[
     for place, (g, metric) in enumerate(given):
         level = value_of(metric, score).value
         name, dash = f"{g.model.label or g.model.name}, as given", DASHES[1:][place // 2 % 3]
-        style = {"colour": STYLES[kind_of(g.members[0])][0], "width": 1.4, "dash": dash, "markers": False}
+        style: dict[str, Any] = {"colour": STYLES[kind_of(g.members[0])][0], "width": 1.4, "dash": dash, "markers": False}
         marks.append(Mark(kind="line", rows=[{"x": x, "y": level} for x in ends], name=name, **style))
     words = {BASE: "base, continued", INSTRUCT: "instruct, continued", DERIVED: "derived, continued"}
     for kind in kinds:
