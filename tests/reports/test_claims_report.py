@@ -9,6 +9,7 @@ import pytest
 
 from claim_studies import direct, paper_like, study
 from holdfast.errors import DataError
+from holdfast.reports.charts import plotly_figure
 from holdfast.reports.claims_report import figure_line, shares_chart, verdict_sentence, write_claims_report
 from holdfast.studies.claims import RECIPES, check_claims
 from holdfast.studies.tradeoff.paper import PAPER
@@ -94,9 +95,11 @@ def test_the_chart_has_every_share_once():
     record = found(dict.fromkeys(RECIPES, paper_like()))
     chart = shares_chart(record["claims"], record["studies"])
     assert chart is not None
-    names = [tuple(row[:2]) for row in chart.rows]
-    assert len(names) == len(set(names)) == sum(len(trace["x"]) for trace in chart.figure["data"])
-    assert all(trace["error_x"]["array"][0] > 0 < trace["error_x"]["arrayminus"][0] for trace in chart.figure["data"])
+    names = [row[0] for row in chart.table.rows]
+    traces = plotly_figure(chart)["data"]
+    shares = sum(r.get(k) is not None for r in chart.rows for k in ("target gain kept", "source loss avoided"))
+    assert len(names) == len(set(names)) and shares == sum(len(trace["x"]) for trace in traces) > len(names)
+    assert all(trace["error_x"]["array"][0] > 0 < trace["error_x"]["arrayminus"][0] for trace in traces)
     assert shares_chart(found({"code": None})["claims"], {}) is None
 
 

@@ -18,6 +18,8 @@ from synthetic_runs import browse, chromium
 from holdfast.records.comparison import Comparison
 from holdfast.records.residual import Pair, ResidualRecord, ScaleChoice, StudiedModel, read_update, write_update
 from holdfast.reports import paper_004
+from holdfast.reports.blocks import words as text_of
+from holdfast.reports.charts import plotly_figure
 from holdfast.reports.residual_charts import (
     against_one,
     carried_charts,
@@ -27,10 +29,9 @@ from holdfast.reports.residual_charts import (
     token_charts,
 )
 from holdfast.reports.residual_figures import marks_of, over_seeds, read_models, spent_in_all, tables
-from holdfast.reports.residual_pairs import pair_groups
-from holdfast.reports.residual_report import cost_lines, print_update, write_residual_report
+from holdfast.reports.residual_report import cost_lines, pair_groups, write_residual_report
 from holdfast.reports.residual_scores import role_of, scores_of
-from holdfast.reports.residual_text import clause, lead
+from holdfast.reports.residual_text import clause, lead, print_update
 from holdfast.statistics.intervals import t_quantile
 
 
@@ -320,14 +321,14 @@ def test_figure_1_has_a_panel_a_group_with_three_lines(tmp_path, studied) -> Non
     models = read_models(tmp_path, studied)
     charts = token_charts(tables(models, studied), scores_of(models))
     assert [c.title for c in charts] == ["Instruction following", "Reasoning", "Truthfulness", "Average"]
-    lines = [t for t in charts[0].figure["data"] if t["mode"] == "lines+markers"]
+    lines = [t for t in plotly_figure(charts[0])["data"] if t["mode"] == "lines+markers"]
     assert [(t["name"], len(t["x"])) for t in lines][:3] == [("Base", 4), ("Instruct", 4), ("Base + residual", 3)]
     xs = lines[1]["x"]
     assert xs == sorted(xs)
     assert [round(x - xs[0], 2) for x in xs] == [0.0, 1.0, 1.7, 2.0]  # 0, then logarithmic
-    assert charts[0].figure["layout"]["xaxis"]["ticktext"] == ["original", "100 M", "500 M", "1 B"]
+    assert plotly_figure(charts[0])["layout"]["xaxis"]["ticktext"] == ["original", "100 M", "500 M", "1 B"]
     assert all(v > 0 for v in lines[0]["error_y"]["array"])
-    paper = next(t for t in charts[3].figure["data"] if t["name"] == "paper")
+    paper = next(t for t in plotly_figure(charts[3])["data"] if t["name"] == "paper")
     assert paper["y"] == [51.64, 50.93, 51.20, 51.41]
 
 
@@ -339,9 +340,9 @@ def test_an_update_has_no_line_over_tokens(tmp_path, updated) -> None:
 def test_compute_has_a_point_a_made_model_and_the_papers_estimate_for_8b_alone(tmp_path, studied) -> None:
     models = read_models(tmp_path, studied)
     [chart] = compute_charts(tables(models, studied), scores_of(models), most=1)
-    names = [t["name"] for t in chart.figure["data"]]
+    names = [t["name"] for t in plotly_figure(chart)["data"]]
     assert "paper: instruction tuning" in names
-    made = [t for t in chart.figure["data"] if t["mode"] == "markers"]
+    made = [t for t in plotly_figure(chart)["data"] if t["mode"] == "markers"]
     assert sum(len(t["x"]) for t in made) == 9
     assert all(x > 0 for t in made for x in t["x"])
     small = dataclasses.replace(
@@ -349,7 +350,7 @@ def test_compute_has_a_point_a_made_model_and_the_papers_estimate_for_8b_alone(t
     )
     models = read_models(tmp_path, small)
     [chart] = compute_charts(tables(models, small), scores_of(models), most=1)
-    assert "paper: instruction tuning" not in [t["name"] for t in chart.figure["data"]]
+    assert "paper: instruction tuning" not in [t["name"] for t in plotly_figure(chart)["data"]]
     assert "At 1.5B the paper's own gain is small" in words(write(tmp_path, small))
     assert "mmlu against compute" in words(write(tmp_path, small))  # the paper's figure 2
     assert "At 1.5B the paper's own gain is small" not in words(write(tmp_path, studied))
@@ -361,7 +362,7 @@ def test_models_of_one_cost_are_not_drawn_against_cost(tmp_path, updated) -> Non
     record = make.with_state(updated, "instruct-new", flops=9e13)
     models = read_models(tmp_path, record)
     [chart, *_] = compute_charts(tables(models, record), scores_of(models))
-    made = {t["name"]: t["x"] for t in chart.figure["data"] if t["mode"] == "markers"}
+    made = {t["name"]: t["x"] for t in plotly_figure(chart)["data"] if t["mode"] == "markers"}
     assert made["instruct, continued"][0] == pytest.approx(9e13, rel=0.1)
     assert made["base, continued"] != made["with residual"]  # drawn a little apart
 
@@ -370,34 +371,34 @@ def test_siblings_and_derived_models_are_points_with_the_papers_beside(tmp_path,
     models = read_models(tmp_path, studied)
     charts = carried_charts(tables(models, studied), scores_of(models))
     average = next(c for c in charts if c.title == "Average")
-    assert [r[0] for r in average.rows] == [
+    assert [r[0] for r in average.table.rows] == [
         "llama-3: base", "llama-3: instruct", "llama-3: + llama-3.1 residual", "llama-3.1: base", "llama-3.1: instruct",
         "llama-3.1: + llama-3 residual", "Llama3-DocChat-1.0-8B: original", "Llama3-DocChat-1.0-8B: + llama-3 residual",
         "Llama3-DocChat-1.0-8B: + llama-3.1 residual",
     ]  # fmt: skip
-    paper = next(t for t in average.figure["data"] if t["name"] == "paper")
+    paper = next(t for t in plotly_figure(average)["data"] if t["name"] == "paper")
     assert paper["x"] == [51.64, 62.94, 64.25, 51.57, 64.42, 62.01, 57.47, 62.14, 63.80]
 
 
 def test_before_and_after_has_four_models_a_measure(tmp_path, updated) -> None:
     models = read_models(tmp_path, updated)
     shares, texts = kept_charts(models, scores_of(models), updated)
-    assert [t["name"] for t in shares.figure["data"]] == ["base", "instruct", "instruct, continued", "result"]
-    assert [r[0] for r in shares.rows] == ["new knowledge", "instructions", "old knowledge"]
-    assert [r[0] for r in texts.rows] == ["new text", "prose"]
-    assert "lower is better" in texts.figure["layout"]["xaxis"]["title"]["text"]
-    assert shares.figure["data"][3]["x"] == [70.0, 90.0, 92.0]
+    assert [t["name"] for t in plotly_figure(shares)["data"]] == ["base", "instruct", "instruct, continued", "result"]
+    assert [r[0] for r in shares.table.rows] == ["new knowledge", "instructions", "old knowledge"]
+    assert [r[0] for r in texts.table.rows] == ["new text", "prose"]
+    assert "lower is better" in plotly_figure(texts)["layout"]["xaxis"]["title"]["text"]
+    assert plotly_figure(shares)["data"][3]["x"] == [70.0, 90.0, 92.0]
 
 
 def test_the_chosen_scale_is_marked(updated) -> None:
     assert updated.scale is not None
     chart = scale_chart(updated.scale)
     assert chart is not None
-    line, ring = chart.figure["data"]
+    line, ring = plotly_figure(chart)["data"]
     assert line["x"] == [0.6, 0.8, 1.0, 1.2]
     assert (ring["name"], ring["x"]) == ("chosen", [1.0])
-    assert [r[0] for r in chart.rows] == ["0.6", "0.8", "1 (chosen)", "1.2"]
-    assert chart.rows[0][3:] == ["−0.200", "[−0.230, −0.170]"]
+    assert [r[0] for r in chart.table.rows] == ["0.6", "0.8", "1 (chosen)", "1.2"]
+    assert text_of(chart.table.rows[0][2]) == "−0.200 [−0.230, −0.170]"
     assert scale_chart(ScaleChoice(candidates=[], chosen=1.0, entries=[], reason="")) is None
 
 
@@ -563,7 +564,7 @@ def test_pairs_of_a_study_are_means_over_seeds_by_question(tmp_path) -> None:
     table = re.search(r"<h3>What is lost\?</h3>(.*?)</table>", html, re.S)
     assert table is not None
     cells = re.findall(r'class="tone ?(\w*)"', table[1])
-    assert cells == ["", "good"], "the share's interval over three seeds contains 0, less loss is better"
+    assert cells == ["flat", "good"], "the share's interval over three seeds contains 0, less loss is better"
 
 
 def test_empty_pairs_are_said(tmp_path, studied) -> None:

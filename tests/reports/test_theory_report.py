@@ -14,7 +14,7 @@ from synthetic_runs import browse, chromium
 from test_report_browser import console_of, look_on_phone
 from test_report_pages import Cells, figures_of, value, words_of
 
-from holdfast.reports.figures import number
+from holdfast.reports.format import number
 from holdfast.reports.theory_charts import picture_from_above, picture_from_the_side, scientific, with_interval
 from holdfast.reports.theory_report import finding, lead, write_regression_report
 from holdfast.support.files import read_json, write_json

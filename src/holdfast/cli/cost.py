@@ -225,7 +225,7 @@ def show(estimate: CostEstimate, target: Any, *, title: str = "") -> None:
         target: a `rich.console.Console`.
         title: a line before it.
     """
-    from holdfast.reports.figures import count
+    from holdfast.reports.format import count
     from holdfast.reports.terminal import Printer
 
     e, out = estimate, Printer(target)
@@ -319,7 +319,7 @@ def show(estimate: CostEstimate, target: Any, *, title: str = "") -> None:
 
 
 def _wall(hours: float) -> str:
-    from holdfast.reports.figures import duration
+    from holdfast.reports.format import duration
 
     return duration(hours * 3600)
 

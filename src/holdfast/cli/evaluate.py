@@ -367,7 +367,7 @@ def write_report(out: Path, record: EvaluationRecord, compare: Compare) -> Path:
 
 def print_results(found: dict[str, list[Evaluation]], comparisons: dict[str, list[Comparison]], target: Any) -> None:
     """Prints one table a model: figure, interval, questions, and the paired difference to the first model."""
-    from holdfast.reports.figures import decimals_for, interval_text, number, p_value
+    from holdfast.reports.format import decimals_for, interval_text, number, p_value
     from holdfast.reports.terminal import Printer
 
     out = Printer(target)

@@ -13,10 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.reports.figures import hardware_text, number, plural
-from holdfast.reports.legacy_charts import Chart, axis, layout, plain, shorten
-from holdfast.reports.markup import Column, Html, table, tag
-from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
+from holdfast.reports.blocks import (
+    Banner,
+    Block,
+    Bullets,
+    Facts,
+    Fold,
+    Page,
+    Panel,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    chip,
+    columns,
+    sub,
+)
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
+from holdfast.reports.format import hardware_text, listed, number
+from holdfast.reports.html import write_page
 
 TONES = {"holds": "good", "does not hold": "bad", "not enough data": "warn"}
 KEPT, AVOIDED = "target gain kept", "source loss avoided"
@@ -49,22 +66,54 @@ def write_claims_report(found: Mapping[str, Any], path: str | os.PathLike[str]) 
         StorageError: the page could not be written; an earlier one is intact.
     """
     try:
-        claims, studies = list(found["claims"]), dict(found["studies"])
-        page = Page(f"{found['paper']}: claims")
-        _head(page, found, claims, studies)
-        _claims(page, claims, studies)
-        _shares(page, claims, studies)
-        _studies(page, studies)
-        page.section(
-            "How to read this", tag("div", bullets([str(line) for line in found.get("reading") or READING]), cls="card")
-        )
-        _small_print(page, found)
+        page = _page(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"Expected the record of 'holdfast reproduce' (claims.json), got something else ({type(error).__name__}: "
             f"{error})."
         ) from error
-    return page.write(Path(path))
+    return write_page(page, Path(path))
+
+
+def _page(found: Mapping[str, Any]) -> Page:
+    claims, studies = list(found["claims"]), dict(found["studies"])
+    size = {"full": "the paper's own size", "quick": "a quick check: its verdicts mean nothing"}.get(
+        found["size"], "small twins of the paper's recipes"
+    )
+    written = f"{str(found['created'])[:16].replace('T', ' ')} UTC"
+    chart = shares_chart(claims, studies)
+    versions = [(str(k), str(v)) for k, v in sorted(dict(found.get("versions") or {}).items())]
+    machine = hardware_text(dict(found.get("hardware") or {})) or "not recorded"
+    reading = [str(line) for line in found.get("reading") or READING]
+    shares = Section("Shares of what direct fine-tuning did", [chart]) if chart is not None else None
+    return Page(
+        tab=f"{found['paper']}: claims",
+        eyebrow="holdfast reproduce",
+        title=str(found["paper"]),
+        lead=verdict_sentence(claims),
+        details=f"Recipes: {', '.join(_title(r, studies) for r in studies)}. Size: {size}. {written}",
+        blocks=[
+            *_banners(found, studies),
+            Tiles([_tile(verdict, claims) for verdict in TONES]),
+            Section("Claims", [_claims(claims, studies)]) if claims else None,
+            shares,
+            _studies(studies),
+            Section("How to read this", [Panel([Bullets(reading)], "card")]),
+            Section(
+                "Made with",
+                [
+                    Panel([Facts([("machine", machine), ("written", written)])], "card"),
+                    Fold("Versions", [Facts(versions)]) if versions else None,
+                ],
+            ),
+        ],
+        footer="Written by holdfast from the studies' records.",
+    )
+
+
+def _title(recipe: str, studies: Mapping[str, Any]) -> str:
+    """What a study is called in front of people; records made before studies had titles have their names alone."""
+    return str((studies.get(recipe) or {}).get("title") or recipe.replace("_", " "))
 
 
 def verdict_sentence(claims: Sequence[Mapping[str, Any]]) -> str:
@@ -81,118 +130,63 @@ def verdict_sentence(claims: Sequence[Mapping[str, Any]]) -> str:
         parts.append(f"{counted['does not hold']} {'does' if counted['does not hold'] == 1 else 'do'} not")
     if counted["not enough data"]:
         parts.append(f"for {counted['not enough data']} there is not enough data")
-    joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    return f"Of {len(claims)} claims {joined}."
+    return f"Of {len(claims)} claims {listed(parts)}."
 
 
-STYLE = """
-.claims td > div > div + div { margin-top: 6px; }
-@media screen and (min-width: 761px) {
-  .claims table { table-layout: fixed; } .claims th:nth-child(1) { width: 25%; }
-  .claims th:nth-child(2) { width: 20%; } .claims th:nth-child(3) { width: 29%; }
-}
-@media screen and (max-width: 760px) {
-  .claims table.cards td { display: block; text-align: left; } .claims table.cards td::before { display: block; }
-}
-"""
-
-
-def _head(
-    page: Page, found: Mapping[str, Any], claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]
-) -> None:
-    size = {"full": "the paper's own size", "quick": "a quick check: its verdicts mean nothing"}.get(
-        found["size"], "small twins of the paper's recipes"
-    )
-    ran = ", ".join(_title(r, studies) for r in studies)
-    page.add(tag("style", Html(STYLE)))
-    page.add(
-        header(
-            eyebrow="holdfast reproduce",
-            title=str(found["paper"]),
-            lead=verdict_sentence(claims),
-            details=f"Recipes: {ran}. Size: {size}. {str(found['created'])[:16].replace('T', ' ')} UTC",
-        )
-    )
+def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block]:
+    out: list[Block] = []
     if found["size"] == "quick":
-        page.add(
-            banner(
-                "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean "
-                "nothing.",
-                "warn",
-            )
+        text = (
+            "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean nothing."
         )
+        out.append(Banner(text, "warn"))
     elif found["size"] != "full":
-        page.add(
-            banner(
-                "Models of a million parameters on text that every Python carries: a claim that holds here holds in "
-                "its shape, not at the paper's "
-                "size. What each twin cannot show stands at the head of its study file.",
-            )
+        text = (
+            "Models of a million parameters on text that every Python carries: a claim that holds here holds in its "
+            "shape, not at the paper's size. What each twin cannot show stands at the head of its study file."
         )
-    late = [r for r, s in studies.items() if s["status"] != "finished"]
-    if late:
-        page.add(
-            banner(f"Not finished: {', '.join(_title(r, studies) for r in late)}. The same command continues.", "warn")
-        )
-    items = []
-    for verdict, tone in TONES.items():
-        named = [c["number"] for c in claims if c["verdict"] == verdict]
-        items.append((verdict, str(len(named)), ", ".join(named) or "none", tone if tone != "warn" else "flat"))
-    page.add(tiles(items))
+        out.append(Banner(text))
+    late = [_title(r, studies) for r, s in studies.items() if s["status"] != "finished"]
+    return out + ([Banner(f"Not finished: {', '.join(late)}. The same command continues.", "warn")] if late else [])
 
 
-def _claims(page: Page, claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> None:
-    columns = [
-        Column(title="Claim"),
-        Column(title="Paper", wide=True),
-        Column(title="Here", wide=True),
-        Column(title="Verdict", wide=True),
+def _tile(verdict: str, claims: Sequence[Mapping[str, Any]]) -> Tile:
+    named = [c["number"] for c in claims if c["verdict"] == verdict]
+    tone = TONES[verdict]
+    return Tile(verdict, str(len(named)), ", ".join(named) or "none", tone if tone != "warn" else "flat")
+
+
+def _claims(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            (f"{c['number']}. {c['text']}", sub(_link(c["recipe"], studies.get(c["recipe"])))),
+            c["paper"],
+            _figures(c["figures"]),
+            (chip(c["verdict"], TONES[c["verdict"]]), sub(c["reason"])),
+        ]
+        for c in claims
     ]
-    rows = []
-    for claim in claims:
-        recipe = claim["recipe"]
-        rows.append(
-            [
-                tag(
-                    "span",
-                    f"{claim['number']}. {claim['text']}",
-                    tag("span", _link(recipe, studies.get(recipe)), cls="sub"),
-                ),
-                claim["paper"],
-                _figures(claim["figures"]),
-                tag(
-                    "span",
-                    tag("span", claim["verdict"], cls=f"chip {TONES[claim['verdict']]}"),
-                    tag("span", claim["reason"], cls="sub"),
-                ),
-            ]
-        )
-    if rows:
-        page.section("Claims", tag("div", table(columns, rows, cards=True), cls="panel dense claims"))
+    heads = columns("Claim", "Paper", "Here", "Verdict", right=(), wide=(1, 2, 3))
+    return Table(columns=heads, rows=rows, kind="dense claims")
 
 
-def _title(recipe: str, studies: Mapping[str, Any]) -> str:
-    """What a study is called in front of people; records made before studies had titles have their names alone."""
-    return str(studies.get(recipe, {}).get("title") or recipe.replace("_", " "))
+def _link(recipe: str, study: Mapping[str, Any] | None) -> Text:
+    report, title = (study or {}).get("report"), _title(recipe, {recipe: study or {}})
+    return Span(f"study: {title}", link=report) if report else f"study: {title} (no page)"
 
 
-def _link(recipe: str, study: Mapping[str, Any] | None) -> Html:
-    title = _title(recipe, {recipe: study or {}})
-    report = (study or {}).get("report")
-    return tag("a", f"study: {title}", href=report) if report else tag("span", f"study: {title} (no page)")
-
-
-def _figures(figures: Sequence[Mapping[str, Any]]) -> Html:
-    """The first two figures in full, the others behind a click."""
+def _figures(figures: Sequence[Mapping[str, Any]]) -> Text:
     if not figures:
-        return tag("span", "none")
-    lines = [tag("div", figure_line(f), tag("span", f"{f['n']}; {f['unit']}", cls="sub")) for f in figures]
-    rest = (
-        tag("details", tag("summary", f"{plural(len(lines) - 2, 'more figure')}"), *lines[2:], cls="numbers")
-        if len(lines) > 2
-        else None
-    )
-    return tag("div", *lines[:2], rest)
+        return "none"
+    first, *rest = figures
+    lines: list[Text] = [figure_line(first)]
+    for before, f in zip(figures, rest, strict=False):
+        lines += [_what(before), figure_line(f)]
+    return [*lines, _what(figures[-1])]
+
+
+def _what(f: Mapping[str, Any]) -> Span:
+    return sub(f"{f['n']}; {f['unit']}")
 
 
 def figure_line(figure: Mapping[str, Any]) -> str:
@@ -208,130 +202,54 @@ def figure_line(figure: Mapping[str, Any]) -> str:
     return f"{text} [{number(interval[0], digits, sign=sign)}, {number(interval[1], digits, sign=sign)}]"
 
 
-def _shares(page: Page, claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> None:
-    chart = shares_chart(claims, studies)
-    if chart is not None:
-        page.section(
-            "Shares of what direct fine-tuning did", tag("div", page.chart(chart, heading=False), cls="panels")
-        )
-
-
 def shares_chart(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Chart | None:
     """Every share that a claim speaks of, with its interval, by recipe; None where there is none."""
-    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for claim in claims:
-        for figure in claim["figures"]:
-            trial, _, what = figure["what"].rpartition(": ")
-            known = figure["unit"] in SHARES and figure["interval"] is not None and math.isfinite(figure["value"])
+        for f in claim["figures"]:
+            trial, _, what = f["what"].rpartition(": ")
+            known = f["unit"] in SHARES and f["interval"] is not None and math.isfinite(f["value"])
             if known and what in (KEPT, AVOIDED):
-                found.setdefault((claim["recipe"], trial), {}).setdefault(what, figure)
+                low, high = f["interval"]
+                interval = f"[{number(low, 2)}, {number(high, 2)}]"
+                value = Value(value=f["value"], low=low, high=high, text=number(f["value"], 2), interval=interval)
+                found.setdefault((claim["recipe"], trial), {}).setdefault(what, value)
     if not found:
         return None
     names = [f"{_title(recipe, studies)}: {trial}" for recipe, trial in found]
-    data: list[dict[str, Any]] = []
-    rows: list[tuple[int, str, str, Mapping[str, Any]]] = []
-    for what, colour, symbol, shift in (
-        (KEPT, "var(--second)", "diamond", -0.14),
-        (AVOIDED, "var(--accent)", "circle", 0.14),
-    ):
-        held = [(place, shares[what]) for place, shares in enumerate(found.values()) if what in shares]
-        rows += [(place, what, names[place], figure) for place, figure in held]
-        if held:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": what,
-                    "x": [f["value"] for _, f in held],
-                    "y": [place + shift for place, _ in held],
-                    "text": [
-                        plain(f"{names[place]}<br>{what} {figure_line(f).rpartition(': ')[2]}") for place, f in held
-                    ],
-                    "hovertemplate": "%{text}<extra></extra>",
-                    "marker": {"color": colour, "symbol": symbol, "size": 9},
-                    "error_x": {
-                        "type": "data",
-                        "symmetric": False,
-                        "array": [f["interval"][1] - f["value"] for _, f in held],
-                        "arrayminus": [f["value"] - f["interval"][0] for _, f in held],
-                        "color": colour,
-                        "thickness": 1.5,
-                        "width": 3,
-                    },
-                }
-            )
-    height = 120 + 34 * len(names)
-    ticks = [plain(shorten(name, 56)) for name in names]
-    narrow = [
-        plain(shorten(trial.replace("label annealing", "LA").replace("weight ", "").replace("coefficient ", ""), 17))
-        for _, trial in found
+    rows = [
+        {"name": name, "kept place": place - 0.14, "avoided place": place + 0.14, **values}
+        for place, (name, values) in enumerate(zip(names, found.values(), strict=True))
     ]
-    lines = [
-        {
-            "type": "line",
-            "x0": x,
-            "x1": x,
-            "y0": 0,
-            "y1": 1,
-            "yref": "paper",
-            "line": {"color": "var(--muted)", "width": 1, "dash": "dot"},
-        }
-        for x in (0, 1)
+    short = [
+        trial.replace("label annealing", "LA").replace("weight ", "").replace("coefficient ", "") for _, trial in found
     ]
-    figure = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis("share; 1 is all of it", zeroline=False),
-            yaxis=axis(
-                tickvals=list(range(len(names))),
-                ticktext=ticks,
-                range=[len(names) - 0.4, -0.6],
-                fixedrange=True,
-                zeroline=False,
-            ),
-            shapes=lines,
-            showlegend=True,
-            legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-            meta={"narrow": narrow},
-        ),
-    }
-    columns = [
-        Column(title="trial"),
-        Column(title="share"),
-        Column(title="value", numeric=True),
-        Column(title="interval", numeric=True),
-    ]
-    cells = [
-        [name, what, number(f["value"], 2), f"[{number(f['interval'][0], 2)}, {number(f['interval'][1], 2)}]"]
-        for _, what, name, f in sorted(rows, key=lambda row: row[:2])
-    ]
-    caption = (
-        "Points with intervals over seeds and samples. Both far to the right: learnt as direct fine-tuning "
-        "does, and forgot nothing."
-    )
     return Chart(
         title="Shares of what direct fine-tuning did",
-        figure=figure,
-        caption=caption,
-        columns=columns,
-        rows=cells,
-        height=height,
+        heading=False,
+        rows=rows,
+        columns=[Col("trial", "name", numeric=False), Col(KEPT, KEPT), Col(AVOIDED, AVOIDED)],
+        marks=[
+            Mark(x=KEPT, y="kept place", name=KEPT, colour="second", symbol="diamond"),
+            Mark(x=AVOIDED, y="avoided place", name=AVOIDED),
+        ],
+        x=Axis(title="share; 1 is all of it"),
+        y=Axis(names=names, length=56),
+        rules=[Rule(x=0), Rule(x=1)],
+        narrow=short,
+        caption=(
+            "Points with intervals over seeds and samples. Both far to the right: learnt as direct fine-tuning does, "
+            "and forgot nothing."
+        ),
+        height=120 + 34 * len(names),
+        legend=True,
     )
 
 
-def _studies(page: Page, studies: Mapping[str, Any]) -> None:
-    columns = [
-        Column(title="study"),
-        Column(title="status"),
-        Column(title="trials", numeric=True),
-        Column(title="seeds", numeric=True),
-        Column(title="target", wide=True),
-        Column(title="source", wide=True),
-    ]
+def _studies(studies: Mapping[str, Any]) -> Section:
     rows = [
         [
-            tag("a", _title(recipe, studies), href=s["report"]) if s["report"] else _title(recipe, studies),
+            Span(_title(recipe, studies), link=s["report"] or ""),
             s["status"],
             str(s["trials"]),
             str(len(s["seeds"])),
@@ -340,24 +258,5 @@ def _studies(page: Page, studies: Mapping[str, Any]) -> None:
         ]
         for recipe, s in studies.items()
     ]
-    page.section("Studies", tag("div", table(columns, rows, cards=True), cls="panel"))
-
-
-def _small_print(page: Page, found: Mapping[str, Any]) -> None:
-    versions = [(str(k), str(v)) for k, v in sorted(dict(found.get("versions") or {}).items())]
-    machine = hardware_text(dict(found.get("hardware") or {}))
-    page.section(
-        "Made with",
-        tag(
-            "div",
-            facts(
-                [
-                    ("machine", machine or "not recorded"),
-                    ("written", f"{str(found['created'])[:16].replace('T', ' ')} UTC"),
-                ]
-            ),
-            cls="card",
-        ),
-        fold("Versions", facts(versions)) if versions else None,
-    )
-    page.add(tag("footer", "Written by holdfast from the studies' records. This page needs no network."))
+    heads = columns("study", "status", "trials", "seeds", "target", "source", right=(2, 3), wide=(4, 5))
+    return Section("Studies", [Table(columns=heads, rows=rows)])

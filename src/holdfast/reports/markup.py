@@ -1,51 +1,14 @@
-"""HTML built so that text cannot become markup: every child that is not `Html` is escaped.
-
-    tag("td", "a < b", cls="num")   ->   <td class="num">a &lt; b</td>
-
-Only what the report pages need; not a template language.
-"""
+"""Tables as markup, for the page of the theories."""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Sequence
 from typing import Any
 
-_VOID = {"meta", "br", "hr", "img", "link"}
+from holdfast.reports.html import Html, join, tag
 
-
-class Html(str):
-    """Text that is markup already."""
-
-    __slots__ = ()
-
-
-def escape(value: Any) -> Html:
-    """`value` as text of a page; `Html` stays as it is."""
-    return value if isinstance(value, Html) else Html(html.escape(str(value), quote=True))
-
-
-def join(*parts: Any) -> Html:
-    """Parts one after the other, each escaped unless it is `Html`; None is left out, sequences are flattened."""
-    out = []
-    for part in parts:
-        if part is None:
-            continue
-        out.append(join(*part) if isinstance(part, (list, tuple)) else escape(part))
-    return Html("".join(out))
-
-
-def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
-    """One element. `cls` is the class; other underscores become hyphens; True is a bare attribute, None and False leave
-    it out."""
-    text = ""
-    for key, value in attributes.items():
-        if value is None or value is False:
-            continue
-        key = "class" if key == "cls" else key.replace("_", "-")
-        text += f" {key}" if value is True else f' {key}="{html.escape(str(value), quote=True)}"'
-    return Html(f"<{name}{text}>" if name in _VOID else f"<{name}{text}>{join(*children)}</{name}>")
+__all__ = ["Column", "Html", "join", "table", "tag"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

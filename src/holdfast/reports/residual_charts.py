@@ -15,10 +15,9 @@ from typing import Any
 from holdfast.records.evaluation import Metric
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, ScaleChoice
 from holdfast.reports import paper_004
-from holdfast.reports.evaluation_charts import squeeze
-from holdfast.reports.figures import decimals_for, interval_text, number, significant
-from holdfast.reports.legacy_charts import LEGEND, Chart, axis, layout, plain
-from holdfast.reports.markup import Column
+from holdfast.reports.blocks import known
+from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Rule, Value
+from holdfast.reports.format import decimals_for, interval_text, number, significant
 from holdfast.reports.residual_figures import Block, FigureTable, Group, Studied, flops_text, tokens_text
 from holdfast.reports.residual_scores import Score, figure_text
 
@@ -30,12 +29,12 @@ STYLES = {
     "others": ("flat", "pentagon"),
 }
 """Kind of model -> (colour, symbol), the same on every plot of a page."""
-DASHES = ("solid", "dash", "dot", "dashdot")
+WORDS = {BASE: "base", INSTRUCT: "instruct", "residual": "with residual", DERIVED: "derived", "others": "other"}
 ALIKE = 1.05
 """Compute that differs by less than this factor is one place of a plot."""
 EIGHT_BILLION = (7.5e9, 8.5e9)
 """Between so many parameters the paper's estimate for instruction tuning is drawn: it is of an 8B model."""
-INTERVALS = "Bars: {level:g} % intervals over the samples of each model alone{seeds}."
+Rows = list[dict[str, Any]]
 
 
 def kind_of(m: Studied) -> str:
@@ -45,48 +44,46 @@ def kind_of(m: Studied) -> str:
     return m.model.start if m.model.start in STYLES else "others"
 
 
-def _drawn(value: float, score: Score) -> float:
-    return float(f"{100 * value if score.share else value:.6g}")
+def value_of(metric: Metric, score: Score) -> Value:
+    """A score to draw: shares in percent."""
+    factor = 100.0 if score.share else 1.0
+    low, high = (factor * v for v in metric.interval or (math.nan, math.nan))
+    text, interval = figure_text(metric, score)
+    return Value(value=factor * metric.value, low=low, high=high, text=text, interval=interval)
 
 
-def _ends(metric: Metric, score: Score) -> tuple[float, float]:
-    """Distances from the value to the interval's ends, as drawn; 0 where there is none."""
-    if metric.interval is None or not all(math.isfinite(v) for v in metric.interval):
-        return 0.0, 0.0
-    low, high = metric.interval
-    return _drawn(max(0.0, metric.value - low), score), _drawn(max(0.0, high - metric.value), score)
-
-
-def _error(metrics: Sequence[Metric], score: Score, colour: str) -> dict[str, Any]:
-    ends = [_ends(m, score) for m in metrics]
+def _row(group: Group, metric: Metric, score: Score, **more: Any) -> dict[str, Any]:
+    """One model, or several that differ in their seed alone."""
+    printed = score.paper(group.paper) if group.paper is not None else None
     return {
-        "type": "data",
-        "symmetric": False,
-        "arrayminus": [low for low, _ in ends],
-        "array": [high for _, high in ends],
-        "color": f"var(--{colour})",
-        "thickness": 1.4,
-        "width": 3,
+        "model": group.model.label or group.model.name,
+        "score": value_of(metric, score),
+        "n": f"{metric.n:,}" + (f", {len(group.members)} seeds" if len(group.members) > 1 else ""),
+        "tokens": tokens_text(group.tokens) if group.tokens else "",
+        "compute": flops_text(group.flops) if group.flops else "",
+        "paper": printed,
+        "printed": f"{printed:.2f} %" if printed is not None else None,
+        "kind": kind_of(group.members[0]),
+        **more,
     }
 
 
-def _hover(group: Group, metric: Metric, score: Score) -> str:
-    value, interval = figure_text(metric, score)
-    m = group.model
-    spent = f"<br>{flops_text(m.flops)}" if m.flops else ""
-    tokens = f"<br>{tokens_text(group.tokens)} new tokens" if group.tokens else ""
-    seeds = f"<br>{len(group.members)} seeds" if len(group.members) > 1 else ""
-    return f"{plain(m.label or m.name)}<br>{value} {interval}, n {metric.n:,}{tokens}{spent}{seeds}<extra></extra>"
+_SCORE = [Col("Score", "score"), Col("n", "n"), Col("New tokens", "tokens"), Col("Compute", "compute")]
+
+
+def _columns(first: Sequence[Col], rows: Rows) -> list[Col]:
+    paper = [Col("Paper", "printed")] if any(r["printed"] for r in rows) else []
+    return [*first, *_SCORE, *paper]
 
 
 def _caption(metrics: Sequence[Metric], groups: Sequence[Group]) -> str:
     level = 100 * metrics[0].confidence if metrics else 95
     seeds = " and over seeds" if any(len(g.members) > 1 for g in groups) else ""
-    return INTERVALS.format(level=level, seeds=seeds)
+    return f"Bars: {level:g} % intervals over the samples of each model alone{seeds}."
 
 
 def _unit_title(score: Score) -> str:
-    return f"{plain(score.unit)}{'' if score.higher_is_better else ', lower is better'}"
+    return f"{score.unit}{'' if score.higher_is_better else ', lower is better'}"
 
 
 # --------------------------------------------------------------------------------------------------------- new tokens
@@ -115,53 +112,53 @@ def token_charts(tables: Sequence[FigureTable], scores: Sequence[Score]) -> list
     budgets = [b for b in budgets_of(tables) if b > 0]
     if len(budgets) < 2:
         return []
-    charts = []
     families = [t for t in tables if t.kind == "continued"]
+    ticks = [(0.0, "original"), *((_token_place(b, budgets[0]), _tick(b)) for b in budgets)]
+    charts = []
     for score in scores:
-        data: list[dict[str, Any]] = []
-        rows, metrics, drawn = [], [], []
+        rows: Rows = []
+        marks: list[Mark] = []
+        drawn: list[tuple[Group, Metric]] = []
+        lines = 0
         for number_, t in enumerate(families):
             for place, block in enumerate(t.blocks):
                 held = [(g, metric) for g in block.columns if (metric := g.metric(score.pick)) is not None]
-                if not held:
-                    continue
                 name = _line_name(block, several=len(families) > 1)
-                data += _token_traces(held, block, score, name, budgets[0], place, DASHES[number_ % 4])
-                metrics += [m for _, m in held]
-                drawn += [g for g, _ in held]
-                rows += [[name, g.header, *figure_text(metric, score), f"{metric.n:,}"] for g, metric in held]
-        if not any(len(trace["x"]) > 1 and trace["mode"] != "markers" for trace in data):
-            continue
-        ticks = [0.0, *(_token_place(b, budgets[0]) for b in budgets)]
-        height = 320
-        printed = any(trace.get("name") == "paper" for trace in data)
-        figure = {
-            "data": data,
-            "layout": layout(
-                height,
-                xaxis=axis(
-                    "new tokens",
-                    tickvals=ticks,
-                    ticktext=["original", *(_tick(b) for b in budgets)],
-                    range=[-0.15, ticks[-1] + 0.15],
-                    zeroline=False,
-                    tickangle=0 if len(budgets) < 4 else "auto",
-                ),
-                yaxis=axis(_unit_title(score), zeroline=False),
-                showlegend=True,
-                legend=LEGEND,
-                margin={"l": 12, "r": 14, "t": 54, "b": 12},
-            ),
-        }
-        caption = _caption(metrics, drawn) + (" Hollow: as the paper prints it." if printed else "")
-        columns = [
-            Column(title="Model"),
-            Column(title="New tokens"),
-            *(Column(title=c, numeric=True) for c in ("Score", "Interval", "n")),
-        ]
-        charts.append(
-            Chart(title=score.title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
-        )
+                line = f"{number_} {place}"
+                for g, metric in held:
+                    # Two lines' bars at one budget would cover each other.
+                    x = _token_place(g.tokens or g.model.budget or 0, budgets[0]) + 0.02 * (place - 1)
+                    rows.append(_row(g, metric, score, name=name, header=g.header, x=round(x, 4), line=line))
+                colour, symbol = STYLES.get(block.kind, STYLES["others"])
+                style: dict[str, Any] = {"where": {"line": line}, "colour": colour}
+                kind = "line" if len(held) > 1 else "points"
+                marks.append(Mark(kind=kind, y="score", name=name, symbol=symbol, dash=DASHES[number_ % 4], **style))
+                marks.append(Mark(y="paper", name="paper", symbol=f"{symbol}-open", size=11, legend=False, **style))
+                drawn += held
+                lines += len(held) > 1
+        if lines:
+            printed = any(r["printed"] for r in rows)
+            caption = _caption([m for _, m in drawn], [g for g, _ in drawn])
+            charts.append(
+                Chart(
+                    title=score.title,
+                    rows=rows,
+                    columns=_columns(
+                        [Col("Model", "name", numeric=False), Col("Budget", "header", numeric=False)], rows
+                    ),
+                    marks=marks,
+                    x=Axis(
+                        title="new tokens",
+                        ticks=ticks,
+                        range=(-0.15, ticks[-1][0] + 0.15),
+                        more={"tickangle": 0 if len(budgets) < 4 else "auto"},
+                    ),
+                    y=Axis(title=_unit_title(score)),
+                    caption=caption + (" Hollow: as the paper prints it." if printed else ""),
+                    height=320,
+                    legend=True,
+                )
+            )
     return charts
 
 
@@ -181,47 +178,6 @@ def _token_place(tokens: int, smallest: int) -> float:
     return 0.0 if tokens <= 0 else 1 + math.log10(tokens / smallest)
 
 
-def _token_traces(
-    held: Sequence[tuple[Group, Metric]], block: Block, score: Score, name: str, smallest: int, place: int, dash: str
-) -> list[dict[str, Any]]:
-    colour, symbol = STYLES.get(block.kind, STYLES["others"])
-    # Two lines' bars at one budget would cover each other.
-    xs = [round(_token_place(g.tokens or g.model.budget or 0, smallest) + 0.02 * (place - 1), 4) for g, _ in held]
-    metrics = [m for _, m in held]
-    data: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers" if len(held) > 1 else "markers",
-            "name": plain(squeeze(name, 28)),
-            "x": xs,
-            "y": [_drawn(m.value, score) for m in metrics],
-            "error_y": _error(metrics, score, colour),
-            "line": {"color": f"var(--{colour})", "width": 2, "dash": dash},
-            "marker": {"size": 9, "symbol": symbol, "color": f"var(--{colour})"},
-            "hovertemplate": [_hover(g, m, score) for g, m in held],
-        }
-    ]
-    printed = [
-        (x, value)
-        for x, (g, _) in zip(xs, held, strict=True)
-        if g.paper is not None and (value := score.paper(g.paper)) is not None
-    ]
-    if printed:
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "paper",
-                "showlegend": False,
-                "x": [x for x, _ in printed],
-                "y": [value for _, value in printed],
-                "marker": {"size": 11, "symbol": f"{symbol}-open", "color": f"var(--{colour})", "line": {"width": 1.4}},
-                "hovertemplate": f"{plain(name)}, as the paper prints it: %{{y:.2f}} %<extra></extra>",
-            }
-        )
-    return data
-
-
 # ------------------------------------------------------------------------------------------------------------ compute
 
 
@@ -238,28 +194,19 @@ def compute_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, mo
         Charts of the scores that a model with known compute has; none where all models cost the same and the paper's
         estimate is not drawn.
     """
-    groups: dict[tuple[int, ...], tuple[Group, Block]] = {}
+    groups: dict[tuple[int, ...], Group] = {}
     for t in tables:
-        for b in t.blocks:
-            for g in b.columns:
-                groups.setdefault(tuple(id(m) for m in g.members), (g, b))
+        for g in t.columns:
+            groups.setdefault(tuple(id(m) for m in g.members), g)
     charts: list[Chart] = []
     for score in scores:
-        spent = [
-            (g, metric) for g, _ in groups.values() if g.flops > 0 and (metric := g.metric(score.pick)) is not None
-        ]
-        given = [
-            (g, metric)
-            for g, _ in groups.values()
-            if g.members[0].given and (metric := g.metric(score.pick)) is not None
-        ]
-        if spent and len(charts) < most and (_large(spent) or max(_flops(spent)) > ALIKE * min(_flops(spent))):
+        found = [(g, metric) for g in groups.values() if (metric := g.metric(score.pick)) is not None]
+        spent = [(g, m) for g, m in found if g.flops > 0]
+        given = [(g, m) for g, m in found if g.members[0].given]
+        flops = [g.flops for g, _ in spent]
+        if spent and len(charts) < most and (_large(spent) or max(flops) > ALIKE * min(flops)):
             charts.append(_compute_chart(spent, given, score))
     return charts
-
-
-def _flops(spent: Sequence[tuple[Group, Metric]]) -> list[float]:
-    return [g.flops for g, _ in spent]
 
 
 def _large(spent: Sequence[tuple[Group, Metric]]) -> bool:
@@ -268,92 +215,47 @@ def _large(spent: Sequence[tuple[Group, Metric]]) -> bool:
 
 
 def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[Group, Metric]], score: Score) -> Chart:
-    flops, large = _flops(spent), _large(spent)
-    ends = [min(flops) / 2, max([*flops, paper_004.INSTRUCTION_TUNING_FLOPS] if large else flops) * 2]
-    data: list[dict[str, Any]] = []
-    for place, (g, metric) in enumerate(given):
-        colour = STYLES[kind_of(g.members[0])][0]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": plain(squeeze(f"{g.model.label or g.model.name}, as given", 30)),
-                "x": ends,
-                "y": [_drawn(metric.value, score)] * 2,
-                "line": {"color": f"var(--{colour})", "width": 1.4, "dash": DASHES[1:][place // 2 % 3]},
-                "hovertemplate": _hover(g, metric, score),
-            }
-        )
-    kinds = dict.fromkeys(kind_of(g.members[0]) for g, _ in spent)
-    words = {
-        BASE: "base, continued",
-        INSTRUCT: "instruct, continued",
-        "residual": "with residual",
-        DERIVED: "derived, continued",
-    }
+    flops, large = [g.flops for g, _ in spent], _large(spent)
+    ends = (min(flops) / 2, max([*flops, paper_004.INSTRUCTION_TUNING_FLOPS] if large else flops) * 2)
+    kinds = list(dict.fromkeys(kind_of(g.members[0]) for g, _ in spent))
     apart = (ends[1] / ends[0]) ** 0.012  # models of one cost would cover each other
-    for place, kind in enumerate(kinds):
-        held = [(g, metric) for g, metric in spent if kind_of(g.members[0]) == kind]
-        colour, symbol = STYLES[kind]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": words.get(kind, "other"),
-                "x": [float(f"{g.flops * apart ** (place - 1):.6g}") for g, _ in held],
-                "y": [_drawn(m.value, score) for _, m in held],
-                "error_y": _error([m for _, m in held], score, colour),
-                "marker": {"size": 10, "symbol": symbol, "color": f"var(--{colour})"},
-                "hovertemplate": [_hover(g, m, score) for g, m in held],
-            }
-        )
-    if large:
-        values = [v for trace in data for v in trace["y"]]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": "paper: instruction tuning",
-                "x": [paper_004.INSTRUCTION_TUNING_FLOPS] * 2,
-                "y": [min(values), max(values)],
-                "line": {"color": "var(--muted)", "width": 2, "dash": "dot"},
-                "hovertemplate": f"instruction tuning, by the paper's estimate: "
-                f"{flops_text(paper_004.INSTRUCTION_TUNING_FLOPS)}<extra></extra>",
-            }
-        )
-    height = 380
-    figure = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis("FLOPs spent here", type="log", zeroline=False, nticks=6, range=[math.log10(v) for v in ends]),
-            yaxis=axis(_unit_title(score), zeroline=False),
-            showlegend=True,
-            legend=LEGEND,
-            margin={"l": 12, "r": 14, "t": 76, "b": 12},
-        ),
-    }
-    caption = (
-        "FLOPs of the training behind a model; adding a residual costs some per weight, and is not counted. "
-        "Models of one cost are drawn a"
-    )
-    caption += " little apart. Lines across: models as given."
-    if large:
-        caption += (
-            " Dotted, upright: what the paper states for tuning 8B on instructions (appendix A), an estimate of theirs."
-        )
-    columns = [Column(title="Model"), *(Column(title=c, numeric=True) for c in ("Compute", "Score", "Interval"))]
     rows = [
-        [g.model.label or g.model.name, flops_text(g.flops), *figure_text(metric, score)]
-        for g, metric in (*spent, *given)
+        _row(g, m, score, x=g.flops * apart ** (kinds.index(kind_of(g.members[0])) - 1), spent=True) for g, m in spent
     ]
+    rows += [_row(g, m, score) for g, m in given]
+    marks = []
+    for place, (g, metric) in enumerate(given):
+        level = value_of(metric, score).value
+        name, dash = f"{g.model.label or g.model.name}, as given", DASHES[1:][place // 2 % 3]
+        style: dict[str, Any] = {"colour": STYLES[kind_of(g.members[0])][0], "width": 1.4, "dash": dash, "markers": False}
+        marks.append(Mark(kind="line", rows=[{"x": x, "y": level} for x in ends], name=name, **style))
+    words = {BASE: "base, continued", INSTRUCT: "instruct, continued", DERIVED: "derived, continued"}
+    for kind in kinds:
+        name, where = words.get(kind, WORDS[kind]), {"kind": kind, "spent": True}
+        marks.append(Mark(y="score", where=where, name=name, colour=STYLES[kind][0], symbol=STYLES[kind][1], size=10))
+    caption = (
+        "FLOPs of the training behind a model; adding a residual costs some per weight, and is not counted. Models of "
+        "one cost are drawn a little apart. Lines across: models as given."
+    )
+    if large:
+        levels = [r["score"].value for r in rows]
+        upright = [{"x": paper_004.INSTRUCTION_TUNING_FLOPS, "y": y} for y in (min(levels), max(levels))]
+        name = "paper: instruction tuning"
+        marks.append(Mark(kind="line", rows=upright, name=name, colour="muted", dash="dot", markers=False))
+        caption += (
+            " Dotted, upright: what the paper states for tuning 8B on instructions (appendix A), "
+            f"{flops_text(paper_004.INSTRUCTION_TUNING_FLOPS)}, an estimate of theirs."
+        )
     return Chart(
         title=f"{score.title} against compute",
-        figure=figure,
-        caption=caption,
-        columns=columns,
         rows=rows,
-        height=height,
+        columns=_columns([Col("Model", "model", numeric=False)], rows),
+        marks=marks,
+        x=Axis(title="FLOPs spent here", log=True, range=ends, more={"nticks": 6}),
+        y=Axis(title=_unit_title(score)),
+        caption=caption,
+        height=380,
+        legend=True,
     )
 
 
@@ -363,82 +265,50 @@ def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[
 def scale_chart(choice: ScaleChoice) -> Chart | None:
     """The gain over the base against the scale of the residual, with the chosen one marked; None without a candidate
     that has a score."""
-    held = [c for c in choice.candidates if _known(c.get("scale")) and _known(c.get("score"))]
+    held = [c for c in choice.candidates if known(c.get("scale")) is not None and known(c.get("score")) is not None]
     if not held:
         return None
-    held = sorted(held, key=lambda c: float(c["scale"]))
-    intervals = [_interval(c.get("interval")) for c in held]
-    shown = [c for c in held if float(c["scale"]) == float(choice.chosen)]
-    data: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": "candidates",
-            "x": [float(c["scale"]) for c in held],
-            "y": [float(c["score"]) for c in held],
-            "error_y": {
-                "type": "data",
-                "symmetric": False,
-                "arrayminus": [
-                    0.0 if i is None else float(c["score"]) - i[0] for c, i in zip(held, intervals, strict=True)
-                ],
-                "array": [0.0 if i is None else i[1] - float(c["score"]) for c, i in zip(held, intervals, strict=True)],
-                "color": "var(--accent)",
-                "thickness": 1.4,
-                "width": 4,
-            },
-            "line": {"color": "var(--accent)", "width": 2},
-            "marker": {"size": 9, "color": "var(--accent)"},
-            "hovertemplate": "scale %{x}: %{y:.4f}<extra></extra>",
-        }
-    ]
-    if shown:
-        data.append(
+    rows: Rows = []
+    for c in sorted(held, key=lambda c: float(c["scale"])):
+        scale, interval = float(c["scale"]), _interval(c.get("interval"))
+        chosen = scale == float(choice.chosen)
+        digits = decimals_for(interval)
+        low, high = interval or (None, None)
+        text, ends = number(float(c["score"]), digits, sign=True), interval_text(interval, digits, sign=True)
+        rows.append(
             {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "chosen",
-                "x": [float(shown[0]["scale"])],
-                "y": [float(shown[0]["score"])],
-                "marker": {"size": 20, "symbol": "circle-open", "color": "var(--third)", "line": {"width": 3}},
-                "hoverinfo": "skip",
+                "name": f"{significant(scale)}{' (chosen)' if chosen else ''}",
+                "chosen": chosen,
+                "x": scale,
+                "y": Value(value=float(c["score"]), low=low, high=high, text=text, interval=ends),
+                "one": _against_one_text(c),
             }
         )
-    height = 320
-    figure = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis("scale of the residual", zeroline=False, tickvals=[float(c["scale"]) for c in held]),
-            yaxis=axis("mean gain over the base", zeroline=True, zerolinewidth=2),
-            showlegend=True,
-            legend=LEGEND,
-            margin={"l": 12, "r": 14, "t": 34, "b": 12},
-        ),
-    }
-    columns = [
-        Column(title="Scale"),
-        *(Column(title=c, numeric=True) for c in ("Mean gain", "Interval", "Against scale 1", "Interval")),
-    ]
-    rows = []
-    for c, interval in zip(held, intervals, strict=True):
-        difference, between = against_one(c)
-        digits = decimals_for(interval)
-        name = f"{significant(float(c['scale']))}{' (chosen)' if c in shown else ''}"
-        rows.append(
-            [
-                name,
-                number(float(c["score"]), digits, sign=True),
-                interval_text(interval, digits, sign=True),
-                "" if difference is None else number(difference, decimals_for(between), sign=True),
-                "" if difference is None else interval_text(between, decimals_for(between), sign=True),
-            ]
-        )
     what = ", ".join(choice.entries) or "not recorded"
-    caption = f"Chosen by: {what}. The chosen scale looks a little better on these than it is, because they chose it."
+    ring = [r | {"y": r["y"].value} for r in rows if r["chosen"]]
     return Chart(
-        title="Scale of the residual", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+        title="Scale of the residual",
+        heading=False,
+        rows=rows,
+        columns=[Col("Scale", "name", numeric=False), Col("Mean gain", "y"), Col("Against scale 1", "one")],
+        marks=[
+            Mark(kind="line", name="candidates"),
+            Mark(rows=ring, name="chosen", colour="third", symbol="circle-open", size=20),
+        ],
+        x=Axis(title="scale of the residual", ticks=[(r["x"], significant(r["x"])) for r in rows]),
+        y=Axis(title="mean gain over the base", zero=True),
+        caption=f"Chosen by: {what}. The chosen scale looks a little better on these than it is, because they chose it.",
+        height=320,
+        legend=True,
     )
+
+
+def _against_one_text(candidate: Any) -> str:
+    difference, between = against_one(candidate)
+    if difference is None:
+        return ""
+    digits = decimals_for(between)
+    return f"{number(difference, digits, sign=True)} {interval_text(between, digits, sign=True)}"
 
 
 def against_one(candidate: Any) -> tuple[float | None, tuple[float, float] | None]:
@@ -446,24 +316,20 @@ def against_one(candidate: Any) -> tuple[float | None, tuple[float, float] | Non
     number."""
     found = candidate.get("against_one")
     if isinstance(found, dict):
-        value = next((found[k] for k in ("gain", "difference") if _known(found.get(k))), None)
-        return (None if value is None else float(value)), _interval(found.get("interval"))
+        value = next((v for k in ("gain", "difference") if (v := known(found.get(k))) is not None), None)
+        return value, _interval(found.get("interval"))
     if isinstance(found, (list, tuple)):
-        if len(found) == 3 and all(_known(v) for v in found):
-            return float(found[0]), (float(found[1]), float(found[2]))
-        if len(found) == 2 and _known(found[0]):
-            return float(found[0]), _interval(found[1])
-        return None, None
-    return (float(found), None) if _known(found) else (None, None)
-
-
-def _known(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        rest = found[1] if len(found) == 2 else found[1:]
+        value = known(found[0]) if len(found) in (2, 3) else None
+        interval = _interval(rest) if value is not None else None
+        return (None, None) if len(found) == 3 and interval is None else (value, interval)
+    return known(found), None
 
 
 def _interval(value: Any) -> tuple[float, float] | None:
-    if isinstance(value, (list, tuple)) and len(value) == 2 and all(_known(v) for v in value):
-        return float(value[0]), float(value[1])
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        low, high = known(value[0]), known(value[1])
+        return None if low is None or high is None else (low, high)
     return None
 
 
@@ -484,75 +350,31 @@ def carried_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, mo
     for score in scores:
         held = [(b, g, metric) for b in blocks for g in b.columns if (metric := g.metric(score.pick)) is not None]
         if len(held) > 1 and len(charts) < most:
-            names = [f"{b.title.rsplit('/', 1)[-1]}: {g.header}" for b, g, _ in held]
-            points = [(place, g, metric) for place, (_, g, metric) in enumerate(held)]
-            charts.append(_dots(points, names, score))
+            charts.append(_dots(held, score))
     return charts
 
 
-def _dots(points: Sequence[tuple[int, Group, Metric]], names: Sequence[str], score: Score) -> Chart:
-    data: list[dict[str, Any]] = []
-    words = {BASE: "base", INSTRUCT: "instruct", "residual": "with residual", DERIVED: "derived", "others": "other"}
-    for kind in dict.fromkeys(kind_of(g.members[0]) for _, g, _ in points):
-        held = [(place, g, m) for place, g, m in points if kind_of(g.members[0]) == kind]
-        colour, symbol = STYLES[kind]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": words[kind],
-                "x": [_drawn(m.value, score) for _, _, m in held],
-                "y": [place for place, _, _ in held],
-                "error_x": _error([m for _, _, m in held], score, colour),
-                "marker": {"size": 10, "symbol": symbol, "color": f"var(--{colour})"},
-                "hovertemplate": [_hover(g, m, score) for _, g, m in held],
-            }
-        )
-    printed = [
-        (place, value) for place, g, _ in points if g.paper is not None and (value := score.paper(g.paper)) is not None
+def _dots(held: Sequence[tuple[Block, Group, Metric]], score: Score) -> Chart:
+    names = [f"{b.title.rsplit('/', 1)[-1]}: {g.header}" for b, g, _ in held]
+    rows = [_row(g, m, score, name=names[i], place=i) for i, (_, g, m) in enumerate(held)]
+    marks = [
+        Mark(x="score", y="place", where={"kind": kind}, name=WORDS[kind], colour=colour, symbol=symbol, size=10)
+        for kind in dict.fromkeys(r["kind"] for r in rows)
+        for colour, symbol in [STYLES[kind]]
     ]
-    if printed:
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "paper",
-                "x": [value for _, value in printed],
-                "y": [place for place, _ in printed],
-                "marker": {"size": 12, "symbol": "circle-open", "color": "var(--ink)", "line": {"width": 1.3}},
-                "hovertemplate": "as the paper prints it: %{x:.2f} %<extra></extra>",
-            }
-        )
-    height = 96 + 30 * len(points)
-    figure = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis(_unit_title(score), zeroline=False),
-            yaxis=_names(names),
-            showlegend=True,
-            legend=LEGEND,
-            meta={"narrow": [plain(squeeze(n, 17)) for n in names]},
-            margin={"l": 12, "r": 14, "t": 34, "b": 12},
-        ),
-    }
-    columns = [Column(title="Model"), *(Column(title=c, numeric=True) for c in ("Score", "Interval", "n"))]
-    rows = [[names[place], *figure_text(m, score), f"{m.n:,}"] for place, _, m in points]
-    caption = _caption([m for _, _, m in points], [g for _, g, _ in points]) + (
-        " Circles: as the paper prints it." if printed else ""
-    )
-    return Chart(title=score.title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
-
-
-def _names(names: Sequence[str], length: int = 34) -> dict[str, Any]:
-    ticks = [plain(squeeze(n, length)) for n in names]
-    return axis(
-        tickvals=list(range(len(names))),
-        ticktext=ticks,
-        range=[len(names) - 0.4, -0.6],
-        fixedrange=True,
-        zeroline=False,
-        ticklen=4,
+    marks.append(Mark(x="paper", y="place", name="paper", colour="ink", symbol="circle-open", size=12))
+    caption = _caption([m for _, _, m in held], [g for _, g, _ in held])
+    return Chart(
+        title=score.title,
+        rows=rows,
+        columns=_columns([Col("Model", "name", numeric=False)], rows),
+        marks=marks,
+        x=Axis(title=_unit_title(score)),
+        y=Axis(names=names, length=34),
+        narrow=names,
+        caption=caption + (" Circles: as the paper prints it." if any(r["printed"] for r in rows) else ""),
+        height=96 + 30 * len(rows),
+        legend=True,
     )
 
 
@@ -573,17 +395,9 @@ def kept_charts(models: Sequence[Studied], scores: Sequence[Score], record: Resi
         return []
     charts = []
     for unit in dict.fromkeys(s.unit for s in scores):
-        held = [s for s in scores if s.unit == unit]
-        found = [(m, name, style, [s.pick(m) for s in held]) for m, name, style in chosen]
-        rows_with = [
-            place for place in range(len(held)) if sum(metrics[place] is not None for _, _, _, metrics in found) > 1
-        ]
-        if rows_with:
-            charts.append(
-                _kept_chart(
-                    [held[p] for p in rows_with], [(m, n, s, [v[p] for p in rows_with]) for m, n, s, v in found], unit
-                )
-            )
+        held = [s for s in scores if s.unit == unit and sum(s.pick(m) is not None for m, _, _ in chosen) > 1]
+        if held:
+            charts.append(_kept_chart(held, chosen, unit))
     return charts
 
 
@@ -606,84 +420,39 @@ def before_and_after(models: Sequence[Studied], record: ResidualRecord) -> list[
     return [*found, (result, "result", "residual")]
 
 
-def _kept_chart(
-    scores: Sequence[Score], found: Sequence[tuple[Studied, str, str, list[Metric | None]]], unit: str
-) -> Chart:
-    data: list[dict[str, Any]] = []
+def _kept_chart(scores: Sequence[Score], found: Sequence[tuple[Studied, str, str]], unit: str) -> Chart:
     offset = 0.52 / max(1, len(found))
-    for place, (m, name, kind, metrics) in enumerate(found):
-        held = [
-            (row, s, metric) for row, (s, metric) in enumerate(zip(scores, metrics, strict=True)) if metric is not None
-        ]
-        colour, symbol = STYLES[kind]
-        ends = [_ends(metric, s) for _, s, metric in held]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": [_drawn(metric.value, s) for _, s, metric in held],
-                "y": [round(row + offset * (place - (len(found) - 1) / 2), 3) for row, _, _ in held],
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "arrayminus": [low for low, _ in ends],
-                    "array": [high for _, high in ends],
-                    "color": f"var(--{colour})",
-                    "thickness": 1.4,
-                    "width": 3,
-                },
-                "marker": {"size": 9, "symbol": symbol, "color": f"var(--{colour})"},
-                "hovertemplate": [
-                    f"{plain(s.title)}<br>{plain(m.model.label or m.model.name)}: {' '.join(figure_text(metric, s))}, "
-                    f"n {metric.n:,}<extra></extra>"
-                    for _, s, metric in held
-                ],
-            }
-        )
+    rows: Rows = []
+    metrics = []
+    for line, s in enumerate(scores):
+        row: dict[str, Any] = {"title": s.title}
+        for place, (m, name, _) in enumerate(found):
+            metric = s.pick(m)
+            if metric is not None:
+                metrics.append(metric)
+                row |= {
+                    name: value_of(metric, s),
+                    f"place {place}": round(line + offset * (place - (len(found) - 1) / 2), 3),
+                }
+        rows.append(row)
     names = [s.title for s in scores]
-    height = 96 + 62 * len(scores)
-    lower = not scores[0].higher_is_better
-    shapes = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": row + 0.5,
-            "y1": row + 0.5,
-            "line": {"color": "var(--grid)", "width": 1},
-        }
-        for row in range(len(scores) - 1)
-    ]
-    figure = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis(plain(unit) + (", lower is better" if lower else ""), zeroline=False),
-            yaxis={**_names(names, 24), "showgrid": False},
-            showlegend=True,
-            legend=LEGEND,
-            shapes=shapes,
-            meta={"narrow": [plain(squeeze(n, 15)) for n in names]},
-            margin={"l": 12, "r": 14, "t": 34, "b": 12},
+    lower = ", lower is better" if not scores[0].higher_is_better else ""
+    return Chart(
+        title="Shares" if unit == "%" else f"In {unit}",
+        rows=rows,
+        columns=[Col("Measure", "title", numeric=False), *(Col(name, name) for _, name, _ in found)],
+        marks=[
+            Mark(x=name, y=f"place {place}", name=name, colour=STYLES[kind][0], symbol=STYLES[kind][1])
+            for place, (_, name, kind) in enumerate(found)
+        ],
+        x=Axis(title=unit + lower),
+        y=Axis(names=names, more={"showgrid": False}),
+        rules=[Rule(y=line + 0.5, colour="grid", dash="solid") for line in range(len(scores) - 1)],
+        narrow=names,
+        caption=(
+            f"{_caption(metrics, [])} Two may overlap and their difference still be sure: the models answered the same "
+            "questions, see the pairs."
         ),
-    }
-    columns = [Column(title="Measure"), *(Column(title=name, numeric=True) for _, name, _, _ in found)]
-    rows = [
-        [
-            s.title,
-            *(
-                " ".join(figure_text(metric, s)) if (metric := metrics[row]) is not None else ""
-                for _, _, _, metrics in found
-            ),
-        ]
-        for row, s in enumerate(scores)
-    ]
-    drawn = [metric for _, _, _, metrics in found for metric in metrics if metric is not None]
-    caption = (
-        _caption(drawn, [])
-        + " Two may overlap and their difference still be sure: the models answered the same questions, see the pairs."
+        height=96 + 62 * len(scores),
+        legend=True,
     )
-    title = "Shares" if unit == "%" else f"In {unit}"
-    return Chart(title=title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)

@@ -35,11 +35,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.evaluation import EvaluationFolder, Metric
+from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.reports import paper_004
-from holdfast.reports.evaluation_charts import is_share, metric_interval, metric_text
-from holdfast.reports.figures import count, group_rank, group_title, interval_text, number, significant
-from holdfast.reports.legacy_comparison import Measured, model_name
+from holdfast.reports.compared import group_rank, group_title
+from holdfast.reports.format import count, in_percent, interval_text, last_part, metric_texts, number, significant
+from holdfast.reports.measured import Measured
 from holdfast.reports.paper_004 import PaperColumn, PaperRow
 from holdfast.statistics.intervals import t_half_width
 
@@ -238,7 +239,7 @@ def label_of(record: ResidualRecord, name: str) -> str:
 def shown_name(model: StudiedModel) -> str:
     """What a given model is called by people: the last part of its folder, or its name on the hub."""
     cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", model.path)
-    return f"{cached[1]}/{cached[2]}" if cached else model_name(model.path) or model.label or model.name
+    return f"{cached[1]}/{cached[2]}" if cached else last_part(model.path) or model.label or model.name
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -638,16 +639,16 @@ def marks_of(metrics: Sequence[Metric | None]) -> list[str]:
 
 
 def _value_text(metric: Metric, digits: int) -> str:
-    return f"{number(100 * metric.value, digits)}" if is_share(metric.unit, "", metric.value) else metric_text(metric)
+    share = is_share(metric.unit, values=[metric.value])
+    return number(100 * metric.value, digits) if share else metric_texts(metric)[0]
 
 
 def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
     """A figure and its interval as text; in the paper's layout in percent with two decimals (intervals: one), else as
     every page shows them."""
-    if paper and is_share(metric.unit, "", metric.value):
-        interval = None if metric.interval is None else (100 * metric.interval[0], 100 * metric.interval[1])
-        return number(100 * metric.value, 2), interval_text(interval, 1)
-    return metric_text(metric), metric_interval(metric)
+    if paper and is_share(metric.unit, values=[metric.value]):
+        return number(100 * metric.value, 2), interval_text(in_percent(metric.interval), 1)
+    return metric_texts(metric)
 
 
 def flops_text(value: float) -> str:

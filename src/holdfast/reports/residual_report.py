@@ -9,9 +9,8 @@ where a model was made as one of the paper's was.
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
-import math
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,26 +18,67 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.residual import BASE, INSTRUCT, ResidualRecord, StudiedModel
+from holdfast.records.residual import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
 from holdfast.records.run import LayerDistance
+from holdfast.records.study import Objective
 from holdfast.reports import paper_004
-from holdfast.reports.evaluation_charts import gain_forest, share_compared
-from holdfast.reports.figures import (
+from holdfast.reports.blocks import (
+    Banner,
+    Block,
+    Bullets,
+    Code,
+    Column,
+    Facts,
+    Fold,
+    Heading,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    chip,
+    columns,
+    facts_or_nothing,
+    figure,
+    known,
+    notes,
+    problems,
+    side_by_side,
+    sub,
+    widths,
+)
+from holdfast.reports.charts import Chart, layer_chart, moved
+from holdfast.reports.compared import (
+    TONES,
     Row,
+    difference_note,
+    gains,
+    group_rank,
+    measures,
+    ordered,
+    pair_sentence,
+    primary_of,
+)
+from holdfast.reports.format import (
     count,
+    direction,
     duration,
     flatten,
-    hardware_text,
+    hardware_rows,
+    last_part,
     number,
     percent,
     plural,
     setting,
     significant,
+    tally,
+    with_interval,
 )
-from holdfast.reports.legacy_charts import Chart, layer_chart, moved
-from holdfast.reports.legacy_comparison import comparison_verdict, difference_note, measures_table
-from holdfast.reports.markup import Column, Html, join, table, tag
-from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
+from holdfast.reports.html import write_page
 from holdfast.reports.residual_charts import carried_charts, compute_charts, kept_charts, scale_chart, token_charts
 from holdfast.reports.residual_figures import (
     FigureTable,
@@ -56,18 +96,9 @@ from holdfast.reports.residual_figures import (
     target_of,
     tokens_text,
 )
-from holdfast.reports.residual_pairs import pair_rows, study_pairs
 from holdfast.reports.residual_scores import Score, by_role, pair_of, score_named, scores_of
-from holdfast.reports.residual_text import (
-    REPORT_FILE,
-    corpus_text,
-    difference_text,
-    lead,
-    levels_text,
-    made_text,
-    pair_title,
-    print_update,
-)
+from holdfast.reports.residual_text import REPORT_FILE, corpus_text, difference_text, lead, made_text, pair_title
+from holdfast.statistics.gains import Gain, gain_over_seeds
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 STATE_TONES = {"complete": "good", "running": "warn", "waiting": "", "failed": "bad"}
@@ -90,79 +121,58 @@ def write_residual_report(folder: str | os.PathLike[str], record: ResidualRecord
     folder = Path(folder)
     models = read_models(folder, record)
     made, scores = tables(models, record), scores_of(models)
-    page = Page(f"{record.name}: holdfast {_what(record)} report")
-    page.add(tag("style", Html(_asset("residual_report.css"))))
-    _head(page, models, record)
-    _before_and_after(page, models, scores, record)
-    if record.kind == "update":
-        _pairs(page, record)
-    _figure_tables(page, made, models)
-    _plots(page, made, scores, models)
-    _scale(page, record)
-    if record.kind != "update":
-        study_pairs(page, record)  # there may be hundreds of pairs: figures first
-    _models(page, folder, models, record)
-    _corpus(page, record)
-    _ancestry(page, record)
-    _cost(page, models, record)
-    if record.notes:
-        page.section("Notes", tag("div", bullets(record.notes), cls="card"), anchor="notes")
-    page.section("How to read this page", tag("div", bullets(_reading(record, made)), cls="card"), anchor="reading")
-    _small_print(page, models, record)
-    return page.write(folder / REPORT_FILE)
-
-
-def _asset(name: str) -> str:
-    return importlib.resources.files("holdfast.reports").joinpath(name).read_text(encoding="utf-8")
-
-
-def _what(record: ResidualRecord) -> str:
-    return "update" if record.kind == "update" else "residual study"
+    what = "update" if record.kind == "update" else "residual study"
+    new = corpus_text(record)
+    details = [plural(len(models), "model"), f"new text: {new}" if new else "", record.created]
+    shown = _tiles(models, record)
+    kept = kept_charts(models, scores, record)
+    pairs = _pairs(record) if record.kind == "update" else None
+    page = Page(
+        tab=f"{record.name}: holdfast {what} report",
+        eyebrow=f"holdfast {what}",
+        title=record.name or what.capitalize(),
+        lead=lead(models, record),
+        status=(record.status, STATUS_TONES.get(record.status, "flat")),
+        details=" · ".join(d for d in details if d),
+        blocks=[
+            *_banners(models, record),
+            Tiles(shown) if shown else None,
+            Section("Before and after", kept, anchor="kept") if kept else None,
+            pairs,
+            _figure_tables(made, models),
+            *_plots(made, scores, models),
+            _scale(record),
+            _study_pairs(record) if record.kind != "update" else None,  # there may be hundreds: figures first
+            _models(folder, models, record),
+            _corpus(record),
+            _ancestry(record),
+            _cost(models, record),
+            notes(record.notes, anchor="notes"),
+            Section("How to read this page", [Panel([Bullets(_reading(record, made))], "card")], anchor="reading"),
+            _small_print(models, record),
+        ],
+        footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the folder.",
+    )
+    return write_page(page, folder / REPORT_FILE)
 
 
 # ---------------------------------------------------------------------------------------------------------------- head
 
 
-def _head(page: Page, models: Sequence[Studied], record: ResidualRecord) -> None:
-    details = [
-        plural(len(models), "model"),
-        f"new text: {corpus_text(record)}" if corpus_text(record) else "",
-        record.created,
-    ]
-    page.add(
-        header(
-            eyebrow=f"holdfast {_what(record)}",
-            title=record.name or _what(record).capitalize(),
-            lead=lead(models, record),
-            status=(record.status, STATUS_TONES.get(record.status, "flat")),
-            details=" · ".join(d for d in details if d),
-        )
-    )
+def _banners(models: Sequence[Studied], record: ResidualRecord) -> list[Block]:
     failed = [m.model for m in models if m.model.state == "failed"]
-    if failed:
-        lines = [f"{m.label or m.name}: {m.reason or 'no reason was recorded'}" for m in failed]
-        page.add(
-            banner(join(tag("strong", f"{plural(len(failed), 'model')} could not be made."), bullets(lines)), "bad")
-        )
+    lines = [f"{m.label or m.name}: {m.reason or 'no reason was recorded'}" for m in failed]
+    found = problems(f"{plural(len(failed), 'model')} could not be made.", lines, "bad")
     if record.status == "interrupted":
-        page.add(banner(tag("strong", "It was interrupted. The same command continues with what is missing."), "warn"))
+        text = "It was interrupted. The same command continues with what is missing."
+        found.append(Banner(Span(text, "strong"), "warn"))
     elif record.status == "running":
-        page.add(banner("It had not ended when this page was written."))
+        found.append(Banner("It had not ended when this page was written."))
     elif record.status == "failed" and not failed:
-        page.add(
-            banner(tag("strong", "It failed. What was finished before is shown; the same command continues."), "bad")
-        )
-    problems = problems_of(models)
-    if problems:
-        page.add(banner(join(tag("strong", "Some files could not be used."), bullets(problems)), "warn"))
-    warnings = _warnings(record)
-    if warnings:
-        page.add(
-            banner(join(tag("strong", "A pair does not look like a base and its child."), bullets(warnings)), "warn")
-        )
-    shown = _tiles(models, record)
-    if shown:
-        page.add(tag("div", tiles(shown), cls="five") if len(shown) == 5 else tiles(shown))
+        text = "It failed. What was finished before is shown; the same command continues."
+        found.append(Banner(Span(text, "strong"), "bad"))
+    found += problems("Some files could not be used.", problems_of(models))
+    return found + problems("A pair does not look like a base and its child.", _warnings(record))
 
 
 def _warnings(record: ResidualRecord) -> list[str]:
@@ -172,8 +182,15 @@ def _warnings(record: ResidualRecord) -> list[str]:
     return list(dict.fromkeys([*found, *(n for n in record.notes if n.startswith("WARNING:"))]))
 
 
-def _tiles(models: Sequence[Studied], record: ResidualRecord) -> list[tuple[str, str, str, str]]:
-    found: list[tuple[str, str, str, str]] = []
+def _tiles(models: Sequence[Studied], record: ResidualRecord) -> list[Tile]:
+    found: list[Tile] = []
+    if record.kind != "update" and models:
+        done = sum(m.model.state == "complete" for m in models)
+        verdicts = [c.verdict for p in record.pairs for c in p.comparisons if c.primary]
+        found.append(Tile("Models", f"{done} of {len(models)}", "complete"))
+        if verdicts:
+            said = tally(verdicts, ("gained", "lost", "within noise"))
+            found.append(Tile("Paired comparisons", f"{len(verdicts):,}", said))
     against = pair_of(record, INSTRUCT, continued=False) or pair_of(record, BASE, continued=False)
     continued = pair_of(record, INSTRUCT, continued=True)
     for pair, role, title in (
@@ -183,192 +200,224 @@ def _tiles(models: Sequence[Studied], record: ResidualRecord) -> list[tuple[str,
     ):
         held = by_role(pair[0], role) if pair is not None else []
         if pair is not None and held:
-            who = (
-                "the continued instruct model"
-                if pair is continued
-                else f"the {pair[1].start}{' model' if pair[1].start == INSTRUCT else ''}"
-            )
+            start = pair[1].start
+            who = "the continued instruct model" if pair is continued else f"the {start}"
+            who += " model" if start == INSTRUCT and pair is not continued else ""
             found.append(_tile(title, held, f"against {who}"))
     tokens = max((m.model.tokens for m in models), default=0)
     if tokens:
-        spent, seconds = spent_in_all(models)
-        found.append(("New tokens", tokens_text(tokens), corpus_text(record).partition(" · ")[0] or "trained on", ""))
-        if spent or seconds:
-            found.append(
-                (
-                    "Cost of all models",
-                    duration(seconds) if seconds else "not recorded",
-                    flops_text(spent) if spent else "",
-                    "",
-                )
-            )
-    if record.kind != "update" and models:
-        done = sum(m.model.state == "complete" for m in models)
-        verdicts = [c.verdict for p in record.pairs for c in p.comparisons if c.primary]
-        found.insert(0, ("Models", f"{done} of {len(models)}", "complete", ""))
-        if verdicts:
-            words = ", ".join(f"{verdicts.count(v)} {v}" for v in ("gained", "lost", "within noise") if v in verdicts)
-            found.insert(1, ("Paired comparisons", f"{len(verdicts):,}", words, ""))
+        flops, seconds = spent_in_all(models)
+        documents = corpus_text(record).partition(" · ")[0]
+        found.append(Tile("New tokens", tokens_text(tokens), documents or "trained on"))
+        if flops or seconds:
+            time = duration(seconds) if seconds else "not recorded"
+            found.append(Tile("Cost of all models", time, flops_text(flops) if flops else ""))
     return found
 
 
-def _tile(title: str, held: Sequence[Comparison], against: str) -> tuple[str, str, str, str]:
+def _tile(title: str, held: Sequence[Comparison], against: str) -> Tile:
     if len(held) == 1:
-        [c] = held
-        figure, interval = difference_text(c).split(" [")[0], "[" + difference_text(c).split(" [")[1]
-        tone = {"gained": "good", "lost": "bad"}.get(c.verdict, "")
-        return title, figure, f"{interval} {against}: {c.verdict} ({levels_text(c)})", tone
+        row = Row(held[0])
+        text, interval = row.change()
+        return Tile(title, text, f"{interval} {against}: {row.verdict} ({row.levels()})", TONES.get(row.verdict, ""))
     verdicts = [c.verdict for c in held]
-    rest = ", ".join(f"{verdicts.count(v)} {v}" for v in ("lost", "within noise") if v in verdicts)
+    rest = tally(verdicts, ("lost", "within noise"))
     if len(held) <= FEW:
-        rest = "; ".join(
-            f"{c.name.replace('_', ' ')} {difference_text(c).partition(' [')[0]}, {c.verdict}" for c in held
-        )
-    return title, f"{verdicts.count('gained')} of {len(held)} gained", f"{against}: {rest}" if rest else against, ""
+        each = [f"{c.name.replace('_', ' ')} {difference_text(c).partition(' [')[0]}, {c.verdict}" for c in held]
+        rest = "; ".join(each)
+    gained = f"{verdicts.count('gained')} of {len(held)} gained"
+    return Tile(title, gained, f"{against}: {rest}" if rest else against)
 
 
 # --------------------------------------------------------------------------------------------------------------- pairs
 
 
-def _pairs(page: Page, record: ResidualRecord) -> None:
-    held = [(pair, pair_rows(pair)) for pair in record.pairs]
-    known = [(pair, rows) for pair, rows in held if rows]
-    empty = [
-        f"{pair.question or pair_title(pair, record)} ({pair_title(pair, record)}): nothing was compared."
-        for pair, rows in held
-        if not rows
-    ]
-    if not known:
-        if empty:
-            page.section("Compared pairs", tag("div", bullets(empty), cls="card"), anchor="pairs")
-        return
-    parts: list[Html] = []
-    for pair, rows in known:
-        primary = [r for r in rows if r.raw.primary] or rows
+def _pairs(record: ResidualRecord) -> Section | None:
+    """An update's: every pair with its forests and figures."""
+    parts: list[Any] = []
+    shown: list[Row] = []
+    empty = []
+    for pair in record.pairs:
+        rows, title = ordered(pair.comparisons), pair_title(pair, record)
+        if not rows:
+            empty.append(f"{pair.question or title} ({title}): nothing was compared.")
+            continue
+        shown += rows
         labels = (label_of(record, pair.before), label_of(record, pair.after))
-        panels = _gains(page, primary)
-        figures = tag(
-            "div", fold(f"Figures ({len(rows):,})", tag("div", measures_table(rows), cls="dense compared")), cls="whole"
+        primary = primary_of(rows)
+        parts += [Heading(pair.question or title), Paragraph(pair_sentence(labels, primary))]
+        parts += [*side_by_side(gains(primary)), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
+    parts += [Panel([Bullets(empty)], "card")] if empty else []
+    parts += [difference_note(shown)] if shown else []
+    return Section("Compared pairs", parts, anchor="pairs") if parts else None
+
+
+_SEED = re.compile(r", seed \d+")
+Entry = tuple[str, str, str]
+"""(suite, name, metric)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairGroup:
+    """The same two models over training seeds."""
+
+    question: str
+    before: str
+    """Label without the seed."""
+    after: str
+    pairs: dict[int, Pair]
+    """By the seed of the later model."""
+
+    def gain(self, entry: Entry) -> Gain | None:
+        """The mean over seeds with its interval; None where a seed has no such figure."""
+        first = next((c for p in self.pairs.values() for c in p.comparisons if _entry(c) == entry), None)
+        if first is None:
+            return None
+        objective = Objective(
+            side="target", entries=[entry], label=entry[1], unit=first.unit, higher_is_better=first.higher_is_better
         )
-        parts += [
-            tag("h3", pair.question or pair_title(pair, record)),
-            tag("p", comparison_verdict(labels, primary)),
-            tag("div", *panels, figures, cls="panels"),
-        ]
-    note = difference_note([r for _, rows in known for r in rows])
-    rest = tag("div", bullets(empty), cls="card") if empty else None
-    page.section("Compared pairs", tag("div", *parts, rest, note, cls="stacked pairs"), anchor="pairs")
+        return gain_over_seeds({seed: pair.comparisons for seed, pair in self.pairs.items()}, objective)
 
 
-def _gains(page: Page, rows: Sequence[Row]) -> list[Html]:
-    """Forests of the comparisons that lead: shares in points and everything else, side by side where there are both."""
-    shares, others = [r for r in rows if share_compared(r.raw)], [r for r in rows if not share_compared(r.raw)]
-    drawn = [
-        gain_forest(held, title=title) if held else None
-        for held, title in ((shares, "Gains in points"), (others, "Other gains" if shares else "Gains"))
+def pair_groups(record: ResidualRecord) -> list[PairGroup]:
+    """The pairs of a study, those that differ in the training seed alone together, in the order of the record."""
+    seeds = {m.name: m.seed for m in record.models}
+    found: dict[tuple[str, str, str], dict[int, Pair]] = {}
+    for pair in record.pairs:
+        before, after = (_SEED.sub("", label_of(record, name)) for name in (pair.before, pair.after))
+        found.setdefault((pair.question, before, after), {})[seeds.get(pair.after, 0)] = pair
+    return [
+        PairGroup(question=q, before=before, after=after, pairs=pairs) for (q, before, after), pairs in found.items()
     ]
-    charts = [c for c in drawn if c is not None]
-    return [page.chart(c, width="half" if len(charts) > 1 else "full") for c in charts]
 
 
-def _before_and_after(page: Page, models: Sequence[Studied], scores: Sequence[Score], record: ResidualRecord) -> None:
-    charts = kept_charts(models, scores, record)
-    if charts:
-        page.section("Before and after", tag("div", *(page.chart(c) for c in charts), cls="panels"), anchor="kept")
+def _study_pairs(record: ResidualRecord) -> Section | None:
+    """A study's, by what they answer: a row a pair of models, a column a measure, the mean over training seeds in each
+    cell. A study has a pair for every budget, seed and question; what each seed showed is folded below."""
+    groups = pair_groups(record)
+    with_any = [g for g in groups if any(p.comparisons for p in g.pairs.values())]
+    empty = [f"{g.question} ({g.before} \u2192 {g.after}): nothing was compared." for g in groups if g not in with_any]
+    parts: list[Any] = []
+    for question in dict.fromkeys(g.question for g in with_any):
+        asked = [g for g in with_any if g.question == question]
+        pairs = [p for g in asked for p in g.pairs.values() if p.comparisons]
+        each = [measures(ordered(p.comparisons), pair_title(p, record)) for p in pairs]
+        parts += [Heading(question), _gains_table(asked, pairs)]
+        parts.append(Fold(f"{plural(len(each), 'pair')} one by one, with all metrics", each))
+    parts += [Panel([Bullets(empty)], "card")] if empty else []
+    rows = [Row(c) for g in with_any for p in g.pairs.values() for c in p.comparisons]
+    text = (
+        "In the tables: after \u2212 before of the metric that leads an entry, the mean over training seeds, with its "
+        "95 % interval over seeds and evaluated samples (over samples alone where there is one seed). Green: better, "
+        "red: worse, with the whole interval."
+    )
+    parts += [Paragraph(text, "note"), difference_note(rows)] if rows else []
+    return Section("Compared pairs", parts, anchor="pairs") if parts else None
+
+
+def _gains_table(groups: Sequence[PairGroup], pairs: Sequence[Pair]) -> Table:
+    leading: dict[Entry, Comparison] = {}
+    for c in (c for p in pairs for c in p.comparisons if c.primary):
+        leading.setdefault(_entry(c), c)
+    entries = sorted(leading, key=lambda e: group_rank(e[0]))
+    heads = [Column(title="Model")]
+    for e in entries:
+        unit = "points" if Row(leading[e]).share else leading[e].unit
+        below = sub(f"{unit}; {direction(leading[e].higher_is_better)}")
+        heads.append(Column(title=(_breakable(e[1]), below), numeric=True))
+    rows = []
+    for g in groups:
+        seeds = f"{plural(len(g.pairs), 'seed')}; " if len(g.pairs) > 1 else ""
+        name = (g.after, sub(f"{seeds}against {g.before}"))
+        rows.append([name, *(_gain_cell(g.gain(e), leading[e]) for e in entries)])
+    return Table(columns=heads, rows=rows, kind="figures", cards=False)
+
+
+def _gain_cell(gain: Gain | None, like: Comparison) -> Text:
+    if gain is None:
+        return ""
+    sign = 1.0 if gain.higher_is_better else -1.0
+    low, high = sorted(sign * v for v in gain.interval) if gain.interval is not None else (float("nan"), float("nan"))
+    better, worse = (
+        gain.interval is not None and gain.interval[0] > 0,
+        gain.interval is not None and gain.interval[1] < 0,
+    )
+    texts = with_interval(sign * gain.value, (low, high), share=Row(like).share, sign=True)
+    return figure(*texts, tone="good" if better else "bad" if worse else "flat")
+
+
+def _entry(c: Comparison) -> Entry:
+    return c.suite, c.name, c.metric
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
-def _figure_tables(page: Page, made: Sequence[FigureTable], models: Sequence[Studied]) -> None:
-    known = [t for t in made if any(m is not None for r in t.rows for m in r.metrics)]
-    if not known:
-        page.section(
-            "What was measured", tag("p", "No evaluation of any model is there yet.", cls="note"), anchor="measured"
-        )
-        return
-    panels: list[Html] = []
-    for t in known:
-        panels.append(
-            tag("div", tag("h3", t.title), figures_table(t, [r for r in t.rows if r.leads]), cls="panel figures")
-        )
+def _figure_tables(made: Sequence[FigureTable], models: Sequence[Studied]) -> Section:
+    held = [t for t in made if any(m is not None for r in t.rows for m in r.metrics)]
+    if not held:
+        nothing = Paragraph("No evaluation of any model is there yet.", "note")
+        return Section("What was measured", [nothing], anchor="measured")
+    parts: list[Block] = []
+    for t in held:
+        parts.append(figures_table(t, [r for r in t.rows if r.leads], t.title))
         others = [r for r in t.rows if not r.leads]
         if others:
-            panels.append(
-                tag(
-                    "div",
-                    fold(f"Other metrics ({len(others):,})", tag("div", figures_table(t, others), cls="figures")),
-                    cls="whole",
-                )
-            )
-    page.section(
-        "What was measured", tag("div", *panels, cls="panels"), *_table_notes(known, models), anchor="measured"
-    )
+            parts.append(Fold(f"Other metrics ({len(others):,})", [figures_table(t, others)]))
+    return Section("What was measured", [*parts, *_table_notes(held, models)], anchor="measured")
 
 
-def _table_notes(made: Sequence[FigureTable], models: Sequence[Studied]) -> list[Html]:
-    words = [
+def _table_notes(made: Sequence[FigureTable], models: Sequence[Studied]) -> list[Block]:
+    in_paper, seeds = any(t.in_paper for t in made), any(len(c.members) > 1 for t in made for c in t.columns)
+    text = (
         "Bold: the best of a block of columns. Underlined: the second best. Figures that read alike share the mark, "
-        "and a mark says nothing about"
-        " noise. In brackets: the interval over samples of the model alone"
-        + (" and over seeds" if any(len(c.members) > 1 for t in made for c in t.columns) else "")
-        + "."
-    ]
-    if any(t.in_paper for t in made):
-        words[0] += (
+        "and a mark says nothing about noise. In brackets: the interval over samples of the model alone"
+        f"{' and over seeds' if seeds else ''}."
+    )
+    if in_paper:
+        text += (
             " Shares are in percent; sub-average 1 is over the eight figures above it, 2 over the next seven, the "
-            "average over all sixteen."
+            "average over all sixteen. An empty cell was not measured."
         )
-        words[0] += " An empty cell was not measured."
-    notes = [tag("p", words[0], cls="note")]
+    found: list[Block] = [Paragraph(text, "note")]
     if any(t.has_paper for t in made):
         text = (
             "“Paper”: what is printed in tables 2 to 4 of “Balancing Continuous Pre-Training and Instruction "
-            "Fine-Tuning”, without intervals, for a"
-            " model that began with one of the same name, saw as many new tokens (within 5 %), and got the same "
-            "residual at scale 1. Its new text was"
-            " 2 million news articles of December 2023 to September 2024; the harness has changed since."
+            "Fine-Tuning”, without intervals, for a model that began with one of the same name, saw as many new tokens "
+            "(within 5 %), and got the same residual at scale 1. Its new text was 2 million news articles of December "
+            "2023 to September 2024; the harness has changed since."
         )
-        found = paper_004.disagreements()
-        text += "".join(
-            f" Table {d.table} prints {d.printed:g} as {d.what} of {d.column}, where its own figures give "
-            f"{number(d.recomputed, 2)}."
-            for d in found
-        )
-        notes.append(tag("p", text, cls="note"))
-        notes.append(fold("Where the paper's text and its tables differ", bullets(paper_004.AGAINST_ITS_TEXT)))
+        for d in paper_004.disagreements():
+            text += f" Table {d.table} prints {d.printed:g} as {d.what} of {d.column}, where its own figures give "
+            text += f"{number(d.recomputed, 2)}."
+        against = Fold("Where the paper's text and its tables differ", [Bullets(paper_004.AGAINST_ITS_TEXT)])
+        found += [Paragraph(text, "note"), against]
     sizes = [m.model.parameters for m in models if m.model.parameters]
-    if any(t.in_paper for t in made) and sizes and max(sizes) < paper_004.SMALL:
-        notes.append(tag("p", paper_004.SMALL_MODELS, cls="note"))
-    return notes
+    if in_paper and sizes and max(sizes) < paper_004.SMALL:
+        found.append(Paragraph(paper_004.SMALL_MODELS, "note"))
+    return found
 
 
-def figures_table(made: FigureTable, rows: Sequence[TableRow]) -> Html:
+def figures_table(made: FigureTable, rows: Sequence[TableRow], title: str = "") -> Table:
     """A table of blocks: block titles over columns, a figure with its interval a cell, the paper's below where there is
     one.
 
     Args:
         made: the table.
         rows: those of its rows that are shown.
+        title: above it.
     """
-    edges = {sum(len(b.columns) for b in made.blocks[:place]) for place in range(len(made.blocks))}
-
-    def edge(place: int, *more: str) -> str | None:
-        return " ".join([*(["edge"] if place in edges else []), *more]) or None
-
-    first = tag("th", "Measure", scope="col", rowspan=2)
-    titles, place = [], 0
-    for b in made.blocks:
-        titles.append(tag("th", b.title, scope="colgroup", colspan=len(b.columns), cls="block edge"))
-        place += len(b.columns)
-    heads = [tag("th", _column_head(c), scope="col", cls=edge(i, "num")) for i, c in enumerate(made.columns)]
-    body = []
-    for r in rows:
-        cells = [tag("td", _cell(r, i, paper=made.in_paper), cls=edge(i, "num")) for i in range(len(r.metrics))]
-        name = tag("th", _breakable(r.title), tag("span", _breakable(r.words), cls="sub"), scope="row")
-        body.append(tag("tr", name, *cells, cls="average" if r.average else None))
-    inner = join(tag("thead", tag("tr", first, *titles), tag("tr", *heads)), tag("tbody", *body))
-    return tag("div", tag("table", inner), cls="scroll", tabindex="0")
+    cells = [
+        [
+            (_breakable(r.title), sub(_breakable(r.words))),
+            *(_cell(r, place, paper=made.in_paper) for place in range(len(r.metrics))),
+        ]
+        for r in rows
+    ]
+    heads = [Column(title="Measure"), *(Column(title=_column_head(c), numeric=True) for c in made.columns)]
+    groups = [(b.title, len(b.columns)) for b in made.blocks]
+    tones = ["average" if r.average else "" for r in rows]
+    return Table(columns=heads, rows=cells, title=title, kind="figures", groups=groups, tones=tones)
 
 
 def _breakable(text: str) -> str:
@@ -376,137 +425,99 @@ def _breakable(text: str) -> str:
     return text.replace("_", "_\u200b")
 
 
-def _column_head(c: Group) -> Html:
-    seeds = tag("span", plural(len(c.members), "seed"), cls="sub") if len(c.members) > 1 else None
-    state = tag("span", c.state, cls=f"chip {STATE_TONES.get(c.state, '')}".rstrip()) if c.state != "complete" else None
-    return join(c.header, seeds, state)
+def _column_head(c: Group) -> Text:
+    seeds = sub(plural(len(c.members), "seed")) if len(c.members) > 1 else None
+    return c.header, seeds, chip(c.state, STATE_TONES.get(c.state, "")) if c.state != "complete" else None
 
 
-def _cell(r: TableRow, place: int, *, paper: bool) -> Html:
+def _cell(r: TableRow, place: int, *, paper: bool) -> Text:
     metric, printed = r.metrics[place], r.paper[place]
-    beside = tag("span", f"paper {number(printed, 2)}", cls="sub paper") if printed is not None else None
+    beside = sub(f"paper {number(printed, 2)}", tone="paper") if printed is not None else None
     if metric is None:
-        return join(beside)
+        return beside
     value, interval = cell_text(metric, paper=paper)
-    return join(tag("span", value, cls=r.marks[place] or None), tag("span", interval, cls="sub"), beside)
+    return Span(value, "mark", r.marks[place]), sub(interval), beside
 
 
 # ---------------------------------------------------------------------------------------------------------------- plots
 
 
-def _plots(page: Page, made: Sequence[FigureTable], scores: Sequence[Score], models: Sequence[Studied]) -> None:
-    tokens = token_charts(made, scores)
-    if tokens:
-        panels = [page.chart(c, width=w) for c, w in zip(tokens, _widths(len(tokens)), strict=True)]
-        page.section("Scores against new tokens", tag("div", *panels, cls="panels"), intro=TOKENS, anchor="tokens")
+def _plots(made: Sequence[FigureTable], scores: Sequence[Score], models: Sequence[Studied]) -> list[Section]:
     # The scores that sum the others up come last in the list of the paper's groups, and matter most here.
     first = sorted(scores, key=lambda s: (s.title != "Average", s.role != "instruction"))
     mmlu = score_named(models, "mmlu")  # what the paper's figure 2 has
     against_cost = list({s.title: s for s in (*first[:1], *([mmlu] if mmlu is not None else []), *first[1:])}.values())
-    for charts, title, intro, anchor in (
-        (carried_charts(made, first, most=MOST_PANELS), "Do residuals carry over?", CARRIED, "carried"),
-        (compute_charts(made, against_cost, most=2), "Scores against compute", None, "compute"),
-    ):
-        if charts:
-            panels = [page.chart(c, width="half" if len(charts) > 1 else "full") for c in charts]
-            page.section(title, tag("div", *panels, cls="panels"), intro=intro, anchor=anchor)
+    tokens = token_charts(made, scores)
+    wide = [dataclasses.replace(c, width=w) for c, w in zip(tokens, widths(len(tokens)), strict=True)]
+    found: list[tuple[str, list[Any], str, str]] = [
+        (
+            "Scores against new tokens",
+            wide,
+            "What more new text does to the base, to the instruct model, and to the base with the residual put back.",
+            "tokens",
+        ),
+        (
+            "Do residuals carry over?",
+            side_by_side(carried_charts(made, first, most=MOST_PANELS)),
+            "Bases with a sibling's residual, and derived models with residuals, beside what they were made from.",
+            "carried",
+        ),
+        ("Scores against compute", side_by_side(compute_charts(made, against_cost, most=2)), "", "compute"),
+    ]
+    return [Section(title, charts, intro=intro, anchor=anchor) for title, charts, intro, anchor in found if charts]
 
 
-TOKENS = "What more new text does to the base, to the instruct model, and to the base with the residual put back."
-CARRIED = "Bases with a sibling's residual, and derived models with residuals, beside what they were made from."
-
-
-def _widths(n: int) -> list[str]:
-    """Widths that fill every row: one alone, two or four two a row, else three a row as far as they go."""
-    if n == 1:
-        return ["full"]
-    halves = {0: 0, 1: 4, 2: 2}[n % 3]
-    return ["third"] * (n - halves) + ["half"] * halves
-
-
-def _scale(page: Page, record: ResidualRecord) -> None:
+def _scale(record: ResidualRecord) -> Section | None:
     if record.scale is None:
-        return
-    chart = scale_chart(record.scale)
+        return None
     words = f"Scale {significant(float(record.scale.chosen))} was chosen: {record.scale.reason}"
-    body = tag("div", page.chart(chart, heading=False), cls="panels") if chart is not None else None
-    page.section(
-        "Scale of the residual",
-        tag("p", words if words.endswith(".") else f"{words}.", cls="intro"),
-        body,
-        anchor="scale",
-    )
+    intro = words if words.endswith(".") else f"{words}."
+    return Section("Scale of the residual", [scale_chart(record.scale)], intro=intro, anchor="scale")
 
 
 # --------------------------------------------------------------------------------------------------------------- models
 
 
-def _models(page: Page, folder: Path, models: Sequence[Studied], record: ResidualRecord) -> None:
+def _models(folder: Path, models: Sequence[Studied], record: ResidualRecord) -> Section:
     if not models:
-        page.section("Models", tag("p", "The record names no model.", cls="note"))
-        return
-    columns = [
-        Column(title="Model"),
-        Column(title="How it was made", wide=True),
-        *(Column(title=t, numeric=True) for t in ("Parameters", "Compute", "Time")),
-        Column(title="State"),
-        Column(title="Where", wide=True),
-    ]
-    cells, classes = [], []
+        return Section("Models", [Paragraph("The record names no model.", "note")])
+    cells, tones = [], []
     for m in models:
         s = m.model
         seed = f", seed {s.seed}" if any(o.model.seed != s.seed for o in models) and m.continued else ""
         cells.append(
             [
-                join(s.label or s.name, tag("span", s.name, cls="sub") if s.label and s.label != s.name else None),
-                tag("span", made_text(s, record) + seed),
+                (s.label or s.name, sub(s.name) if s.label and s.label != s.name else None),
+                made_text(s, record) + seed,
                 count(s.parameters) if s.parameters else "",
                 flops_text(s.flops) if s.flops else "",
                 duration(s.seconds) if s.seconds else "",
-                tag("span", s.state, cls=f"chip {STATE_TONES.get(s.state, '')}".rstrip()),
+                chip(s.state, STATE_TONES.get(s.state, "")),
                 _where(folder, s),
             ]
         )
-        classes.append("taken" if record.result and s.name == record.result else "")
+        tones.append("taken" if record.result and s.name == record.result else "")
+    titles = ("Model", "How it was made", "Parameters", "Compute", "Time", "State", "Where")
+    heads = columns(*titles, right=(2, 3, 4), wide=(1, 6))
+    parts: list[Block] = [Table(columns=heads, rows=cells, kind="dense", tones=tones)]
     commands = _commands(models, record)
-    shown = (
-        fold(
-            f"The additions by hand ({len(commands)})",
-            tag(
-                "p",
-                "With models that are there already, these commands write what the additions above wrote.",
-                cls="note above",
-            ),
-            tag("pre", tag("code", "\n\n".join(commands)), cls="block-command", tabindex="0"),
-        )
-        if commands
-        else None
-    )
-    page.section(
-        "Models and how they were made",
-        tag("div", table(columns, cells, cards=True, classes=classes), cls="panel dense"),
-        shown,
-    )
+    if commands:
+        text = "With models that are there already, these commands write what the additions above wrote."
+        shown: list[Block] = [Paragraph(text, "note"), Code("\n\n".join(commands))]
+        parts.append(Fold(f"The additions by hand ({len(commands)})", shown))
+    return Section("Models and how they were made", parts)
 
 
-def _where(folder: Path, model: StudiedModel) -> Html:
-    path = shown_name(model) if model.path else "not recorded"
-    if (
-        model.path
-        and not Path(model.path).is_absolute()
-        and ".." not in Path(model.path).parts
-        and (folder / model.path).exists()
-    ):
+def _where(folder: Path, model: StudiedModel) -> Text:
+    path: str = shown_name(model) if model.path else "not recorded"
+    link = None
+    inside = Path(model.path)
+    if model.path and not inside.is_absolute() and ".." not in inside.parts and (folder / inside).exists():
         path = model.path
-        for parent in (Path(model.path), *Path(model.path).parents):
-            if str(parent) != "." and (folder / parent / REPORT_FILE).is_file():
-                link = tag("a", "report of the run", href=quote(f"{parent.as_posix()}/{REPORT_FILE}"))
-                return join(path, tag("span", link, cls="sub"), _hash(model))
-    return join(path, _hash(model))
-
-
-def _hash(model: StudiedModel) -> Html | None:
-    return tag("span", tag("code", model.hash[:16]), cls="sub") if model.hash else None
+        runs = [p for p in (inside, *inside.parents) if str(p) != "." and (folder / p / REPORT_FILE).is_file()]
+        if runs:
+            link = sub(Span("report of the run", link=quote(f"{runs[0].as_posix()}/{REPORT_FILE}")))
+    return path, link, sub(Span(model.hash[:16], "code")) if model.hash else None
 
 
 def _commands(models: Sequence[Studied], record: ResidualRecord) -> list[str]:
@@ -561,27 +572,28 @@ CORPUS = {
 """Keys of the record's corpus -> words; others are shown under their own names."""
 
 
-def _corpus(page: Page, record: ResidualRecord) -> None:
+def _corpus(record: ResidualRecord) -> Section:
     corpus = record.corpus
     if not corpus:
-        page.section("New text", tag("p", "Nothing about the corpus is recorded.", cls="note"), anchor="corpus")
-        return
+        nothing = Paragraph("Nothing about the corpus is recorded.", "note")
+        return Section("New text", [nothing], anchor="corpus")
     found = [(words, _corpus_value(key, corpus[key])) for key, words in CORPUS.items() if corpus.get(key) is not None]
     if corpus.get("first_date") is None and corpus.get("last_date") is None:
         found.append(("Dates", "none recorded: whether the text is new to the models is not known from it"))
     skipped = corpus.get("skipped")
     others = {k: v for k, v in corpus.items() if k not in CORPUS and k != "skipped"}
-    parts: list[Html | None] = [tag("div", facts(found), cls="card")]
+    parts: list[Block] = [Panel([Facts(found)], "card")]
     if isinstance(skipped, Mapping) and skipped:
         total = sum(v for v in skipped.values() if isinstance(v, int))
-        rows = [[str(k).replace("_", " "), f"{v:,}" if isinstance(v, int) else setting(v)] for k, v in skipped.items()]
-        body = table([Column(title="Reason"), Column(title="Documents", numeric=True)], rows)
-        parts.append(fold(f"Documents left out ({total:,})", body))
+        rows = [[str(k).replace("_", " "), _number(v)] for k, v in skipped.items()]
+        parts.append(
+            Fold(f"Documents left out ({total:,})", [Table(columns=columns("Reason", "Documents"), rows=rows)])
+        )
     elif isinstance(skipped, Mapping):
-        parts.append(tag("p", "No document was left out.", cls="note"))
+        parts.append(Paragraph("No document was left out.", "note"))
     if others:
-        parts.append(fold("More about the corpus", facts(flatten(others))))
-    page.section("New text", *parts, anchor="corpus")
+        parts.append(Fold("More about the corpus", [Facts(flatten(others))]))
+    return Section("New text", parts, anchor="corpus")
 
 
 def _corpus_value(key: str, value: Any) -> str:
@@ -596,41 +608,33 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else setting(value)
 
 
-def _ancestry(page: Page, record: ResidualRecord) -> None:
+def _ancestry(record: ResidualRecord) -> Section | None:
     if not record.ancestry:
-        return
-    parts: list[Html] = []
-    charts: list[Chart] = []
+        return None
+    parts: list[Block] = []
+    charts: list[Chart | None] = []
+    caption = (
+        "L2 norm of (instruct \u2212 base) over the base's, per layer, on a sample; other colour: outside the blocks."
+    )
     for found in record.ancestry:
-        names = [str(found.get(k)) for k in ("instruct", "base") if found.get(k)]
-        title = " from ".join(_short(n) for n in names) or str(found.get("family") or "the instruct model and its base")
+        names = [last_part(found[k]) for k in ("instruct", "base") if found.get(k)]
+        title = " from ".join(names) or str(found.get("family") or "the instruct model and its base")
         layers = _layers(found)
         total = next((d for d in layers if d.layer == "total"), None)
-        warnings = [str(w) for w in _list(found.get("warnings"))]
         if total is not None:
             words = (
-                f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and "
-                f"the cosine is"
+                f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and the "
+                f"cosine is {number(total.cosine, 4)}, on a sample of {count(total.parameters)} weights."
             )
-            words += f" {number(total.cosine, 4)}, on a sample of {count(total.parameters)} weights."
-            words += " That is what a fine-tune of a base looks like." if not _warnings(record) else ""
-            parts.append(tag("p", words))
-        parts += [tag("p", w, cls="note") for w in warnings]
-        chart = layer_chart([d for d in layers if d.layer != "total"])
-        if chart is not None:
-            caption = (
-                "L2 norm of (instruct \u2212 base) over the base's, per layer, on a sample; other colour: "
-                "outside the blocks."
-            )
-            charts.append(dataclasses.replace(chart, title=title, caption=caption))
-        rest = {
-            k: v for k, v in found.items() if k not in ("layers", "warnings", "instruct", "base", "family", "total")
-        }
-        if rest:
-            parts.append(fold(f"{title}: more", facts(flatten(rest))))
-    panels = [page.chart(c, width="half" if len(charts) > 1 else "full") for c in charts]
-    body = tag("div", *parts, tag("div", *panels, cls="panels") if panels else None, cls="stacked")
-    page.section("Is the instruct model a child of the base?", body, anchor="ancestry")
+            child = " That is what a fine-tune of a base looks like." if not _warnings(record) else ""
+            parts.append(Paragraph(words + child))
+        parts += [Paragraph(str(w), "note") for w in _list(found.get("warnings"))]
+        charts.append(layer_chart([d for d in layers if d.layer != "total"], title=title, caption=caption))
+        shown = ("layers", "warnings", "instruct", "base", "family", "total")
+        rest = {k: v for k, v in found.items() if k not in shown}
+        parts += [Fold(f"{title}: more", [Facts(flatten(rest))])] if rest else []
+    title = "Is the instruct model a child of the base?"
+    return Section(title, [*parts, *side_by_side(charts)], anchor="ancestry")
 
 
 def _layers(found: Mapping[str, Any]) -> list[LayerDistance]:
@@ -646,10 +650,6 @@ def _layers(found: Mapping[str, Any]) -> list[LayerDistance]:
 
 def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else []
-
-
-def _short(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1] if name.startswith(("/", "~", ".")) else name
 
 
 # ----------------------------------------------------------------------------------------------------------------- cost
@@ -681,13 +681,13 @@ def cost_lines(models: Sequence[Studied], record: ResidualRecord) -> list[CostLi
         parts = {str(p.get("name")): p for p in parts if isinstance(p, Mapping)}
     for unit, key in (("FLOPs", "flops"), ("s", "seconds")):
         for name, part in parts.items() if isinstance(parts, Mapping) else ():
-            planned = _finite(part.get(key)) if isinstance(part, Mapping) else None
+            planned = known(part.get(key)) if isinstance(part, Mapping) else None
             if planned is not None:
                 measured = next((getattr(m, key) for m in made if m.name == name), None)
                 lines.append(
                     CostLine(what=label_of(record, str(name)), planned=planned, measured=measured or None, unit=unit)
                 )
-        planned = _finite(record.cost.get(key))
+        planned = known(record.cost.get(key))
         if planned is not None:
             lines.append(
                 CostLine(
@@ -700,43 +700,27 @@ def cost_lines(models: Sequence[Studied], record: ResidualRecord) -> list[CostLi
     return lines
 
 
-def _finite(value: Any) -> float | None:
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known else None
-
-
-def _cost(page: Page, models: Sequence[Studied], record: ResidualRecord) -> None:
-    lines = cost_lines(models, record)
+def _cost(models: Sequence[Studied], record: ResidualRecord) -> Section | None:
     if not record.cost:
-        return
-    parts: list[Html] = []
-    if lines:
-        columns = [
-            Column(title="What"),
-            *(Column(title=t, numeric=True) for t in ("Estimated before", "Measured", "Measured / estimated")),
-        ]
-        rows = []
-        for line in lines:
-            ratio = f"{line.measured / line.planned:.2f}" if line.measured and line.planned else ""
-            shown = [
-                flops_text(v) if line.unit == "FLOPs" else duration(v)
-                for v in (line.planned, *([line.measured] if line.measured else []))
-            ]
-            what = f"{line.what}: {'operations' if line.unit == 'FLOPs' else 'time'}"
-            rows.append([what, shown[0], shown[1] if len(shown) > 1 else "not known", ratio])
-        parts.append(tag("div", table(columns, rows, cards=True), cls="panel dense"))
-        if any(line.unit == "FLOPs" for line in lines):
-            parts.append(
-                tag(
-                    "p",
-                    "Operations are counted, not timed: “measured” is of the tokens that were trained on.",
-                    cls="note",
-                )
-            )
+        return None
+    parts: list[Block] = []
+    rows = []
+    for line in cost_lines(models, record):
+        text = flops_text if line.unit == "FLOPs" else duration
+        measured = text(line.measured) if line.measured else "not known"
+        ratio = f"{line.measured / line.planned:.2f}" if line.measured and line.planned else ""
+        what = f"{line.what}: {'operations' if line.unit == 'FLOPs' else 'time'}"
+        rows.append([what, text(line.planned), measured, ratio])
+    if rows:
+        heads = columns("What", "Estimated before", "Measured", "Measured / estimated")
+        parts.append(Table(columns=heads, rows=rows, kind="dense"))
+        if any(row[0].endswith("operations") for row in rows):
+            text_ = "Operations are counted, not timed: “measured” is of the tokens that were trained on."
+            parts.append(Paragraph(text_, "note"))
     rest = flatten({k: v for k, v in record.cost.items() if k not in ("flops", "seconds")})
     if rest:
-        parts.append(fold("The estimate in full", facts([(k, _quantity(k, v, record.cost)) for k, v in rest])))
-    page.section("Cost, before and after", tag("div", *parts, cls="stacked"), anchor="cost")
+        parts.append(Fold("The estimate in full", [Facts([(k, _quantity(k, v, record.cost)) for k, v in rest])]))
+    return Section("Cost, before and after", parts, anchor="cost")
 
 
 def _quantity(key: str, text: str, cost: Mapping[str, Any]) -> str:
@@ -744,7 +728,7 @@ def _quantity(key: str, text: str, cost: Mapping[str, Any]) -> str:
     value: Any = cost
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    number_ = _finite(value)
+    number_ = known(value)
     if number_ is None:
         return text
     last = key.rsplit(".", 1)[-1]
@@ -787,31 +771,16 @@ def _reading(record: ResidualRecord, made: Sequence[FigureTable]) -> list[str]:
     return parts
 
 
-def _small_print(page: Page, models: Sequence[Studied], record: ResidualRecord) -> None:
+def _small_print(models: Sequence[Studied], record: ResidualRecord) -> Section:
     settings = flatten(record.config)
-    versions = [(k, str(v)) for k, v in record.versions.items()]
-    hardware = [
-        (k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()
-    ]
     hashes = [(m.model.label or m.model.name, m.model.hash or "not recorded") for m in models]
-    nothing = tag("p", "Not recorded.", cls="note")
     found = [("Began", record.created or "not recorded"), ("Finished", record.finished or f"no ({record.status})")]
     found += [("Pairs", ", ".join(f for f in record.families if f))] if any(record.families) else []
-    page.section(
-        "To repeat it",
-        tag("div", facts(found), cls="card"),
-        fold(f"Settings ({plural(len(settings), 'key')})", facts(settings) if settings else nothing),
-        fold("Versions", facts(versions) if versions else nothing),
-        fold("Hardware", facts(hardware) if hardware else nothing),
-        fold("Hashes of the weights", facts(hashes) if hashes else nothing),
-    )
-    page.add(
-        tag(
-            "footer",
-            f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the folder. This page needs "
-            f"no network.",
-        )
-    )
-
-
-__all__ = ["figures_table", "print_update", "write_residual_report"]
+    folds: list[Block] = [
+        Panel([Facts(found)], "card"),
+        Fold(f"Settings ({plural(len(settings), 'key')})", facts_or_nothing(settings)),
+        Fold("Versions", facts_or_nothing([(k, str(v)) for k, v in record.versions.items()])),
+        Fold("Hardware", facts_or_nothing(hardware_rows(record.hardware))),
+        Fold("Hashes of the weights", facts_or_nothing(hashes)),
+    ]
+    return Section("To repeat it", folds)

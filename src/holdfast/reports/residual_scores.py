@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
+from holdfast.records.metrics import is_share
 from holdfast.records.residual import Pair, ResidualRecord, StudiedModel
-from holdfast.reports.evaluation_charts import is_share
-from holdfast.reports.figures import GROUPS, decimals_for, group_title, interval_text, number
+from holdfast.reports.compared import GROUPS, group_title
+from holdfast.reports.format import with_interval
 from holdfast.reports.paper_004 import PaperColumn
 from holdfast.reports.residual_figures import (
     AVERAGES,
@@ -69,12 +70,7 @@ class Score:
 
 def figure_text(metric: Metric, score: Score) -> tuple[str, str]:
     """A score's value with its unit, and its interval."""
-    digits = decimals_for(metric.interval)
-    if score.share:
-        places = max(1, digits - 2)
-        interval = None if metric.interval is None else (100 * metric.interval[0], 100 * metric.interval[1])
-        return f"{number(100 * metric.value, places)} %", interval_text(interval, places)
-    return f"{number(metric.value, digits)} {score.unit}".rstrip(), interval_text(metric.interval, digits)
+    return with_interval(metric.value, metric.interval, share=score.share, unit=score.unit)
 
 
 def scores_of(models: Sequence[Studied]) -> list[Score]:
@@ -152,7 +148,7 @@ def _entry_score(models: Sequence[Studied], key: Key) -> Score | None:
     held = [m.measured.evaluations[key] for m in models if key in m.measured.evaluations]
     lead = held[0].primary
     metrics = [e.metrics[lead] for e in held if lead in e.metrics]
-    share = all(is_share(metric.unit, lead, metric.value) for metric in metrics)
+    share = all(is_share(metric.unit, lead, [metric.value]) for metric in metrics)
     own = suite not in (*GROUPS, "average")  # a suite of the user's says more than the name of one of its entries
     title = SCORE_TITLES.get(name, name if names.count(name) == 1 and not own else f"{suite}: {name}")
     return Score(
@@ -175,7 +171,7 @@ def _suite_score(models: Sequence[Studied], suite: str, keys: Sequence[Key]) -> 
     for key in keys:
         held = [m.measured.evaluations[key] for m in models if key in m.measured.evaluations]
         share = all(
-            is_share(metric.unit, e.primary, metric.value) and metric.higher_is_better
+            is_share(metric.unit, e.primary, [metric.value]) and metric.higher_is_better
             for e in held
             for metric in [e.metrics[e.primary]]
         )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.residual import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
-from holdfast.reports.evaluation_charts import point_digits, points, share_compared
-from holdfast.reports.figures import count, decimals_for, duration, interval_text, number, plural
+from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Table, columns, figure, sub
+from holdfast.reports.compared import TONES, Row
+from holdfast.reports.format import count, duration, listed, plural
 from holdfast.reports.residual_figures import (
     Studied,
     families_of,
@@ -28,7 +29,7 @@ from holdfast.reports.residual_figures import (
     trained,
 )
 from holdfast.reports.residual_scores import Score, by_role, figure_text, pair_of, scores_of
-from holdfast.reports.terminal import STYLE, Printer
+from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,21 +44,7 @@ ROLES = (("new", "new text"), ("instruction", "instruction following"))
 
 def difference_text(c: Comparison) -> str:
     """After minus before with its unit and interval, shares in points: "−2.1 pt [−3.0, −1.2]"."""
-    if share_compared(c):
-        digits = point_digits(c.interval)
-        low, high = c.interval
-        return f"{points(c.difference, digits)} {interval_text((100 * low, 100 * high), digits, sign=True)}"
-    digits = decimals_for(c.interval)
-    return f"{number(c.difference, digits, sign=True)} {c.unit} {interval_text(c.interval, digits, sign=True)}"
-
-
-def levels_text(c: Comparison) -> str:
-    """ "41.8 → 40.9 %", or in the metric's own unit."""
-    if share_compared(c):
-        digits = point_digits(c.interval)
-        return f"{number(100 * c.before, digits)} → {number(100 * c.after, digits)} %"
-    digits = decimals_for(c.interval)
-    return f"{number(c.before, digits)} → {number(c.after, digits)} {c.unit}"
+    return " ".join(Row(c).change())
 
 
 def clause(comparisons: Sequence[Comparison], what: str) -> str:
@@ -67,7 +54,7 @@ def clause(comparisons: Sequence[Comparison], what: str) -> str:
     if len(comparisons) == 1:
         [c] = comparisons
         words = {"gained": "it gained", "lost": "it lost"}.get(c.verdict, "it shows no change beyond noise")
-        return f"{where} {words} ({levels_text(c)}; {difference_text(c)})"
+        return f"{where} {words} ({Row(c).levels()}; {difference_text(c)})"
     return f"{where} it {tally(comparisons)}"
 
 
@@ -83,8 +70,7 @@ def tally(comparisons: Sequence[Comparison]) -> str:
         )
         if verdict in verdicts
     ]
-    joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    return f"{joined} of {plural(len(verdicts), 'measure')}"
+    return f"{listed(parts)} of {plural(len(verdicts), 'measure')}"
 
 
 def lead(models: Sequence[Studied], record: ResidualRecord) -> str:
@@ -201,7 +187,7 @@ def pair_title(pair: Pair, record: ResidualRecord) -> str:
 
 # ----------------------------------------------------------------------------------------------------------- terminal
 
-STATE_STYLES = {"failed": "red", "waiting": "dim", "running": "dim"}
+STATE_TONES = {"failed": "bad", "waiting": "flat", "running": "flat"}
 MOST_PAIRS = 2
 """With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on
 the page."""
@@ -219,62 +205,55 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
     """
     folder = Path(folder)
     models = read_models(folder, record)
-    out = Printer(console)
-    out.line(f"{record.name} ({record.status})", "bold")
-    out.line(lead(models, record))
-    out.line()
-    order = sorted(scores_of(models), key=lambda s: (s.role != "instruction", s.role != "new", s.title != "Average"))
-    scores = order[:MOST_COLUMNS]
-    titles = [f"{s.title}\n{s.unit}{'' if s.higher_is_better else ', lower is better'}" for s in scores]
-    columns = [("Model", False), *((title, True) for title in titles)]
-    rows = []
-    for m in models:
-        style = "bold" if record.result and m.model.name == record.result else STATE_STYLES.get(m.model.state, "")
-        state = (
-            "" if m.model.state == "complete" else f"\n{m.model.state}{f': {m.model.reason}' if m.model.reason else ''}"
-        )
-        rows.append([(f"{m.model.label or m.model.name}{state}", style), *(_cell(m, s) for s in scores)])
-    if rows:
-        out.table("Models", columns, rows)
+    found: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(models, record))]
+    found.append(Paragraph(""))
+    if models:
+        found.append(_scores_table(models, record))
     told = [p for p in record.pairs if p.after == record.result][:MOST_PAIRS]
-    rest = len(record.pairs) - len(told)
     for pair in told:
-        out.line(pair.question or pair_title(pair, record), "bold")
-        out.line(f"  {pair_title(pair, record)}", "dim")
+        title = pair_title(pair, record)
+        found += [Paragraph(pair.question or title, "strong"), Paragraph(f"  {title}", "note")]
         primary = [c for c in pair.comparisons if c.primary] or pair.comparisons
-        if not primary:
-            out.line("  nothing was compared", "dim")
+        found += [] if primary else [Paragraph("  nothing was compared", "note")]
         for c in primary:
-            tone = {"gained": "good", "lost": "bad"}.get(c.verdict, "flat")
-            out.line(f"  {c.name}: {levels_text(c)}, {difference_text(c)}: {c.verdict}", STYLE[tone])
+            text = f"  {c.name}: {Row(c).levels()}, {difference_text(c)}: {c.verdict}"
+            found.append(Paragraph(text, TONES.get(c.verdict, "flat")))
+    rest = len(record.pairs) - len(told)
     if rest:
-        out.line(
-            f"{rest} {'more ' if told else ''}pair{'s' if rest != 1 else ''} of models {'are' if rest != 1 else 'is'} "
-            f"on the page.",
-            "dim",
-        )
-    if record.scale is not None:
-        out.line(f"Scale     {record.scale.chosen:g}: {record.scale.reason}")
-    if corpus_text(record):
-        out.line(f"New text  {corpus_text(record)}")
+        text = f"{rest} {'more ' if told else ''}pair{'s' if rest != 1 else ''} of models {'are' if rest != 1 else 'is'} on"
+        found.append(Paragraph(f"{text} the page.", "note"))
+    facts = [("Scale", f"{record.scale.chosen:g}: {record.scale.reason}")] if record.scale is not None else []
+    facts += [("New text", corpus_text(record))] if corpus_text(record) else []
     flops, seconds = spent_in_all(models)
-    if flops or seconds:
-        out.line(f"Cost      {flops_text(flops)}, {duration(seconds)}")
+    facts += [("Cost", f"{flops_text(flops)}, {duration(seconds)}")] if flops or seconds else []
     result = next((m.model for m in models if m.model.name == record.result), None)
     if result is not None and result.path and result.state == "complete":
         shown = folder / result.path if not Path(result.path).is_absolute() else Path(result.path)
-        out.line(
-            f"Result    {shown} ({count(result.parameters)} parameters)" if result.parameters else f"Result    {shown}"
-        )
-    for note in record.notes:
-        out.line(f"Note: {note}", "dim")
+        size = f" ({count(result.parameters)} parameters)" if result.parameters else ""
+        facts.append(("Result", f"{shown}{size}"))
+    found += [Facts(facts), *(Paragraph(f"Note: {note}", "note") for note in record.notes)]
     if (folder / REPORT_FILE).is_file():
-        out.line(f"Report    {folder / REPORT_FILE}")
+        found.append(Facts([("Report", str(folder / REPORT_FILE))]))
+    Printer(console).show(found)
 
 
-def _cell(m: Studied, score: Score) -> tuple[str, str]:
+def _scores_table(models: Sequence[Studied], record: ResidualRecord) -> Table:
+    order = sorted(scores_of(models), key=lambda s: (s.role != "instruction", s.role != "new", s.title != "Average"))
+    scores = order[:MOST_COLUMNS]
+    titles = [f"{s.title}\n{s.unit}{'' if s.higher_is_better else ', lower is better'}" for s in scores]
+    rows = []
+    for m in models:
+        s = m.model
+        state = "" if s.state == "complete" else f"{s.state}{f': {s.reason}' if s.reason else ''}"
+        tone = "taken" if record.result and s.name == record.result else STATE_TONES.get(s.state, "")
+        label = Span((s.label or s.name, sub(state) if state else None), tone=tone)
+        rows.append([label, *(_cell(m, score) for score in scores)])
+    return Table(columns=columns("Model", *titles), rows=rows, title="Models")
+
+
+def _cell(m: Studied, score: Score) -> Any:
     metric = score.pick(m)
     if metric is None:
-        return ("not measured", "dim")
+        return Span("not measured", tone="flat")
     value, interval = figure_text(metric, score)
-    return (f"{value.removesuffix(score.unit).strip()}\n{interval}", "")
+    return figure(value.removesuffix(score.unit).strip(), interval)

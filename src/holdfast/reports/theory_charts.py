@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.reports.figures import number, significant
-from holdfast.reports.legacy_charts import LEGEND, Chart, axis, finite, layout, plain
+from holdfast.reports.charts import finite, plain
+from holdfast.reports.format import number, significant
 from holdfast.reports.markup import Column
+from holdfast.reports.theory_page import LEGEND, Chart, axis, layout
 from holdfast.theory.regression import along_segment, closed_form, errors, illustration, split, weight_for
 from holdfast.theory.regression_study import (
     MIDDLE,

@@ -11,9 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from holdfast.reports.figures import duration, number, plural, significant
+from holdfast.reports.format import duration, number, plural, significant
 from holdfast.reports.markup import Column, Html, join, table, tag
-from holdfast.reports.page import Page, bullets, facts, header, tiles
 from holdfast.reports.theory_charts import (
     against_lambda,
     convergence,
@@ -27,6 +26,7 @@ from holdfast.reports.theory_charts import (
     scientific,
     with_interval,
 )
+from holdfast.reports.theory_page import Page, bullets, facts, header, tiles
 from holdfast.theory.regression_study import RegressionStudy
 
 QUESTION = (

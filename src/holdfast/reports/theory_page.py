@@ -1,58 +1,75 @@
-"""One self-contained HTML page: opens from `file://`, offline, on a phone, on paper, in the dark.
-
-plotly.js is taken from the installed plotly package and inlined as gzip + base64 (about 2 MB instead of 5); the page
-decompresses it with `DecompressionStream` and draws the figures once it is there. A Content-Security-Policy without any
-origin makes the promise "no network" one that the browser keeps. Without scripts every figure still has its table of
-numbers.
-
-What this module knows nothing about: runs. It takes sections and charts.
-"""
+"""The page of the theories, which draws its own plotly figures: sections and charts as markup, in the frame of `html`."""
 
 from __future__ import annotations
 
-import base64
-import functools
-import gzip
-import importlib.resources
-import json
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.reports.legacy_charts import Chart
-from holdfast.reports.markup import Html, join, table, tag
-from holdfast.support.files import to_jsonable, write_bytes_atomic
-
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:;"
-    " base-uri 'none'; form-action 'none'"
-)
+from holdfast.reports.html import POLICY, Html, _asset, _plotly_packed, _script_json, join, tag
+from holdfast.reports.markup import Column, table
+from holdfast.support.files import write_bytes_atomic
 
 
-@functools.cache
-def _plotly_packed() -> str:
-    """plotly.js as base64 of gzip; no timestamp inside, so that equal runs give equal pages."""
-    from plotly.offline import get_plotlyjs
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A figure with its words and its numbers."""
 
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)).decode()
+    title: str
+    figure: dict[str, Any]
+    """`{"data": [...], "layout": {...}}`."""
+    caption: str
+    columns: list[Column]
+    rows: list[list[str]]
+    height: int = 300
+    """In CSS pixels; the width follows the page."""
 
 
-def _asset(name: str) -> str:
-    return importlib.resources.files("holdfast.reports").joinpath(name).read_text(encoding="utf-8")
+def axis(title: str = "", **more: Any) -> dict[str, Any]:
+    """An axis in the house style."""
+    return {
+        "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": "var(--muted)"}},
+        "gridcolor": "var(--grid)",
+        "linecolor": "var(--line)",
+        "zerolinecolor": "var(--line)",
+        "tickfont": {"size": 11, "color": "var(--muted)"},
+        "automargin": True,
+        "exponentformat": "e",
+        **more,
+    }
 
 
-def _script_json(value: Any) -> Html:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for mark, code in (
-        ("<", "\\u003c"),
-        (">", "\\u003e"),
-        ("&", "\\u0026"),
-        ("\u2028", "\\u2028"),
-        ("\u2029", "\\u2029"),
-    ):
-        text = text.replace(mark, code)
-    return Html(text)
+def layout(height: int, *, xaxis: dict[str, Any], yaxis: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A layout in the house style: transparent, so that the page's surface shows through."""
+    return {
+        "height": height,
+        "margin": {"l": 12, "r": 12, "t": 12, "b": 12},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "var(--font)", "size": 12, "color": "var(--ink)"},
+        "hoverlabel": {
+            "bgcolor": "var(--raised)",
+            "bordercolor": "var(--line)",
+            "font": {"color": "var(--ink)", "size": 12},
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--muted)", "activecolor": "var(--accent)"},
+        "showlegend": False,
+        "xaxis": xaxis,
+        "yaxis": yaxis,
+        **more,
+    }
+
+
+LEGEND = {
+    "orientation": "h",
+    "x": 0,
+    "xanchor": "left",
+    "y": 1.02,
+    "yanchor": "bottom",
+    "font": {"size": 12, "color": "var(--ink)"},
+    "bgcolor": "rgba(0,0,0,0)",
+}
 
 
 class Page:
