@@ -1,4 +1,4 @@
-"""Asking a language model behind any OpenAI-compatible endpoint, patiently, many requests at once.
+"""Asking a language model behind any OpenAI-compatible endpoint, many requests at once, with retries.
 
 What is busy, broken or late is asked again with growing pauses (a server's `Retry-After` holds for all workers); what
 fails for good is handed back as such; a key, a model or an address that is wrong, and an account without credit, stop
@@ -41,7 +41,7 @@ _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the model is, and how patiently it is asked. Decides no answer."""
+    """Where the model is, and how often and how long it is asked. Decides no answer."""
 
     base_url: str
     """Such as http://localhost:8000/v1."""
