@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, deciding, part_of, settings_of
-from holdfast.config.decode import Given, decode, mistakes_in, settings_value
+from holdfast.config.decode import Given, decode, field_mistakes, mistakes_in, settings_value, with_floats
 from holdfast.config.help import keys_table
 from holdfast.config.schema import json_schema
 from holdfast.config.values import dotted
@@ -146,6 +146,17 @@ def test_values_made_in_python_are_checked_alike() -> None:
         "rate: expected below 0.5 where fast is on, got more."
     ]
     assert [m.path for m in mistakes_in(Request(name="n", rate=3.0))] == [("rate",)]
+
+
+def test_numbers_with_a_point_are_written_with_one() -> None:
+    assert repr(with_floats(Learning(rate=1, either=1))) == repr(Learning(rate=1.0, either=1))
+    assert [m.path for m in field_mistakes(Learning(rate=-1))] == [("rate",)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    rate: Annotated[float, Meta(ge=0)] = 0.5
+    either: int | float = 2
 
 
 def test_what_decides_leaves_folders_out() -> None:

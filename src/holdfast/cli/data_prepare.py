@@ -132,7 +132,7 @@ def show_prepared(asked: Preparation, found: Prepared) -> None:
 def _add_documents(table: Table, counts: Mapping[str, Any]) -> None:
     """What is counted of a corpus beside its rows: files, characters, dates, and documents a month (a year where there
     are many)."""
-    from holdfast.data.prepare.inputs import said
+    from holdfast.data.prepare.inputs import counts_in_words
 
     table.add_row(
         f"{sum(counts['kinds'].values()):,}",
@@ -140,7 +140,8 @@ def _add_documents(table: Table, counts: Mapping[str, Any]) -> None:
     )
     if counts["other_files"]:
         table.add_row(
-            f"{sum(counts['other_files'].values()):,}", f"other files in the folders ({said(counts['other_files'])})"
+            f"{sum(counts['other_files'].values()):,}",
+            f"other files in the folders ({counts_in_words(counts['other_files'])})",
         )
     table.add_row(f"{counts['characters']:,}", "characters")
     if counts["malformed_dates"]:

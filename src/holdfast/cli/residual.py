@@ -50,7 +50,7 @@ examples
 
 EXTRACT = """\
 Writes instruct - base as a checkpoint of its own (residual.safetensors). In float32, the default, putting it back on the
-base gives the instruct model bit for bit in nearly all cases; how many values do not come back is counted and said. The
+base gives the instruct model bit for bit in nearly all cases; how many values do not come back is counted and printed. The
 instruct model's tokenizer, chat template and generation settings are kept with it.
 """
 EXTRACT_EPILOG = """\

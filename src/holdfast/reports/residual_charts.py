@@ -227,7 +227,12 @@ def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[
     for place, (g, metric) in enumerate(given):
         level = value_of(metric, score).value
         name, dash = f"{g.model.label or g.model.name}, as given", DASHES[1:][place // 2 % 3]
-        style: dict[str, Any] = {"colour": STYLES[kind_of(g.members[0])][0], "width": 1.4, "dash": dash, "markers": False}
+        style: dict[str, Any] = {
+            "colour": STYLES[kind_of(g.members[0])][0],
+            "width": 1.4,
+            "dash": dash,
+            "markers": False,
+        }
         marks.append(Mark(kind="line", rows=[{"x": x, "y": level} for x in ends], name=name, **style))
     words = {BASE: "base, continued", INSTRUCT: "instruct, continued", DERIVED: "derived, continued"}
     for kind in kinds:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from holdfast.config.declare import Meta
 from holdfast.data.layouts import TEXT_NAMES
 from holdfast.data.prepare import dates
-from holdfast.data.prepare.reading import Made, Malformed, Reading, Skipped, keyed_records, records
+from holdfast.data.prepare.reading import Malformed, PreparedRow, Reading, Skipped, keyed_records, records
 from holdfast.data.prepare.wet import wet_records
 from holdfast.data.readers import COMPRESSIONS, open_bytes
 from holdfast.errors import DataError, did_you_mean
@@ -118,7 +118,7 @@ _PEEK = 1 << 16
 _KEYED = re.compile(r'\{\s*(?:\}\s*$|"(?:[^"\\]|\\.)*"\s*:\s*\[\s*[\{\]])')
 
 
-def read(reading: Reading) -> Iterator[Made]:
+def read(reading: Reading) -> Iterator[PreparedRow]:
     """`{"text"}`, with `title`, `date` and `source`. Options: see `problems`."""
     settings = _Settings(reading.options)
     for file in reading.files:
@@ -270,7 +270,7 @@ def _check_columns(file: Path, settings: _Settings) -> None:
 # --------------------------------------------------------------------------------------------------- what a record says
 
 
-def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> Made:
+def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> PreparedRow:
     """The row of a record in the file of that name.
 
     Raises:
@@ -294,7 +294,7 @@ def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading
         "date": day.isoformat() if day is not None else None,
         "source": _first(record, SOURCES) or name,
     }
-    return Made(
+    return PreparedRow(
         row={"text": text},
         group=text,
         notes=notes,

@@ -54,7 +54,7 @@ def found_inputs(paths: Iterable[Path], accept: Callable[[str], bool]) -> Inputs
     return found
 
 
-def said(others: Mapping[str, int]) -> str:
+def counts_in_words(others: Mapping[str, int]) -> str:
     """`3 .pdf, 1 .docx`, the commonest first."""
     ranked = sorted(others.items(), key=lambda item: (-item[1], item[0]))
     more = [f"{len(ranked) - 8} more kinds"] if len(ranked) > 8 else []

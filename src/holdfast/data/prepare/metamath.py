@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.data.prepare.reading import Made, Reading, made_of, text_of
+from holdfast.data.prepare.reading import PreparedRow, Reading, made_of, text_of
 
 
-def read(reading: Reading) -> Iterator[Made]:
+def read(reading: Reading) -> Iterator[PreparedRow]:
     """`{"question", "answer"}`, with `type`."""
     return made_of(reading, _made)
 
 
-def _made(record: Mapping[str, Any]) -> Iterator[Made]:
+def _made(record: Mapping[str, Any]) -> Iterator[PreparedRow]:
     question, answer = text_of(record, "query"), text_of(record, "response")
     original, kind = record.get("original_question"), record.get("type")
-    yield Made(
+    yield PreparedRow(
         row={"question": question, "answer": answer},
         group=original if isinstance(original, str) and original.strip() else question,
         notes={"type": kind} if isinstance(kind, str) else {},

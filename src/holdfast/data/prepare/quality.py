@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast.data.prepare.reading import Made, Malformed, Reading, made_of, text_of
+from holdfast.data.prepare.reading import Malformed, PreparedRow, Reading, made_of, text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,13 @@ class QualityOptions:
     """The multiple-choice questions, for 'holdfast evaluate', in place of the articles."""
 
 
-def read(reading: Reading) -> Iterator[Made]:
+def read(reading: Reading) -> Iterator[PreparedRow]:
     """`{"text"}` an article, or with the option `questions` a row a question."""
     if reading.options.get("questions"):
         return made_of(reading, lambda record: _questions(record, reading))
     seen: set[str] = set()
 
-    def article(record: Mapping[str, Any]) -> Iterator[Made]:
+    def article(record: Mapping[str, Any]) -> Iterator[PreparedRow]:
         text, name = text_of(record, "article").strip(), _identity(record)
         if name in seen:
             reading.skip("an article that is there already (one line for each writer of questions)")
@@ -42,12 +42,14 @@ def read(reading: Reading) -> Iterator[Made]:
         seen.add(name)
         heading = _heading(record)
         notes = {key: record[key] for key in ("title", "author") if isinstance(record.get(key), str)}
-        yield Made(row={"text": f"{heading}\n\n{text}" if heading else text}, group=name, notes={"id": name, **notes})
+        yield PreparedRow(
+            row={"text": f"{heading}\n\n{text}" if heading else text}, group=name, notes={"id": name, **notes}
+        )
 
     return made_of(reading, article)
 
 
-def _questions(record: Mapping[str, Any], reading: Reading) -> Iterator[Made]:
+def _questions(record: Mapping[str, Any], reading: Reading) -> Iterator[PreparedRow]:
     article, questions, name = text_of(record, "article").strip(), record.get("questions"), _identity(record)
     if not isinstance(questions, list):
         raise Malformed(f"no list of 'questions' (keys: {', '.join(list(record)[:8])})")
@@ -74,7 +76,7 @@ def _questions(record: Mapping[str, Any], reading: Reading) -> Iterator[Made]:
             "article": article,
             "hard": bool(question.get("difficult", 0)),
         }
-        made.append(Made(row=row, group=name, notes={"id": str(question.get("question_unique_id", ""))}))
+        made.append(PreparedRow(row=row, group=name, notes={"id": str(question.get("question_unique_id", ""))}))
     yield from made
 
 

@@ -37,7 +37,7 @@ class Malformed(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class PreparedRow:
     """One row."""
 
     row: dict[str, Any]
@@ -110,7 +110,7 @@ class Reading:
         return DataError("\n".join([f"{what}:", *lines, *more]))
 
 
-def made_of(reading: Reading, convert: Callable[[Mapping[str, Any]], Iterable[Made]]) -> Iterator[Made]:
+def made_of(reading: Reading, convert: Callable[[Mapping[str, Any]], Iterable[PreparedRow]]) -> Iterator[PreparedRow]:
     """Rows of all records of JSON, JSON Lines and Parquet files, with what cannot be used counted.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.config.declare import settings_of
 from holdfast.data.prepare import corpus, metamath, quality, stackexchange, starcoder_instructions, ultrachat
-from holdfast.data.prepare.reading import Made, Reading
+from holdfast.data.prepare.reading import PreparedRow, Reading
 from holdfast.data.readers import COMPRESSIONS
 
 JSON_FILES = (".json", ".jsonl", ".ndjson", ".parquet")
@@ -23,7 +23,7 @@ class Format:
     """For people: the data set and the files it comes in."""
     rows: str
     """The columns of the rows that are made."""
-    read: Callable[[Reading], Iterator[Made]]
+    read: Callable[[Reading], Iterator[PreparedRow]]
     own: type | None = None
     """Settings that this format has beside the common ones; None: no others."""
     files: tuple[str, ...] = JSON_FILES

@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import coerce_all, field_mistakes
 from holdfast.data.prepare.corpus import USUAL_SIMILARITY
-from holdfast.data.prepare.inputs import Inputs, found_inputs, said
-from holdfast.data.prepare.reading import Made, Reading
+from holdfast.data.prepare.inputs import Inputs, counts_in_words, found_inputs
+from holdfast.data.prepare.reading import PreparedRow, Reading
 from holdfast.data.prepare.registry import FORMATS, accepts, format_of
 from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError, did_you_mean
 from holdfast.records.evaluation import SCHEMA
@@ -179,7 +179,7 @@ class Preparation(Rows):
                 there = found_inputs([path], lambda name: accepts(FORMATS[self.format], name, self.given))
                 found += [f"input: cannot read the folder {reason}" for reason in there.unreadable]
                 if not there.files and not there.unreadable:
-                    what = f"found only {said(there.others)}" if there.others else "found nothing in it"
+                    what = f"found only {counts_in_words(there.others)}" if there.others else "found nothing in it"
                     wanted = (
                         ", ".join(known.folders(self.given)) if known is not None and known.folders is not None else ""
                     )
@@ -375,7 +375,7 @@ class _Rows:
     sides: bytearray = field(default_factory=bytearray)
     """1: held out."""
     days: array[int] = field(default_factory=lambda: array("l"))
-    """As of `Made.day`."""
+    """As of `PreparedRow.day`."""
     characters: array[int] = field(default_factory=lambda: array("Q"))
     """Of the text; like `days` of formats of documents only."""
     chosen: Sequence[int] = ()
@@ -450,14 +450,14 @@ def _without_near_duplicates(alike: NearDuplicates, rows: _Rows, hashes: array[i
     return [int(place) for place in np.flatnonzero(~left_out)]
 
 
-def _digest(one: Made) -> bytes:
+def _digest(one: PreparedRow) -> bytes:
     """16 bytes, equal for duplicates."""
     if one.same:
         return hashlib.sha256(one.same.encode("utf-8", "replace")).digest()[:16]
     return bytes.fromhex(fingerprint(one.row, length=32))
 
 
-def _line(one: Made) -> bytes:
+def _line(one: PreparedRow) -> bytes:
     import json
 
     # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
@@ -468,7 +468,7 @@ def _number(content: bytes) -> int:
     return int.from_bytes(hashlib.sha256(content).digest()[:8])
 
 
-def _held_out(one: Made, share: float) -> bool:
+def _held_out(one: PreparedRow, share: float) -> bool:
     return (
         share > 0
         and _number(b"heldout\0" + " ".join(one.group.casefold().split()).encode("utf-8", "replace")) < share * 2**64

@@ -27,7 +27,7 @@ from xml.parsers import expat
 
 from holdfast.config.declare import Meta
 from holdfast.data.prepare.html_text import markdown
-from holdfast.data.prepare.reading import Made, Reading
+from holdfast.data.prepare.reading import PreparedRow, Reading
 from holdfast.data.readers import open_bytes
 from holdfast.errors import DataError
 from holdfast.support.progress import progress
@@ -62,7 +62,7 @@ class StackExchangeOptions:
     """Host such as math.stackexchange.com: puts a link to the question into each row, as CC BY-SA asks."""
 
 
-def read(reading: Reading) -> Iterator[Made]:
+def read(reading: Reading) -> Iterator[PreparedRow]:
     """`{"question", "answer"}` in Markdown, with `id`, and `url` where the option `site` is given. Options:
     `min_score`, `tags`, `site`."""
     site = reading.options.get("site")
@@ -86,7 +86,7 @@ def read(reading: Reading) -> Iterator[Made]:
                         reading.skip("an empty question or answer")
                         continue
                     notes = {"id": str(key)} | ({"url": f"https://{site}/q/{key}"} if site else {})
-                    yield Made(row={"question": question, "answer": answered}, group=question, notes=notes)
+                    yield PreparedRow(row={"question": question, "answer": answered}, group=question, notes=notes)
         database.unlink()
 
 

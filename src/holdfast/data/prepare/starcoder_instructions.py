@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.data.prepare.reading import Made, Reading, made_of, text_of
+from holdfast.data.prepare.reading import PreparedRow, Reading, made_of, text_of
 
 
-def read(reading: Reading) -> Iterator[Made]:
+def read(reading: Reading) -> Iterator[PreparedRow]:
     """`{"prompt", "completion"}`."""
     return made_of(reading, _made)
 
 
-def _made(record: Mapping[str, Any]) -> Iterator[Made]:
+def _made(record: Mapping[str, Any]) -> Iterator[PreparedRow]:
     prompt, response = text_of(record, "instruction", "prompt"), text_of(record, "response")
     seed = record.get("seed")
     # the line breaks end the prompt, so that no token spans the border to what is learnt
-    yield Made(
+    yield PreparedRow(
         row={"prompt": f"{prompt.rstrip()}\n\n", "completion": response},
         group=seed if isinstance(seed, str) and seed.strip() else prompt,
     )

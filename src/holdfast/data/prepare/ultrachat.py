@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.data.prepare.reading import Made, Malformed, Reading, Skipped, made_of
+from holdfast.data.prepare.reading import Malformed, PreparedRow, Reading, Skipped, made_of
 
 UNANSWERED = "a last turn of the user without an answer"
 
 
-def read(reading: Reading) -> Iterator[Made]:
+def read(reading: Reading) -> Iterator[PreparedRow]:
     """`{"messages"}`, with `id` where there is one."""
 
-    def convert(record: Mapping[str, Any]) -> Iterator[Made]:
+    def convert(record: Mapping[str, Any]) -> Iterator[PreparedRow]:
         messages = _messages(record)
         if any(not message["content"].strip() for message in messages):
             raise Skipped("an empty turn")
@@ -29,7 +29,7 @@ def read(reading: Reading) -> Iterator[Made]:
             reading.shortened[UNANSWERED] += 1
         name = record.get("id", record.get("prompt_id"))
         first = next(message["content"] for message in messages if message["role"] == "user")
-        yield Made(row={"messages": messages}, group=first, notes={"id": str(name)} if name is not None else {})
+        yield PreparedRow(row={"messages": messages}, group=first, notes={"id": str(name)} if name is not None else {})
 
     return made_of(reading, convert)
 

@@ -292,7 +292,7 @@ def kind_named(text: str) -> type[Study[Any]]:
     Raises:
         ConfigError: no such module, file or class.
     """
-    found = load_class(text, base=Study, group="holdfast.studies")
+    found = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if found is None:
         raise ConfigError(f"--kind: expected FILE.py:CLASS or MODULE:CLASS of a study, got '{text}'.")
     return found
