@@ -101,7 +101,8 @@ def commands(folder: Path) -> dict[str, Any]:
 
 
 def _options(text: str) -> dict[str, Any]:
-    """`{option: [placeholder, default]}` of a help text; the default is what stands last in brackets."""
+    """`{option: [placeholder, default]}` of a help text; the default is what stands first in the last brackets, before
+    bounds."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -116,8 +117,9 @@ def _options(text: str) -> dict[str, Any]:
         else:
             name = ""
     return {
-        option: [placeholder, (re.findall(r"\(([^()]*)\)", said) or [""])[-1]]
+        option: [placeholder, "" if re.match(r"at |above |below |required", default) else default]
         for option, (placeholder, said) in found.items()
+        for default in [(re.findall(r"\(([^()]*)\)", said) or [""])[-1].partition(";")[0]]
     }
 
 
