@@ -299,16 +299,18 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             assert cost.read(options)[1].mistakes == []
         elif name == "update":
             from holdfast.cli import update
+            from holdfast.config.command_line import parse_words
 
-            assert update.build_parser().given(options)[1] == []
+            assert parse_words(options, {s.name: s for s in update.COMMAND.settings}).mistakes == []
         elif name == "world":
             from holdfast.cli import world
 
             world.COMMAND.read(options)
         elif name == "residual" and options[0] == "study":
             from holdfast.cli import residual_study
+            from holdfast.config.command_line import parse_words
 
-            assert residual_study.build_parser().given(options[1:])[1] == []
+            assert parse_words(options[1:], {s.name: s for s in residual_study.COMMAND.settings}).mistakes == []
         elif name == "sweep":
             check_sweep(options, capsys)
         elif name == "data":
@@ -339,12 +341,16 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def check_sweep(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Studies that are there are checked as a whole; the words of the others are read."""
-    from holdfast.cli import sweep
+    from holdfast.cli import study_commands, sweep
 
     if options[0] == "--config" and Path(options[1]).is_file():
         assert sweep.run([o for o in options if o != "--dry_run"] + ["--dry_run"]) == 0, capsys.readouterr().err
         return
-    parsers = {"worker": sweep.worker_parser, "status": sweep.status_parser, "report": sweep.report_parser}
+    parsers = {
+        "worker": lambda: study_commands.worker_parser(sweep.PROG),
+        "status": lambda: study_commands.status_parser(sweep.PROG),
+        "report": sweep.report_options,
+    }
     parser, words = (parsers[options[0]], options[1:]) if options[0] in parsers else (sweep.sweep_parser, options)
     parser().parse(words)
 

@@ -86,7 +86,7 @@ def test_a_typo_in_the_yaml(study, capsys):
     study.write_text(yaml.safe_dump(values))
     assert main(["sweep", "--config", "study.yaml"]) == 2
     said = capsys.readouterr().err
-    assert "l2: unknown parameter 'coeficient'" in said
+    assert "l2: unknown key 'coeficient'" in said
     assert "unknown key 'max_step'. Did you mean 'max_steps'?" in said
 
 

@@ -21,14 +21,8 @@ Kind = Callable[[], Any]
 """Imports the class of a study; called once the options are known to be sound."""
 
 
-def worker(prog: str, kind: Kind, argv: list[str]) -> int:
-    """`PROG worker`: joins a study until no job is left.
-
-    Args:
-        prog: such as "holdfast sweep".
-        kind: the study's class, where `--kind` names no other.
-        argv: the words after it.
-    """
+def worker_parser(prog: str) -> OptionParser:
+    """The options of `PROG worker`."""
     parser = OptionParser(
         prog=f"{prog} worker",
         description="Does jobs of a study until none is left. Start as many as you like, on as many machines as reach the storage.",
@@ -50,7 +44,18 @@ A worker that dies loses nothing: another one continues its job, from its last c
     )
     add_kind(parser)
     add_storage(parser)
-    options = parser.parse(argv)
+    return parser
+
+
+def worker(prog: str, kind: Kind, argv: list[str]) -> int:
+    """`PROG worker`: joins a study until no job is left.
+
+    Args:
+        prog: such as "holdfast sweep".
+        kind: the study's class, where `--kind` names no other.
+        argv: the words after it.
+    """
+    options = worker_parser(prog).parse(argv)
     url = storage_of(options)
     if url is None and options.output_dir is None:
         raise ConfigError(
@@ -72,14 +77,19 @@ A worker that dies loses nothing: another one continues its job, from its last c
     return 0
 
 
-def status(prog: str, kind: Kind, argv: list[str]) -> int:
-    """`PROG status`: how far a study is; changes nothing."""
+def status_parser(prog: str) -> OptionParser:
+    """The options of `PROG status`."""
     parser = OptionParser(prog=f"{prog} status", description="What a study is doing. Reads only.", epilog="")
     add_study(parser)
     parser.add_argument("--watch", action="store_true", help="stays, and shows it anew every few seconds")
     parser.add_argument("--json", action="store_true", help="the record of this moment on standard output, as JSON")
     add_kind(parser)
-    options = parser.parse(argv)
+    return parser
+
+
+def status(prog: str, kind: Kind, argv: list[str]) -> int:
+    """`PROG status`: how far a study is; changes nothing."""
+    options = status_parser(prog).parse(argv)
     with opened(options, kind_of(options, kind)) as found:
         target = console()
         if options.json:

@@ -118,7 +118,7 @@ def _sweep(argv: list[str]) -> int:
 
 def _report(argv: list[str]) -> int:
     """`holdfast sweep report`, with its rules of selection."""
-    options = report_parser(PROG, RULES, _add_rules).parse(argv)
+    options = report_options().parse(argv)
     with opened(options, _kind()) as found:
         if options.rule or options.points or options.strict:
             import dataclasses
@@ -131,6 +131,11 @@ def _report(argv: list[str]) -> int:
             found.study = type(found.study)(dataclasses.replace(found.study.settings, select=rule))
         report(found, _print)
     return 0
+
+
+def report_options() -> OptionParser:
+    """The options of `holdfast sweep report`."""
+    return report_parser(PROG, RULES, _add_rules)
 
 
 def _kind() -> Any:

@@ -1,7 +1,7 @@
 """Paper 000: its recipes run as studies, and its claims held against what came out (`holdfast.studies.claims`).
 
 Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores in about half an hour. `full` runs the recipes of the
-paper's own size, for which the model and the data have to be there; what is missing is said before anything starts.
+paper's own size, for which the model and the data have to be there; what is missing is listed before anything starts.
 """
 
 from __future__ import annotations

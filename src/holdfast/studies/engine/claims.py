@@ -91,7 +91,7 @@ def check_claims(
         statements: of one study.
         record: the study's, finished or not; None: not run.
         waiting: jobs that are not finished.
-        seeds: of the study; one seed is said with the verdict.
+        seeds: of the study; with one, the reason adds that.
         noun: what a job is called.
     """
     return [_checked(s, record, waiting=waiting, seeds=seeds, noun=noun) for s in statements]

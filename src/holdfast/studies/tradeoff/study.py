@@ -58,7 +58,7 @@ class Search:
     seed: Annotated[int, Meta(ge=0)] = 0
 
     def problems(self) -> list[Mistake]:
-        """A grid counts its trials itself, the others have to be told."""
+        """A grid counts its trials itself, the other samplers need a number."""
         text = None
         if self.sampler == "grid" and self.trials is not None:
             text = (
@@ -220,7 +220,7 @@ class StudyConfig:
         found = []
         for params in self.space.grid():
             key = fingerprint(self.settings(params))
-            if key not in seen:  # a weight of 0 is direct fine-tuning too, but said otherwise, and stays
+            if key not in seen:  # a weight of 0 is direct fine-tuning too, but written otherwise, and stays
                 seen.add(key)
                 found.append(params)
         return found
