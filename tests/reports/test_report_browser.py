@@ -68,7 +68,7 @@ def test_a_run_report_draws_every_figure_without_a_message(make_run, profile) ->
     done = browse(page, profile, "--dump-dom")
     assert console_of(done.stderr) == []
     plots = re.findall(r'<div class="[^"]*plot[^"]*" data-figure="\d+"', done.stdout)
-    assert len(plots) == 8  # gains in points and in nats, loss, KL, three small ones, layers
+    assert len(plots) == 7  # gains, loss, KL, three small ones, layers
     assert all("js-plotly-plot" in p for p in plots)
     assert done.stdout.count('class="main-svg"') >= len(plots)
     assert "undrawn" not in re.sub(r"<(script|style).*?</\1>", "", done.stdout, flags=re.S)
