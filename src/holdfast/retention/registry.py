@@ -139,8 +139,15 @@ def retention_schema() -> dict[str, Any]:
         name: {"description": cls.summary, "anyOf": [object_schema(settings_of(cls)), {"type": "null"}]}
         for name, cls in METHODS.items()
     }
-    one = {"type": "object", "properties": parameters, "additionalProperties": False, "minProperties": 1}
-    entry = {"anyOf": [{"enum": [*METHODS, *NONE]}, {**one, "maxProperties": 1}]}
+    one = {
+        "type": "object",
+        "properties": parameters,
+        "patternProperties": {r"[.:]": {"type": ["object", "null"], "description": "A method of your own."}},
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    }
+    entry = {"anyOf": [{"enum": [*METHODS, *NONE]}, {"type": "string", "pattern": r"[.:]"}, one]}
     return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
 
 
