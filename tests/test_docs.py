@@ -10,13 +10,13 @@ import ast
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from extending import write_method
 from holdfast.records.run import RunFolder, RunRecord
 
 ROOT = Path(__file__).parents[1]
@@ -63,13 +63,6 @@ def table_rows(text: str) -> dict[str, list[str]]:
 # ---------------------------------------------------------------------------------------------------------- completeness
 
 
-def method_parameters() -> Iterator[tuple[str, str, Any]]:
-    from holdfast.retention.registry import METHODS, parameters_of
-
-    for name, cls in METHODS.items():
-        yield from ((name, parameter, default) for parameter, default, _ in parameters_of(cls))
-
-
 def test_every_method_has_its_section():
     """With its source, where it acts, what it costs, when to use it and when not."""
     from holdfast.retention.registry import METHODS
@@ -92,32 +85,23 @@ def test_every_method_has_its_section():
         assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
 
 
-@pytest.mark.parametrize(("method", "parameter", "default"), list(method_parameters()), ids=lambda v: str(v))
-def test_every_parameter_is_described_with_its_default(method, parameter, default):
-    row = table_rows(section(text_of("docs/methods.md"), method)).get(parameter)
-    assert row, f"{method}: no row for `{parameter}`"
-    assert len(row[1]) > 10
-    if default not in (None, "") and (method, parameter) != ("sfa", "p"):
-        assert row[0] == (str(default).lower() if isinstance(default, bool) else str(default))
+def test_tables_of_keys_are_those_of_the_declarations():
+    from holdfast.cli.doc_tables import with_tables
+    from holdfast.retention.registry import METHODS
 
-
-def test_no_parameter_is_described_that_does_not_exist():
-    page = text_of("docs/methods.md")
-    known = {(m, p) for m, p, _ in method_parameters()}
-    described = {(m, p) for m in {m for m, _ in known} for p in table_rows(section(page, m))}
-    assert described == known
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    stale = [path.name for path, page in pages.items() if with_tables(page) != page]
+    assert stale == [], "run: python -m holdfast.cli.doc_tables"
+    tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
+    assert sorted(tables) == sorted([*METHODS, "train", "train options", "data", "world"])
 
 
 def test_every_own_key_is_described():
-    from holdfast.data.formats import Templates
-    from holdfast.runs.settings import OWN_KEYS
+    from holdfast.runs.settings import OWN
 
     page = text_of("docs/configuration.md")
-    for name in OWN_KEYS:
+    for name in (s.name for s in OWN.values() if s.meta.yaml):
         assert len(section(page, name).strip()) > 100, name
-    assert set(table_rows(section(page, "data"))) == {f.name for f in dataclasses.fields(Templates)}
-    for option in ("--dry_run", "--debug", "--help", "--help_all"):
-        assert option in table_rows(section(page, "Options of the command alone"))
 
 
 def with_bounds(setting: Any) -> str:
@@ -188,12 +172,7 @@ def test_every_command_and_its_options_are_shown():
     everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     for name in COMMANDS:
         assert f"holdfast {name}" in everything, name
-    options = [
-        o
-        for action in quickstart._parser()._actions
-        for o in action.option_strings
-        if o.startswith("--") and o != "--help"
-    ]
+    options = [f"--{setting.name}" for setting in quickstart.COMMAND.settings]
     assert [o for o in options if o not in text_of("docs/getting_started.md")] == []
 
 
@@ -248,6 +227,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("YOUR_MODEL").mkdir()
     Path("YOUR_MODEL/config.json").write_text("{}")
     Path("YOUR_MODEL/model.safetensors").write_bytes(b"")
+    write_method(tmp_path)
     return tmp_path
 
 
@@ -304,7 +284,7 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         if name == "train":
             assert main(["train", *options, "--dry_run"]) == 0, capsys.readouterr().err
         elif name == "quickstart":
-            quickstart._parser().parse(options)
+            quickstart.COMMAND.read(options)
         elif name == "report":
             RunFolder(options[0]).write(RunRecord(name="run"))
             assert report.find_run(Path(options[0])).exists() and len(options) == 1
@@ -314,13 +294,9 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             parser = import_module(f"holdfast.cli.{name}").build_parser()
             assert parser.given(options)[1] == []
         elif name == "cost":
-            from holdfast.cli.cost import build_parser
-            from holdfast.cli.options import with_underscores
-            from holdfast.runs.cost.request import planned_settings
+            from holdfast.cli import cost
 
-            words = ["--config", *options] if not options[0].startswith("-") else options
-            _, rest = build_parser().parse_known_args(with_underscores(words))
-            assert planned_settings(rest, None)[1] == []
+            assert cost.read(options)[1].mistakes == []
         elif name == "update":
             from holdfast.cli import update
 
@@ -339,6 +315,10 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             from holdfast.cli.data import STEPS
 
             import_module(STEPS[options[0]]).COMMAND.given(options[1:]).check()
+        elif name == "check-method":
+            from holdfast.cli import check_method
+
+            check_method.COMMAND.given(options).check()
         elif name == "reproduce":
             from holdfast.cli import reproduce
 

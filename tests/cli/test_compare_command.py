@@ -134,7 +134,7 @@ def test_a_run_alone_is_start_against_result(here, capsys):
         (["one"], ["expected two models, got 1: only"]),
         (["three"], ["expected two models, got 3", "add --stages", "three:base, three:math, three:law"]),
         (["three", "two:base"], ["three holds 3 models: name the one to compare, three:base, three:math, three:law"]),
-        (["two:bse", "two:tuned"], ["two has no model 'bse'. Did you mean two:base? It has: two:base, two:tuned"]),
+        (["two:bse", "two:tuned"], ["two has no model 'bse'. Did you mean 'base'? It has: two:base, two:tuned"]),
         (
             ["runs/direct:end", "runs/kept"],
             ["runs/direct is a run, which has runs/direct:start and runs/direct:result; got ':end'"],
@@ -142,7 +142,7 @@ def test_a_run_alone_is_start_against_result(here, capsys):
         (["runs/late"], ["nothing was measured of the run's start model"]),
         (
             ["runs/dircet", "twoo:base"],
-            ["no such folder: runs/dircet. Did you mean runs/direct", "no such folder: twoo:base. Did you mean two"],
+            ["no such folder: runs/dircet. Did you mean 'direct'", "no such folder: twoo:base. Did you mean 'two'"],
         ),
         (["runs", "two:base"], ["found neither. Inside are: runs/direct, runs/kept, runs/late"]),
         (["two/base/source.quiz.json", "two:base"], ["expected a folder, got the file"]),
@@ -331,7 +331,7 @@ def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
         == 2
     )
     shown = capsys.readouterr().err
-    for part in ("rule 'quiz drop'", "expected one of primary, all, got 'al'", "between 0 and 1, got 95", "of at least 100, got '3'", "ends with .html, got a.png",
+    for part in ("rule 'quiz drop'", "--metrics: expected one of primary, all, got 'al'", "above 0 and below 1, got '95'", "of at least 100, got '3'", "ends with .html, got a.png",
                  "expected LABEL=TASK"):  # fmt: skip
         assert part in shown, shown
     assert (

@@ -168,7 +168,7 @@ def test_every_mistake_at_once(desk: Path) -> None:
         "Did you mean 'H100'?",
         "utilisation",
         "learning_rte",
-        "--mean_length: expected a number, got 'short'",
+        "--mean_length: expected a number of at least 1, got 'short'",
         "max_length",
         "absent.jsonl",
     ):
@@ -178,12 +178,12 @@ def test_every_mistake_at_once(desk: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "nothing to reckon"),
+        ([], "nothing to estimate"),
         (["absent.yaml"], "no such file"),
         (["--model", "absent-folder/x/y", "--tokens", "1e6"], "no such folder"),
         (["--model", "model"], "tokens: expected how much is trained on"),
-        (["--tokens", "1e6"], "model_name_or_path is missing"),
-        (["run.yaml", "--tokens", "many"], "--tokens: expected a number of tokens such as 100M or 250_000, got 'many'"),
+        (["--tokens", "1e6"], "model_name_or_path: is missing"),
+        (["run.yaml", "--tokens", "many"], "--tokens: expected a number of tokens, such as 100M, got 'many'"),
     ],
 )
 def test_bad_requests(desk: Path, words: list[str], said: str) -> None:

@@ -59,8 +59,8 @@ def test_workers_follow_the_cores_this_process_may_use(monkeypatch: pytest.Monke
     [
         (["--workres", "2"], "unknown option '--workres'. Did you mean '--workers'?"),
         (["--workers", "0"], "expected a whole number of at least 1, got '0'"),
-        (["--seed", "x"], "argument --seed: invalid int value: 'x'. See 'holdfast quickstart --help'."),
-        (["--output_dir"], "expected one argument"),
+        (["--seed", "x"], "--seed: expected a whole number, got 'x'"),
+        (["--output_dir"], "--output_dir: expected a path, got nothing"),
         (["--out", "x"], "unknown option '--out'"),
     ],
 )
@@ -104,4 +104,4 @@ def test_report_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(RunFolderError, match=r"has no run\.json"):
         find_run(tmp_path / "empty")
     assert main(["report"]) == 2
-    assert "required: FOLDER" in capsys.readouterr().err
+    assert "folder: is missing" in capsys.readouterr().err

@@ -90,6 +90,12 @@ def test_a_typo_in_the_yaml(study, capsys):
     assert "unknown key 'max_step'. Did you mean 'max_steps'?" in said
 
 
+def test_a_key_that_stands_twice(study, capsys):
+    study.write_text(study.read_text() + "seeds: [3]\n")
+    assert main(["sweep", "--config", "study.yaml"]) == 2
+    assert "'seeds' stands twice, in line" in capsys.readouterr().err
+
+
 def test_a_dry_run_lists_the_trials(study, capsys):
     assert main(["sweep", "--config", "study.yaml", "--dry_run"]) == 0
     said = capsys.readouterr().out

@@ -55,7 +55,7 @@ def test_mistakes_are_exit_code_2_and_nothing_is_trained(trained: list, capsys: 
     assert main([*LEAST, "--lerning_rate", "1", "--retention", "l3"]) == 2
     shown = capsys.readouterr().err
     assert "2 problems" in shown
-    assert "Did you mean 'learning_rate'?" in shown
+    assert "Did you mean '--learning_rate'?" in shown
     assert "unknown method 'l3'" in shown
     assert main(["train"]) == 2
     assert "nothing to train" in capsys.readouterr().err
@@ -63,15 +63,16 @@ def test_mistakes_are_exit_code_2_and_nothing_is_trained(trained: list, capsys: 
 
 
 def test_help_names_every_method_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.retention.registry import METHODS, parameters_of
+    from holdfast.config.declare import settings_of
+    from holdfast.retention.registry import METHODS
 
     for option in ("--help", "-h"):
         assert main(["train", option]) == 0
     shown = capsys.readouterr().out
     for name, cls in METHODS.items():
         assert f"  {name}: " in shown
-        for parameter, _, _ in parameters_of(cls):
-            assert f"      {parameter}" in shown
+        for setting in settings_of(cls):
+            assert f"      {setting.name}" in shown
     assert max(map(len, shown.splitlines())) <= 150
 
 
@@ -83,9 +84,9 @@ def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], 
     for name in ("prose.jsonl", "held_out.jsonl"):
         Path(name).write_text('{"text": "a"}\n')
     Path("my-model").symlink_to("tiny")
-    yaml_text = command.HELP.split("run.yaml\n")[1].split("\ndata\n")[0]
+    yaml_text = command.EPILOG.split("run.yaml\n")[1].split("\ndata\n")[0]
     Path("run.yaml").write_text(dedent(yaml_text))
-    lines = command.HELP.split("\nrun.yaml\n")[0].replace("\\\n", " ").splitlines()
+    lines = command.EPILOG.split("\nrun.yaml\n")[0].replace("\\\n", " ").splitlines()
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast train ")]
     assert len(examples) == 4
     for words in examples:
@@ -94,13 +95,13 @@ def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], 
 
 
 def test_help_all_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.runs.settings import OWN_KEYS, known_settings
+    from holdfast.runs.settings import OWN, known_settings
 
     assert main(["train", "--help-all"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n  --{name}  [" in shown for name in known_settings())
-    assert all(f"\n  {name}: " in shown for name in OWN_KEYS)
-    assert "\n  --learning_rate  [a number, default 2e-05]\n" in shown
+    assert all(f"\n  {name}: " in shown for name in OWN)
+    assert "\n  --learning_rate  [a number of at least 0, default 2e-05]\n" in shown
 
 
 def test_dry_run_prints_the_plan_and_trains_nothing(

@@ -87,6 +87,32 @@ def test_a_yaml_and_the_command_line_which_wins(models, tmp_path, capsys):
     assert "unknown key 'tokns'. Did you mean 'tokens'" in capsys.readouterr().err
 
 
+def test_a_key_that_stands_twice_is_a_mistake(models, tmp_path, capsys):
+    text = f"base: {models / 'base'}\ninstruct: {models / 'instruct'}\ncorpus: {models / 'news.jsonl'}\ntokens: 1k\n"
+    (tmp_path / "update.yaml").write_text(text + "tokens: 2k\n")
+    assert main(["update", "--config", str(tmp_path / "update.yaml"), "--dry-run"]) == 2
+    assert "'tokens' stands twice, in line 4 and in line 5. Keep one of them." in capsys.readouterr().err
+    (tmp_path / "s.yaml").write_text("seeds: [0]\nseeds: [1]\nsmall: world\n")
+    assert main(["residual", "study", "--config", str(tmp_path / "s.yaml"), "--dry-run"]) == 2
+    assert "'seeds' stands twice" in capsys.readouterr().err
+
+
+def test_options_with_dashes_and_text_for_numbers(models, tmp_path, capsys):
+    words = [
+        "--base",
+        str(models / "base"),
+        "--instruct",
+        str(models / "instruct"),
+        "--corpus",
+        str(models / "news.jsonl"),
+    ]
+    more = ["--held-out", "0.2", "--near-duplicates", "0.9", "--minimum_characters", "2", "--output-dir", str(tmp_path)]
+    assert main(["update", *words, *more, "--continued-instruct", "--dry-run"]) == 0
+    assert "instruct + new text" in capsys.readouterr().out
+    assert main(["update", *words, "--held-out", "1.5", "--dry-run"]) == 2
+    assert "--held_out: expected a number of at least 0 and below 1, got '1.5'" in capsys.readouterr().err
+
+
 def test_a_study_lists_its_models(models, tmp_path, capsys):
     study = {
         "families": {n: {"base": str(models / "base"), "instruct": str(models / "instruct")} for n in ("a", "b")},
@@ -104,4 +130,4 @@ def test_a_study_lists_its_models(models, tmp_path, capsys):
 def test_reproduce_says_what_belongs_to_which_paper(capsys):
     assert main(["reproduce", "residual", "--full", "--recipes", "math"]) == 2
     err = capsys.readouterr().err
-    assert "--recipes: belongs to label-annealing" in err and "configs/residual/llama3-budgets.yaml" in err
+    assert "--recipes: residual is one study" in err and "configs/residual/llama3-budgets.yaml" in err

@@ -262,9 +262,12 @@ def test_words_without_dashes_are_reported_without_dashes() -> None:
     class Numbers:
         number: Annotated[tuple[int, ...], Meta(positional=True)] = ()
         other: int = 0
+        rule: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True)] = ()
 
+    command = Command(name="holdfast numbers", request=Numbers)
+    assert command.read(["--rule", "a", "1", "--rule=b", "2"]) == Numbers(number=(1, 2), rule=("a", "b"))
     with pytest.raises(ConfigError) as raised:
-        Command(name="holdfast numbers", request=Numbers).read(["1", "two", "--other", "three"])
+        command.read(["1", "two", "--other", "three"])
     assert [p.partition(":")[0] for p in raised.value.problems] == ["number[1]", "--other"]
 
 

@@ -239,12 +239,12 @@ def test_template_values_are_checked():
         ({}, "got none of them"),
         ({"prompt": "{a}"}, "got prompt"),
         ({"text": "{a}", "prompt": "{a}", "completion": "{b}"}, "got text and prompt and completion"),
-        ({"text": "{a"}, "not a format string"),
+        ({"text": "{a"}, "text: expected a format string"),
         ({"text": "{a.__class__}"}, "plain column names"),
         ({"text": "{a[0]}"}, "plain column names"),
         ({"text": "{}"}, "plain column names"),
         ({"text": "no column"}, "names no column"),
-        ({"text": 3}, "should be a string"),
+        ({"text": 3}, "text: expected a string"),
     ],
 )
 def test_bad_templates(fields, part):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from holdfast.evaluation.judge.judge import TEMPLATE
+from holdfast.evaluation.judge.settings import TEMPLATE
 
 _PARTS = re.compile(re.sub(r"\\\{(instruction|first|second)\\\}", r"(?P<\1>.*)", re.escape(TEMPLATE)), re.DOTALL)
 

@@ -24,17 +24,18 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from holdfast.config.declare import Meta
+from holdfast.evaluation.entries import OwnMeasure
 
 nothing = 0
 
 
-@dataclass
-class Mute:
-    metrics: ClassVar = {"letters": True}
+class Bare(OwnMeasure):
+    def measure(self, model, tokenizer):
+        return []
 
 
 @dataclass(frozen=True)
-class Length:
+class Length(OwnMeasure):
     metrics: ClassVar = {"letters": True, "odd": False}
     most: Annotated[int, Meta(ge=1)] = 3
 
@@ -169,10 +170,10 @@ CLASSES = {"classes": "prose.jsonl", "prompt": "{text}"}
         ({"memorisation": "prse.jsonl"}, "Did you mean 'prose.jsonl'?"),
         ({"answers": "mmlu", "metric": "acc"}, "unknown key 'metric'"),
         ({"task": "arc_easy", "samples": 3}, ".samples: only for tasks whose answers are programs"),
-        ("own.py:Nothing", "own.py has no 'Nothing'. Did you mean 'nothing'?"),
-        ("gone.py:Length", "no such file 'gone.py'"),
-        ("own.py:nothing", "expected a dataclass"),
-        ("own.py:Mute", "expected a method measure(self, model, tokenizer)"),
+        ("own.py:Nothing", "own.py has no 'Nothing'"),
+        ("gone.py:Length", "no such file"),
+        ("own.py:nothing", "expected a subclass of holdfast.evaluation.entries.OwnMeasure"),
+        ("own.py:Bare", "expected a dataclass with a method measure, and metrics by name"),
         ({"own.py:Length": {"most": 0}}, "own.py:Length.most: expected a whole number of at least 1, got 0"),
         ({"own.py:Length": {"mst": 1}}, "unknown key 'mst'. Did you mean 'most'?"),
         ({"own.py:Length": 3}, "expected a mapping of its settings, got 3"),
@@ -346,7 +347,7 @@ def snippets() -> list[Any]:
     for page in ("evaluation.md", "benchmarks_and_suites.md"):
         text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
         found += [yaml.safe_load(part) for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    return [value for value in found if isinstance(value, dict) and "evaluation" in value]
+    return [value for value in found if isinstance(value, dict) and {"evaluation", "source"} & set(value)]
 
 
 def test_the_schema_takes_what_is_shipped_and_documented():
@@ -355,7 +356,7 @@ def test_the_schema_takes_what_is_shipped_and_documented():
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     shown = snippets()
-    assert len(shown) >= 3
+    assert len(shown) >= 4
     for value in (*shown, *(yaml.safe_load(path.read_text()) for path in shipped_suites().values()), SECTION):
         assert [error.message for error in validator.iter_errors(value)] == []
     for entry in (
@@ -396,7 +397,7 @@ def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
     again, _ = parse_evaluation({"source": entries}, base_dir=folder)
     assert runner.kept_evaluations(again, tiny_tokenizer, found, {"name": "m", "hash": "h"}) is None
     assert runner.plan_fingerprint(again) != before
-    (folder / "own.py").write_text(OWN.replace("'letters': n", "'letters': 'many'"))
-    broken, _ = parse_evaluation({"source": entries}, base_dir=folder)
+    (folder / "bad.py").write_text(OWN.replace("'letters': n", "'letters': 'many'"))
+    broken, _ = parse_evaluation({"source": ["bad.py:Length"]}, base_dir=folder)
     with pytest.raises(DataError, match=r"source/Length: sample 0: expected a finite number for 'letters', got 'many'"):
         runner.evaluate(tiny_model, tiny_tokenizer, broken, folder=found, model_identity={"name": "m", "hash": "h"})

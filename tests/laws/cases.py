@@ -6,9 +6,11 @@ A method that is registered without a case here fails `test_every_method_has_a_c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.training.method_laws import largest_difference, weights
 from tiny import SENTENCES, build_model, build_tokenizer
 
 REPLAY = "<replay>"
@@ -110,7 +112,13 @@ def words(model: Any) -> list[float]:
 
 
 def make_trainer(
-    folder: Path, spec: dict[str, dict[str, Any]], *, peft: bool = False, model_seed: int = 0, **settings: Any
+    folder: Path,
+    spec: dict[str, dict[str, Any]],
+    *,
+    peft: bool = False,
+    model_seed: int = 0,
+    retain: Sequence[Any] | None = None,
+    **settings: Any,
 ):
     """A trainer over the tiny model and a handful of sentences; 6 steps of 4 samples unless told otherwise."""
     from datasets import Dataset, disable_progress_bars
@@ -147,16 +155,24 @@ def make_trainer(
         peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1)
         if peft
         else None,
-        retain=methods(spec, folder),
+        retain=methods(spec, folder) if retain is None else list(retain),
         load_rows=rows_by_name(tokenizer),
         scorers={"words": words},
     )
 
 
-def weights(trainer: Any) -> dict[str, Any]:
-    return {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
-
-
-def largest_difference(a: dict[str, Any], b: dict[str, Any]) -> float:
-    assert a.keys() == b.keys()
-    return max(float((a[n] - b[n]).abs().max()) for n in a)
+__all__ = [
+    "ALL",
+    "BESIDE",
+    "CASES",
+    "FIRST",
+    "KINDS",
+    "OFF",
+    "REPLAY",
+    "largest_difference",
+    "make_trainer",
+    "methods",
+    "rows",
+    "spec",
+    "weights",
+]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import tempfile
 from pathlib import Path
 
@@ -25,16 +23,20 @@ from cases import (
     weights,
 )
 
-from holdfast.retention.registry import METHODS, parse_retention
+from holdfast.retention.registry import METHODS
+from holdfast.training import method_laws as laws
 
 
 @functools.cache
 def direct(*, peft: bool = False):
     """Weights and losses of direct fine-tuning, which many laws compare with; one run is as good as another (seeds are fixed)."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(Path(folder), {}, peft=peft)
-        trainer.train()
-        return weights(trainer), [r.get("loss") for r in trainer.state.log_history]
+        return laws.trained(maker(Path(folder), peft=peft), [])
+
+
+def maker(folder: Path, *, peft: bool = False) -> laws.Make:
+    """What builds the laws' trainers: over the tests' model and data, in a test's own folder."""
+    return lambda methods, **settings: make_trainer(folder, {}, retain=methods, peft=peft, **settings)
 
 
 def test_every_method_has_a_case():
@@ -44,11 +46,7 @@ def test_every_method_has_a_case():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_coefficient_zero_is_direct_bit_for_bit(name, tmp_path):
-    off = make_trainer(tmp_path, {name: OFF[name]})
-    off.train()
-    wanted, losses = direct()
-    assert largest_difference(wanted, weights(off)) == 0.0
-    assert losses == [r.get("loss") for r in off.state.log_history]
+    laws.off_is_direct(maker(tmp_path), methods({name: OFF[name]}, tmp_path), direct=direct())
 
 
 def test_all_off_together_is_direct_bit_for_bit_under_lora(tmp_path):
@@ -61,14 +59,9 @@ def test_all_off_together_is_direct_bit_for_bit_under_lora(tmp_path):
     ("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL]
 )
 def test_an_active_method_changes_the_run(name, label, tmp_path):
-    active = make_trainer(tmp_path, spec(name, label))
-    active.train()
-    without = direct()[0]
-    if name in BESIDE:
-        trainer = make_trainer(tmp_path, BESIDE[name])
-        trainer.train()
-        without = weights(trainer)
-    assert largest_difference(without, weights(active)) > 1e-6
+    make = maker(tmp_path)
+    without = laws.trained(make, methods(BESIDE[name], tmp_path))[0] if name in BESIDE else direct()[0]
+    laws.active_changes_the_run(make, methods(spec(name, label), tmp_path), without=without)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +77,8 @@ def test_an_active_method_changes_the_run(name, label, tmp_path):
     ],
 )
 def test_save_and_resume_gives_the_weights_of_no_interruption(name, label, peft, tmp_path):
-    settings = dict(save_strategy="steps", save_steps=2, peft=peft)
-    whole = make_trainer(tmp_path, spec(name, label), **settings)
-    whole.train()
-    # As if it had died after its checkpoint at step 4: continued by a new process's objects.
-    again = make_trainer(tmp_path, spec(name, label), **settings)
-    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
-    assert again.state.global_step == 6
-    assert largest_difference(weights(whole), weights(again)) == 0.0
+    """As if it had died after its checkpoint at step 4: continued by a new process's objects."""
+    laws.resumes(maker(tmp_path, peft=peft), methods(spec(name, label), tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -99,53 +86,31 @@ def test_save_and_resume_gives_the_weights_of_no_interruption(name, label, peft,
     [pytest.param(*case, marks=[] if case in FIRST and case[0] in KINDS else pytest.mark.slow) for case in ALL],
 )
 def test_gradient_accumulation_changes_nothing_but_rounding(name, label, tmp_path):
-    """One batch of 4, and 4 micro-batches of 1, under plain SGD (Adam would blow rounding up): token counts are global, penalties act once."""
-    settings = dict(optim="sgd", learning_rate=0.1)
-    one = make_trainer(tmp_path, spec(name, label), per_device_train_batch_size=4, **settings)
-    one.train()
-    four = make_trainer(
-        tmp_path, spec(name, label), per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings
-    )
-    four.train()
-    assert largest_difference(weights(one), weights(four)) < 2e-6
+    laws.accumulates(maker(tmp_path), methods(spec(name, label), tmp_path))
 
 
 @pytest.mark.parametrize(("name", "label"), ALL)
 def test_serialises(name, label, tmp_path):
-    held = methods(spec(name, label), tmp_path)
-    described = json.loads(json.dumps([method.describe() for method in held]))
-    assert parse_retention([{d.pop("method"): d} for d in described]) == (held, [])
-    assert held[-1].label().startswith(name)
+    laws.serialises(methods(spec(name, label), tmp_path))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_documents_itself(name):
-    cls = METHODS[name]
-    assert cls.summary
-    assert len(cls.source) > 20
-    assert cls.__doc__
-    assert "References" in cls.__doc__ or "paper" in cls.__doc__
-    for field in dataclasses.fields(cls):
-        assert len(field.metadata.get("help", "")) > 10, f"{name}.{field.name} has no help"
+    laws.documents_itself(METHODS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL]
+)
+def test_keeps_what_it_declares(name, label, tmp_path):
+    laws.keeps_what_it_declares(maker(tmp_path), methods(spec(name, label), tmp_path))
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in METHODS]
 )
 def test_no_state_leaks_between_runs(name, tmp_path):
-    """The same method value in two runs gives the same weights as in one."""
-    label = next(iter(CASES[name]))
-    retain = methods(spec(name, label), tmp_path)
-    results = []
-    for _ in range(2):
-        trainer = make_trainer(tmp_path, {})
-        trainer = type(trainer)(
-            model=make_trainer(tmp_path, {}).model, args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class,
-            retain=retain, load_rows=trainer._load_rows,
-        )  # fmt: skip
-        trainer.train()
-        results.append(weights(trainer))
-    assert largest_difference(*results) == 0.0
+    laws.no_state_leaks(maker(tmp_path), methods(spec(name, next(iter(CASES[name]))), tmp_path))
 
 
 def test_methods_compose(tmp_path):

@@ -11,6 +11,7 @@ from claim_studies import direct, paper_like, study
 from holdfast.errors import DataError
 from holdfast.reports.claims_report import figure_line, shares_chart, verdict_sentence, write_claims_report
 from holdfast.studies.claims import RECIPES, check_claims
+from holdfast.studies.tradeoff.paper import PAPER
 from holdfast.support.files import to_jsonable
 
 
@@ -19,6 +20,7 @@ def found(studies, **changes):
     claims = [dataclasses.asdict(c) for c in check_claims(studies)]
     listed = {
         r: {
+            "title": PAPER.recipes[r],
             "status": "finished" if s else "not run",
             "report": f"{r}/report.html" if s else None,
             "seeds": [0, 1, 2],
@@ -90,12 +92,12 @@ def test_figures_in_words():
 
 def test_the_chart_has_every_share_once():
     record = found(dict.fromkeys(RECIPES, paper_like()))
-    chart = shares_chart(record["claims"])
+    chart = shares_chart(record["claims"], record["studies"])
     assert chart is not None
     names = [tuple(row[:2]) for row in chart.rows]
     assert len(names) == len(set(names)) == sum(len(trace["x"]) for trace in chart.figure["data"])
     assert all(trace["error_x"]["array"][0] > 0 < trace["error_x"]["arrayminus"][0] for trace in chart.figure["data"])
-    assert shares_chart(found({"code": None})["claims"]) is None
+    assert shares_chart(found({"code": None})["claims"], {}) is None
 
 
 def test_text_cannot_become_markup(tmp_path):

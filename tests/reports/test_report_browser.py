@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from synthetic_runs import browse, chromium, comparison, metric_lines
 
-from holdfast.reports.arms import Arm
+from holdfast.reports.arms import Arm, write_tradeoff_report
 from holdfast.reports.run_report import write_run_report
-from holdfast.reports.tradeoff_report import write_tradeoff_report
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
 
@@ -69,7 +68,7 @@ def test_a_run_report_draws_every_figure_without_a_message(make_run, profile) ->
     done = browse(page, profile, "--dump-dom")
     assert console_of(done.stderr) == []
     plots = re.findall(r'<div class="[^"]*plot[^"]*" data-figure="\d+"', done.stdout)
-    assert len(plots) == 7  # gains, loss, KL, three small ones, layers
+    assert len(plots) == 8  # gains in points and in nats, loss, KL, three small ones, layers
     assert all("js-plotly-plot" in p for p in plots)
     assert done.stdout.count('class="main-svg"') >= len(plots)
     assert "undrawn" not in re.sub(r"<(script|style).*?</\1>", "", done.stdout, flags=re.S)
@@ -101,7 +100,7 @@ def test_a_run_report_fits_a_phone(make_run, profile) -> None:
             config={"a_very_long_key_" * 5: "/a/very/long/path" * 9},
         )
     )
-    assert look_on_phone(page, profile, 360) == {"scroll": 360, "outside": [], "drawn": 7, "wide": 0}
+    assert look_on_phone(page, profile, 360) == {"scroll": 360, "outside": [], "drawn": 8, "wide": 0}
 
 
 def test_without_decompression_the_tables_take_over(make_run, profile) -> None:
@@ -114,8 +113,8 @@ def test_without_decompression_the_tables_take_over(make_run, profile) -> None:
     done = browse(page, profile, "--dump-dom")
     assert console_of(done.stderr) == []
     body = re.sub(r"<(script|style).*?</\1>", "", done.stdout, flags=re.S)
-    assert body.count("This figure could not be drawn (this browser has no DecompressionStream)") == 7
-    assert body.count('<details class="numbers" open="">') == 7
+    assert body.count("This figure could not be drawn (this browser has no DecompressionStream)") == 8
+    assert body.count('<details class="numbers" open="">') == 8
     assert 'class="main-svg"' not in body
 
 

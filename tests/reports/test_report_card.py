@@ -10,7 +10,7 @@ from synthetic_runs import comparison
 
 from holdfast.records.run import RunFolder
 from holdfast.reports.card import is_hub_id, public, write_model_card
-from holdfast.reports.figures import read_run
+from holdfast.reports.run_report import read_run
 
 
 def load(folder: RunFolder) -> tuple[dict, str]:
@@ -39,7 +39,14 @@ def test_the_body_has_the_figures_with_their_intervals(make_run) -> None:
     rows = read_run(folder).rows
     for r in rows:
         line = next(x for x in body.splitlines() if x.startswith("| ") and r.name.replace("_", "\\_") in x)
-        for figure in (r.before, r.after, f"{r.difference} {r.interval}", r.relative, r.n, r.verdict):
+        for figure in (
+            r.before,
+            r.after,
+            f"{r.difference} {r.interval}".replace("[", "\\[").replace("]", "\\]"),
+            r.relative,
+            r.n,
+            r.verdict,
+        ):
             assert f"| {figure} " in line, figure
     assert read_run(folder).verdict in body
     assert "`weight` = `1.0`" in body

@@ -9,7 +9,10 @@ from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, metric_lines, 
 
 from holdfast.errors import DataError
 from holdfast.records.run import RunFolder
-from holdfast.reports import figures
+from holdfast.reports import format as figures
+from holdfast.reports.compared import Row
+from holdfast.reports.methods import method_name, method_text
+from holdfast.reports.run_report import read_run, training_figures, verdict_sentence
 
 
 @pytest.mark.parametrize(
@@ -62,18 +65,18 @@ def test_the_interval_decides_the_decimals(interval: tuple[float, float] | None,
 
 
 def test_a_row_turns_the_sign_where_lower_is_better() -> None:
-    lower, higher = figures.row(comparison()), figures.row(comparison(**SOURCE_NOISE))
+    lower, higher = Row(comparison()), Row(comparison(**SOURCE_NOISE))
     assert lower.difference == "−0.412"
     assert lower.relative == "+12.8 %"
     assert lower.gain_interval == (0.3857, 0.4391)
-    assert (lower.verdict, lower.tone, lower.direction) == ("gained", "good", "lower is better")
+    assert (lower.verdict, lower.tone) == ("gained", "good")
     assert higher.relative == "−1.1 %"
     assert higher.gain_interval == (-0.021, 0.0105)
     assert (higher.tone, higher.flips) == ("flat", "21 lost, 18 gained")
 
 
 def test_no_relative_change_from_zero() -> None:
-    row = figures.row(comparison(before=0.0, after=0.1, difference=0.1, interval=(0.05, 0.15), higher_is_better=True))
+    row = Row(comparison(before=0.0, after=0.1, difference=0.1, interval=(0.05, 0.15), higher_is_better=True))
     assert row.relative == "n/a"
     assert row.to_relative(0.1) is None
 
@@ -105,26 +108,27 @@ TARGET_NOISE = comparison(difference=0.01, interval=(-0.1, 0.3))
     ],
 )
 def test_verdict_sentence(comparisons: list, sentence: str) -> None:
-    assert figures.verdict_sentence(record(), comparisons) == sentence
+    assert verdict_sentence(record(), [Row(c) for c in comparisons]) == sentence
 
 
 def test_verdict_without_comparisons_says_why() -> None:
-    assert "was interrupted (stage: train)" in figures.verdict_sentence(record(status="interrupted", stage="train"), [])
-    assert "is not known" in figures.verdict_sentence(record(), [])
+    assert "was interrupted (stage: train)" in verdict_sentence(record(status="interrupted", stage="train"), [])
+    assert "is not known" in verdict_sentence(record(), [])
 
 
 def test_methods_in_words() -> None:
-    assert figures.method_text([]) == "direct fine-tuning"
+    assert method_text([]) == "direct fine-tuning"
     assert (
-        figures.method_text([{"method": "label_annealing", "weight": 0.5}, {"method": "my_own"}])
+        method_text([{"method": "label_annealing", "weight": 0.5}, {"method": "my_own"}])
         == "label annealing (weight 0.5) + my own"
     )
 
 
-def test_every_registered_method_has_a_name_in_words() -> None:
+def test_every_registered_method_says_its_title() -> None:
     from holdfast.retention.registry import METHODS
 
-    assert set(METHODS) <= set(figures.METHOD_NAMES)
+    titles = [method_name({"method": name}) for name in METHODS]
+    assert len(set(titles)) == len(METHODS) and not any("_" in t for t in titles)
 
 
 def test_settings_are_flattened_in_order() -> None:
@@ -138,14 +142,14 @@ def test_settings_are_flattened_in_order() -> None:
 
 def test_a_folder_without_a_run_is_refused(tmp_path) -> None:
     with pytest.raises(DataError, match=r"no run\.json"):
-        figures.read_run(RunFolder(tmp_path))
+        read_run(RunFolder(tmp_path))
 
 
 def test_unreadable_files_are_reported_and_the_rest_is_read(make_run) -> None:
     folder = make_run()
     (folder.evaluations / "comparisons.json").write_text("{broken")
     folder.metrics_file.write_text('{"step": 1\n{"step": 2}\n')
-    run = figures.read_run(folder)
+    run = read_run(folder)
     assert run.rows == []
     assert run.metrics == []
     assert len(run.problems) == 2
@@ -155,7 +159,7 @@ def test_unreadable_files_are_reported_and_the_rest_is_read(make_run) -> None:
 def test_one_sided_evaluations_stand_alone(make_run) -> None:
     folder = make_run(comparisons=[])
     folder.evaluated("start").write(perplexity("source", "prose", 2.9, 50), [])
-    run = figures.read_run(folder)
+    run = read_run(folder)
     assert [(v.which, v.group, v.value, v.interval, v.n) for v in run.levels] == [
         ("start", "Source", "2.900", "[2.850, 2.950]", "50")
     ]
@@ -164,10 +168,20 @@ def test_one_sided_evaluations_stand_alone(make_run) -> None:
 
 def test_the_log_stands_in_for_what_an_unfinished_run_did_not_write(make_run) -> None:
     lines = metric_lines(10)
-    run = figures.read_run(make_run(metrics=lines, training={}, status="interrupted", finished=None))
+    run = read_run(make_run(metrics=lines, training={}, status="interrupted", finished=None))
     last = [line for line in lines if "tokens" in line][-1]
     facts = dict(run.facts)
     assert facts["Steps"] == str(last["step"])
     assert facts["Tokens trained on"] == figures.count(last["tokens"])
     assert facts["Finished"] == "no (interrupted)"
-    assert figures.training_figures(run.record, lines)["seconds"] == last["seconds"]
+    assert training_figures(run.record, lines)["seconds"] == last["seconds"]
+
+
+def test_paths_are_shown_by_their_last_part():
+    text = method_text([{"method": "replay", "data": "/somebody/else/old.jsonl", "fraction": 0.1}])
+    assert "old.jsonl" in text
+    assert "somebody" not in text
+
+
+def test_hub_ids_stay_whole():
+    assert "org/data" in method_text([{"method": "replay", "data": "org/data", "fraction": 0.1}])

@@ -14,10 +14,11 @@ import pytest
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, distances, metric_lines, perplexity
 
 from holdfast.records.run import RunFolder
-from holdfast.reports.figures import row
-from holdfast.reports.legacy_charts import MOST_POINTS, forest, layer_chart, plain, thin, training_charts
-from holdfast.reports.markup import Column, Html, join, table, tag
-from holdfast.reports.run_report import _widths, write_run_report
+from holdfast.reports.blocks import Column, Table, widths
+from holdfast.reports.charts import MOST_POINTS, layer_chart, plain, plotly_figure, thin
+from holdfast.reports.compared import Row, gain_forest, gains
+from holdfast.reports.html import Html, join, table, tag
+from holdfast.reports.run_report import training_charts, write_run_report
 
 NASTY = "<img src=x onerror=alert(1)> & \"quotes\" 'n' </script><!-- `x` %{y} $z$"
 
@@ -235,7 +236,7 @@ def test_held_out_curves_and_the_methods_figures_are_drawn(make_run) -> None:
 
 @pytest.mark.parametrize("n", range(9))
 def test_small_charts_fill_their_rows(n) -> None:
-    sixths = [{"full": 6, "half": 3, "third": 2}[w] for w in _widths(n)]
+    sixths = [{"full": 6, "half": 3, "third": 2}[w] for w in widths(n)]
     assert len(sixths) == n
     row_of = 0
     for size in sixths:
@@ -248,32 +249,20 @@ def test_small_charts_fill_their_rows(n) -> None:
 # ----------------------------------------------------------------------------------------------------------- charts
 
 
-def test_forest_is_relative_only_where_units_differ() -> None:
-    mixed = forest([row(comparison()), row(comparison(**SOURCE_NOISE))])
-    same = forest([row(comparison()), row(comparison(**SOURCE_LOST))])
+def test_forests_are_in_points_for_shares_and_in_the_unit_or_relative_for_the_rest() -> None:
+    texts, shares = comparison(), comparison(**SOURCE_NOISE)
+    points, nats = (plotly_figure(c) for c in gains([Row(texts), Row(shares), Row(comparison(**SOURCE_LOST))]))
+    [noise] = points["data"]
+    assert noise["x"] == pytest.approx([-0.52]) and noise["marker"]["color"] == "var(--surface)"  # hollow
+    lost, gained = nats["data"]
+    assert (lost["x"], gained["x"]) == ([-0.0863], [0.4124])
+    assert gained["error_x"]["array"] == pytest.approx([0.4391 - 0.4124])
+    assert "nats/token" in nats["layout"]["xaxis"]["title"]["text"]
+    mixed = gain_forest([Row(texts), Row(comparison(name="b", unit="bits/byte"))], title="t")
     assert mixed is not None
-    assert same is not None
-    bottom, top = mixed.figure["data"]  # drawn from below
-    assert top["x"] == pytest.approx([100 * 0.4124 / 3.2145])
-    assert top["error_x"]["array"] == pytest.approx([100 * (0.4391 - 0.4124) / 3.2145])
-    assert bottom["x"] == pytest.approx([-100 * 0.0052 / 0.4912])
-    assert bottom["marker"]["color"] == "var(--surface)"  # hollow: within noise
-    assert "% of the value before" in mixed.figure["layout"]["xaxis"]["title"]["text"]
-    bottom, top = same.figure["data"]
-    assert top["x"] == [0.4124]
-    assert bottom["x"] == [-0.0863]
-    assert "nats/token" in same.figure["layout"]["xaxis"]["title"]["text"]
-
-
-def test_forest_names_what_it_cannot_draw() -> None:
-    zero = comparison(
-        name="from zero", before=0.0, difference=0.2, interval=(0.1, 0.3), unit="exact_match", higher_is_better=True
-    )
-    chart = forest([row(comparison()), row(zero)])
-    assert chart is not None
-    assert len(chart.figure["data"]) == 1
-    assert "Target: from zero" in chart.caption
-    assert forest([]) is None
+    drawn = plotly_figure(mixed)
+    assert drawn["data"][0]["x"] == pytest.approx([100 * 0.4124 / 3.2145] * 2, rel=1e-4)
+    assert "% of the value before" in drawn["layout"]["xaxis"]["title"]["text"]
 
 
 def test_thinning_keeps_extremes_and_order() -> None:
@@ -288,7 +277,9 @@ def test_thinning_keeps_extremes_and_order() -> None:
 
 def test_a_loss_over_orders_of_magnitude_gets_a_logarithmic_axis() -> None:
     def loss_axis(values: list[float]) -> dict:
-        return training_charts([{"step": i, "loss": v} for i, v in enumerate(values, 1)])[0].figure["layout"]["yaxis"]
+        return plotly_figure(training_charts([{"step": i, "loss": v} for i, v in enumerate(values, 1)])[0])["layout"][
+            "yaxis"
+        ]
 
     assert loss_axis([9.0, 2.0, 0.01])["type"] == "log"
     assert "type" not in loss_axis([4.0, 3.0, 2.5])
@@ -301,7 +292,7 @@ def test_layers_that_moved_from_zero_are_named_not_drawn() -> None:
     moved = [dataclasses.replace(distances()[0], layer="other", relative=math.inf), distances()[1]]
     chart = layer_chart(moved)
     assert chart is not None
-    assert chart.figure["data"][0]["y"][0] is None
+    assert plotly_figure(chart)["data"][0]["y"] == [None, pytest.approx(100 * moved[1].relative)]
     assert "norm is 0: other" in chart.caption
 
 
@@ -322,7 +313,7 @@ def test_children_are_escaped_unless_they_are_markup() -> None:
 
 def test_a_row_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(ValueError, match="zip"):
-        table([Column(title="a")], [["1", "2"]])
+        table(Table(columns=[Column(title="a")], rows=[["1", "2"]]))
 
 
 # ----------------------------------------------------------------------------------------------------------- layers
@@ -333,17 +324,17 @@ def test_reports_never_import_torch(make_run) -> None:
     program = f"""
 import io, sys
 from rich.console import Console
-from holdfast.reports import arms, card, terminal, tradeoff_report, run_report
+from holdfast.reports import arms, card, run_report
 from holdfast.records.run import RunFolder
 folder = RunFolder({str(folder.path)!r})
 console = Console(file=io.StringIO(), width=80)
 run_report.write_run_report(folder)
 card.write_model_card(folder)
-terminal.print_run_summary(folder, console)
+run_report.print_run_summary(folder, console)
 pair = [arms.Arm("direct", folder, "direct")]
 names = dict(source=("source", "prose"), target=("target", "answers"))
-tradeoff_report.write_tradeoff_report(folder.path / "t.html", pair, title="t", intro="i", **names)
-terminal.print_tradeoff(pair, console, **names)
+arms.write_tradeoff_report(folder.path / "t.html", pair, title="t", intro="i", **names)
+arms.print_tradeoff(pair, console, **names)
 print(sorted({{"torch", "transformers", "datasets", "lm_eval"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
@@ -352,7 +343,7 @@ print(sorted({{"torch", "transformers", "datasets", "lm_eval"}} & set(sys.module
 
 
 def test_importing_reports_loads_neither_plotly_nor_rich() -> None:
-    program = "import sys\nimport holdfast.reports.run_report, holdfast.reports.tradeoff_report, holdfast.reports.terminal, holdfast.reports.card\n"
+    program = "import sys\nimport holdfast.reports.run_report, holdfast.reports.terminal, holdfast.reports.card\n"
     program += "print(sorted({'plotly', 'rich', 'numpy', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from synthetic_runs import comparison
 
-from holdfast.reports.arms import Arm, read_tradeoff
-from holdfast.reports.figures import read_run
-from holdfast.reports.terminal import print_run_summary, print_tradeoff
+from holdfast.reports.arms import Arm, print_tradeoff, read_tradeoff
+from holdfast.reports.format import interval_text, number
+from holdfast.reports.run_report import print_run_summary, read_run
 
 NAMES = {"source": ("source", "prose"), "target": ("target", "answers")}
 
@@ -53,7 +53,7 @@ def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
             r.relative,
             f"p {r.p}",
             f"n {r.n}",
-            r.test,
+            r.raw.test,
             r.verdict,
             r.flips,
         ):
@@ -113,7 +113,7 @@ def test_the_tradeoff_has_every_figure_of_the_page(make_arm) -> None:
         assert f.source is not None
         assert f.target is not None
         for r in (f.source, f.target):
-            assert r.after in text
-            assert r.difference in text
-            assert r.interval in text
+            assert number(r.raw.gain, r.digits, sign=True) in text
+            assert interval_text(r.gain_interval, r.digits, sign=True) in text
+            assert r.before in text
     assert max(len(line) for line in text.splitlines()) <= 80

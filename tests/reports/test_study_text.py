@@ -86,7 +86,11 @@ def test_nothing_finished_prints():
 
 
 def test_aligned_columns():
-    assert plain_table(["a", "b"], [False, True], [["xyz", "1\n2"], ["", "10"]]) == ["a      b", "xyz  1 2", "      10"]
+    assert plain_table([("a", False), ("b", True)], [["xyz", "1\n2"], ["", "10"]]) == [
+        "a      b",
+        "xyz  1 2",
+        "      10",
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------------- status

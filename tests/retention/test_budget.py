@@ -21,6 +21,7 @@ from holdfast.retention.budget import (
 )
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
+from holdfast.retention.registry import parse_retention
 from tiny import SENTENCES, build_model, build_tokenizer
 
 # ------------------------------------------------------------------------------------------------------------ the controller
@@ -124,26 +125,21 @@ def test_perplexity_is_a_share(given, share, tmp_path):
         ({"kl": 0.1, "perplexity_increase": "2%"}, "got kl=0.1 and perplexity_increase=2%"),
         (
             {"metric_drop": "0.01", "task": "arc"},
-            "expected points above 0 with their unit, such as '1 point' or '0.5 points', got '0.01'",
+            "expected points above 0 with their unit, such as '1 point' or '0.5 points', got '0.01' (text)",
         ),
         ({"metric_drop": "1%", "task": "arc"}, "expected points above 0 with their unit"),
         ({"metric_drop": "0 points", "task": "arc"}, "expected points above 0"),
         ({"metric_drop": "1 point"}, "budget.task: expected the task whose metric may drop"),
         ({"metric_drop": "1 point", "task": "arc", "data": "x"}, "budget.data: belongs to kl and perplexity_increase"),
         ({"kl": 0.1, "task": "arc"}, "budget.task: belongs to metric_drop"),
-        ({"kl": 0.0}, "budget.kl: expected more than 0"),
-        ({"kl": -1.0}, "budget.kl: expected more than 0"),
-        ({"kl": math.nan}, "budget.kl: expected more than 0"),
-        ({"perplexity_increase": "two"}, "expected a share above 0 such as 2% or 0.02, got 'two'"),
+        ({"perplexity_increase": "two"}, "expected a share above 0 such as 2% or 0.02"),
         ({"perplexity_increase": "0%"}, "expected a share above 0"),
         ({"perplexity_increase": "2%"}, "budget.data: expected the held-out text"),
         ({"kl": 0.1, "data": "./nowhere.jsonl"}, "budget.data: no such file or folder"),
-        ({"kl": 0.1, "every": 0}, "budget.every"),
-        ({"kl": 0.1, "rate": 0.0}, "budget.rate"),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):
-    assert any(message in problem for problem in Budget(**parameters).problems())
+    assert any(message in mistake.sentence() for mistake in parse_retention({"budget": parameters})[1])
 
 
 @pytest.mark.parametrize("given", ["1 point", "1 points", "1pt", " 1 Pts "])
@@ -376,16 +372,17 @@ def test_the_user_is_told_what_is_aimed_at_and_what_was_reached(tmp_path):
 
 
 def test_charts_of_the_trajectories(tmp_path):
-    from holdfast.reports.budget_figures import BUDGET_KEYS, budget_charts, without_budget
+    from holdfast.reports.charts import plotly_figure
+    from holdfast.reports.run_report import BUDGET_KEYS, budget_charts
 
     trainer = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.02)])
     trainer.train()
     rows = [r for r in trainer.state.log_history if "loss" in r]
     assert rows[-1].keys() >= BUDGET_KEYS
-    first, second = budget_charts(rows)
-    assert [d["name"] for d in first.figure["data"]] == ["measured", "budget"]
-    assert second.figure["data"][0]["y"][-1] == trainer.active[0].strength
-    assert "nats/token" in str(first.figure)
+    first, second = (plotly_figure(c) for c in budget_charts(rows) if c is not None)
+    assert [d["name"] for d in first["data"]] == ["measured", "budget"]
+    assert second["data"][0]["y"][-1] == trainer.active[0].strength
+    assert "nats/token" in str(first)
     in_points = budget_charts(rows, [Budget(metric_drop="1 point", task="x").describe()])[0]
-    assert "points" in str(in_points.figure) and "nats/token" not in str(in_points.figure)
-    assert budget_charts(without_budget(rows)) == []
+    assert in_points is not None and in_points.y.title == "points"
+    assert budget_charts([{k: v for k, v in r.items() if k not in BUDGET_KEYS} for r in rows]) == [None, None]

@@ -10,7 +10,6 @@ from cases import largest_difference, make_trainer, weights
 
 from holdfast.errors import ModelError
 from holdfast.retention.anchor import Anchors, unnamed_file
-from holdfast.retention.l2 import L2
 from holdfast.retention.method import StepInfo
 from holdfast.retention.pull import Pull
 
@@ -157,9 +156,5 @@ def test_the_rate_is_that_of_the_step_just_taken(tmp_path):
     assert [round(next(iter(rates.values())), 6) for rates in seen] == [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
 
 
-def test_parameters_out_of_range_are_named():
-    assert L2(coefficient=-1.0, keep="tape").problems() == [
-        "l2.coefficient: expected 0 or more, got -1.0",
-        "l2.keep: expected one of device, cpu, disk, got 'tape'",
-    ]
+def test_an_anchor_kept_in_host_memory_is_a_copy():
     assert isinstance(Anchors({}).keep("start", "cpu"), dict)

@@ -12,7 +12,7 @@ from holdfast.errors import ConfigError
 from holdfast.retention.averaging import SequentialAveraging
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.registry import METHODS, parameters_of, parse_retention, retention
+from holdfast.retention.registry import METHODS, parse_retention, retention
 from holdfast.retention.replay import Replay
 
 
@@ -61,70 +61,54 @@ def test_spellings(value, expected) -> None:
     [
         (
             "label_anealing",
-            f"retention[0]: unknown method 'label_anealing'; known: {', '.join(METHODS)}. Did you mean 'label_annealing'?",
+            f"retention: unknown method 'label_anealing'; known: {', '.join(METHODS)}. Did you mean 'label_annealing'?",
         ),
         (
             [{"sfa": {}, "l2": {}}],
-            "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got {'sfa': {}, 'l2': {}}",
+            "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got {'sfa': {}, 'l2': {}} (mapping).",
         ),
-        ([3], "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got 3"),
-        ({"l2": 0.1}, "l2: expected a mapping of parameters, got 0.1"),
+        ([3], "retention[0]: expected a method name or one '{name: {parameters}}' mapping, got 3 (whole number)."),
+        ({"l2": 0.1}, "retention.l2: expected a mapping of parameters, got 0.1 (number)."),
+        ({"l2": {"coeficient": 1}}, "retention.l2: unknown key 'coeficient'. Did you mean 'coefficient'?"),
         (
-            {"l2": {"coeficient": 1}},
-            "l2: unknown parameter 'coeficient'; known: coefficient, anchor, decoupled, keep. Did you mean 'coefficient'?",
+            {"l2": {"coefficient": -1}},
+            "retention.l2.coefficient: expected a number of at least 0, got -1 (whole number).",
         ),
-        ({"l2": {"coefficient": "much"}}, "l2.coefficient: expected a number, got 'much'"),
-        ({"l2": {"coefficient": True}}, "l2.coefficient: expected a number, got True"),
-        ({"l2": {"coefficient": None}}, "l2.coefficient: expected a number, got None"),
-        ({"l2": {"coefficient": "nan"}}, "l2.coefficient: expected 0 or more, got nan"),
-        ({"l2": {"coefficient": -1}}, "l2.coefficient: expected 0 or more, got -1.0"),
-        ({"l2": {"anchor": "task2"}}, "l2.anchor: no such folder: task2. Did you mean 'task1'?"),
+        ([L2(coefficient=-1.0)], "retention[0].l2.coefficient: expected a number of at least 0, got -1.0 (number)."),
+        ({"l2": {"anchor": "task2"}}, "retention.l2.anchor: no such folder: task2. Did you mean 'task1'?"),
         (
             {"l2": {"anchor": "a/b"}},
-            "l2.anchor: no such folder: a/b. The folder a does not exist either. Anchors are read from the disk: download a model of the "
-            "hub first and name its folder.",
+            "retention.l2.anchor: no such folder: a/b. The folder a does not exist either. Anchors are "
+            "read from the disk: download a model of the hub first and name its folder.",
         ),
-        ({"l2": {"anchor": 3}}, "l2.anchor: expected text, got 3"),
-        ({"sfa": {"every": 2.5}}, "sfa.every: expected a whole number or nothing, got 2.5"),
-        ({"sfa": {"every": 0}}, "sfa.every: expected 1 step or more, got 0"),
-        ({"sfa": {"p": 0}}, "sfa.p: expected a fraction in (0, 1], got 0.0"),
-        ({"sfa": {"p": 0.5, "every": 3}}, "sfa: expected one of p and every, got p=0.5 and every=3"),
-        ({"sfa": {"beta": 1.5}}, "sfa.beta: expected a weight in [0, 1], got 1.5"),
-        ({"sfa": {"previous": "./nowhere"}}, "sfa.previous: no such folder: ./nowhere."),
-        ({"label_annealing": {"weight": "nan"}}, "label_annealing.weight: expected 0 or more, got nan"),
-        ({"label_annealing": {"temperature": 0}}, "label_annealing.temperature: expected more than 0, got 0.0"),
+        ({"sfa": {"p": 0.5, "every": 3}}, "retention.sfa: expected one of p and every, got p=0.5 and every=3"),
+        ({"sfa": {"previous": "./nowhere"}}, "retention.sfa.previous: no such folder: ./nowhere."),
         (
-            {"label_annealing": {"direction": "sideways"}},
-            "label_annealing.direction: expected one of forward, reverse, jsd, got 'sideways'",
+            {"multitask": {}},
+            "retention.multitask.data: expected a file, folder or hub id of another task's data, got nothing",
         ),
-        ({"wise_ft": {"alpha": -0.1}}, "wise_ft.alpha: expected a weight in [0, 1], got -0.1"),
-        ({"wise_ft": {"keep": "tape"}}, "wise_ft.keep: expected one of device, cpu, disk, auto, got 'tape'"),
-        ({"ema": {"decay": 1.1}}, "ema.decay: expected a share in [0, 1], got 1.1"),
-        ({"ema": {"every": 0}}, "ema.every: expected 1 step or more, got 0"),
-        ({"multitask": {}}, "multitask.data: expected a file, folder or hub id of another task's data, got nothing"),
-        ({"multitask": {"data": "old.jsonl", "share": 2}}, "multitask.share: expected a share in [0, 1], got 2.0"),
-        ({"replay": {"data": ""}}, "replay.data: expected a file, folder or hub id of the data to replay, got nothing"),
-        ({"replay": {"data": "old.jsonl", "fraction": -0.1}}, "replay.fraction: expected a share in [0, 1), got -0.1"),
+        (
+            {"replay": {"data": ""}},
+            "retention.replay.data: expected a file, folder or hub id of the data to replay, got nothing",
+        ),
         (["l2", "l2"], "retention: 'l2' is given 2 times; expected once. Put all its parameters in one entry."),
     ],
 )
 def test_one_mistake_is_one_sentence(value, problem: str) -> None:
-    assert parse_retention(value)[1] == [problem]
+    assert [m.sentence() for m in parse_retention(value)[1]] == [problem]
 
 
 def test_replay_data_that_is_a_path_must_exist(place: Path) -> None:
-    ((problem,),) = (parse_retention({"replay": {"data": "odl.jsonl"}})[1],)
-    assert (
-        problem
-        == f"replay.data: no such file or folder: odl.jsonl (working directory: {place}). Did you mean 'old.jsonl'?"
-    )
+    (mistake,) = parse_retention({"replay": {"data": "odl.jsonl"}})[1]
+    assert mistake.path == ("retention", "replay", "data")
+    assert mistake.text == f"no such file or folder: odl.jsonl (working directory: {place}). Did you mean 'old.jsonl'?"
     assert parse_retention({"replay": {"data": "owner/some_data"}})[1] == []  # a hub id is not looked up here
 
 
 def test_replay_must_leave_room_for_new_data() -> None:
     entry = {"replay": {"data": "old.jsonl", "fraction": 0.6}}
-    (problem,) = parse_retention([entry, entry])[1]
-    assert "add up to 1.2; expected less than 1" in problem
+    (mistake,) = parse_retention([entry, entry])[1]
+    assert "add up to 1.2; expected less than 1" in mistake.text
 
 
 def test_all_mistakes_at_once() -> None:
@@ -157,13 +141,6 @@ def test_an_adapter_is_an_anchor_for_lora(place: Path) -> None:
         retention=[{"l2": {"anchor": "task1"}}],
     )
     assert list(config.retention) == [L2(anchor="task1")]
-
-
-def test_every_parameter_is_explained() -> None:
-    for cls in METHODS.values():
-        assert cls.summary and cls.source
-        for name, _, text in parameters_of(cls):
-            assert len(text) > 10, f"{cls.name}.{name}"
 
 
 def test_listing_methods_needs_no_torch() -> None:

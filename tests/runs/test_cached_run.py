@@ -638,7 +638,7 @@ def test_all_mistakes_in_the_teachers_settings_at_once():
         "teacher_dtype": "double",
     }
     _, problems = parse_retention([{"label_annealing": wrong}])
-    assert len(problems) == len(wrong) and all(any(f"label_annealing.{key}:" in p for p in problems) for key in wrong)
+    assert [m.path[-1] for m in problems] == list(wrong)
 
 
 @pytest.mark.parametrize(
@@ -653,8 +653,6 @@ def test_all_mistakes_in_the_teachers_settings_at_once():
         ({"teacher": "online", "teacher_sharded": True, "teacher_on_cpu": True}, "teacher_sharded alone"),
         ({"teacher": "cached", "teacher_sharded": True}, "teacher_sharded.*teacher: online only"),
         ({"beta": 0.3}, "direction: jsd only"),
-        ({"direction": "jsd", "beta": 0.0}, "between 0 and 1"),
-        ({"direction": "jsd", "beta": float("nan")}, "between 0 and 1"),
     ],
 )
 def test_settings_that_say_nothing_are_mistakes(parameters, words):

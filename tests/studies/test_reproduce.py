@@ -105,7 +105,7 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     found = read_json(tmp_path / "out" / "claims.json")
     assert [c["verdict"] for c in found["claims"]] == ["holds"] * 11
     assert found["studies"]["math"] == {
-        "status": "finished", "report": "math/report.html", "seeds": [0, 1, 2], "trials": 8, "target": "target text (nats/token)",
+        "title": "mathematics", "status": "finished", "report": "math/report.html", "seeds": [0, 1, 2], "trials": 8, "target": "target text (nats/token)",
         "source": "source text (nats/token)",
     }  # fmt: skip
     page = (tmp_path / "out" / "claims.html").read_text()

@@ -284,6 +284,27 @@ class _Block:
         return 8 + (0 if self.kept is None else self.kept.nbytes)
 
 
+def _noise(target: LiveTensor, key: int, start: int, stop: int) -> Tensor:
+    """`[stop - start]` float32 standard normal numbers, on the CPU, by the elements' places in the whole tensor."""
+    out = np.empty(stop - start, np.float32)
+    done = 0
+    for first, count in target.spans(start, stop):
+        counter.normal(key, first, count, out=out[done : done + count])
+        done += count
+    return torch.from_numpy(out)
+
+
+def _noise_there(target: LiveTensor, key: int, start: int, stop: int, device: torch.device) -> Tensor:
+    """The same, made on an accelerator."""
+    spans = list(target.spans(start, stop))
+    if len(spans) == 1:
+        return counter_torch.normal(key, *spans[0], device)
+    first = torch.tensor([s for s, _ in spans], device=device)
+    counts = torch.tensor([c for _, c in spans], device=device)
+    within = torch.arange(stop - start, device=device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return counter_torch.normal_at(key, first.repeat_interleave(counts) + within)
+
+
 class _Perturbed:
     """One tensor with its noise."""
 
@@ -301,22 +322,11 @@ class _Perturbed:
 
     def noise(self, start: int, stop: int) -> Tensor:
         """`[stop - start]` float32, on the CPU."""
-        out = np.empty(stop - start, np.float32)
-        done = 0
-        for first, count in self.target.spans(start, stop):
-            counter.normal(self.key, first, count, out=out[done : done + count])
-            done += count
-        return torch.from_numpy(out)
+        return _noise(self.target, self.key, start, stop)
 
     def noise_there(self, start: int, stop: int, device: torch.device) -> Tensor:
         """The same, made on an accelerator."""
-        spans = list(self.target.spans(start, stop))
-        if len(spans) == 1:
-            return counter_torch.normal(self.key, *spans[0], device)
-        first = torch.tensor([s for s, _ in spans], device=device)
-        counts = torch.tensor([c for _, c in spans], device=device)
-        within = torch.arange(stop - start, device=device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-        return counter_torch.normal_at(self.key, first.repeat_interleave(counts) + within)
+        return _noise_there(self.target, self.key, start, stop, device)
 
     def disturb(self, number: int, part: Tensor, noise: Tensor) -> int:
         """Adds the noise to one block and records what subtracting it would miss; gives how many elements that is."""
@@ -429,7 +439,7 @@ def _sum_of_bits(flat: Tensor) -> int:
 # ------------------------------------------------------------------------------------------------------------- pieces
 
 
-class Piece(NamedTuple):
+class _Stretch(NamedTuple):
     """A stretch of one parameter (of this rank's part), `[elements]`, with the same stretch of what belongs to it, all
     on the parameter's device."""
 
@@ -440,6 +450,28 @@ class Piece(NamedTuple):
     """Shares the gradient's memory; None where there is no gradient."""
     others: list[Tensor]
     """Of each operand, in its own dtype."""
+
+
+class Piece(_Stretch):
+    """A stretch that knows where it lies in the whole tensor."""
+
+    target: LiveTensor
+    start: int
+    """Of the stretch in this rank's part."""
+
+    def at(self, target: LiveTensor, start: int) -> Piece:
+        """The same piece, which knows its place from now on."""
+        self.target, self.start = target, start
+        return self
+
+    def normal(self, seed: int, *names: str) -> Tensor:
+        """`[elements]` float32 standard normal numbers on the weight's device, decided by the seed, the parameter, the
+        names and the elements' places in the whole tensor: the same however the parameter is sharded."""
+        key = counter.stream_key(seed, checkpoint_names(self.name)[-1], *names)
+        stop, device = self.start + len(self.weight), self.weight.device
+        if device.type == "cpu":
+            return _noise(self.target, key, self.start, stop)
+        return _noise_there(self.target, key, self.start, stop, device)
 
 
 class Pieces:
@@ -483,9 +515,8 @@ class Pieces:
                     values = [
                         (read[i] if part is None else part[start:stop]).to(flat.device) for i, part in enumerate(held)
                     ]
-                    yield Piece(
-                        target.name, flat[start:stop], None if gradient is None else gradient[start:stop], values
-                    )
+                    here = None if gradient is None else gradient[start:stop]
+                    yield Piece(target.name, flat[start:stop], here, values).at(target, start)
                 if copied:
                     target.write_back(flat)
                 if gradient is not None and gradient_copied:

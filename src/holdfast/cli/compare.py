@@ -3,17 +3,20 @@ that a build can fail on."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_console, stoppable
-from holdfast.cli.options import nearest
-from holdfast.cli.request import Request, RequestParser
-from holdfast.errors import ConfigError, DataError, HoldfastError
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake
+from holdfast.config.yaml_file import nearest_sibling
+from holdfast.errors import ConfigError, DataError, HoldfastError, did_you_mean
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.records.run import RunFolder
 from holdfast.support.files import read_json
@@ -55,24 +58,159 @@ FILES = {"html": "comparison.html", "markdown": "comparison.md", "junit": "compa
 GATE_FAILED = 3
 
 
+def _stage(word: str) -> tuple[str, str]:
+    label, equals, task = (part.strip() for part in word.partition("="))
+    if not label or (equals and not task):
+        raise ValueError("expected LABEL=TASK, as in math=gsm8k.")
+    return label, task or label
+
+
+def _stages(value: Any) -> tuple[tuple[str, str], ...]:
+    """(label, task) of each word, where a YAML gives words and a command line pairs."""
+    words = value if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(word, (str, tuple)) for word in words):
+        raise ValueError("a list of tasks, or LABEL=TASK")
+    try:
+        return tuple(_stage(word) if isinstance(word, str) else word for word in words)
+    except ValueError as error:
+        raise ValueError(f"tasks, each as TASK or LABEL=TASK ({error})") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compared:
+    models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
+    """Run folders, or models of 'holdfast evaluate'; see above."""
+    fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
+    """Exits with 3 where the rule holds; may be given several times."""
+    strict: bool = False
+    """Rules that the interval leaves undecided fail too."""
+    metrics: Literal["primary", "all"] = "primary"
+    """The metric that leads each entry, or all."""
+    confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL")] = 0.95
+    """Level of all intervals."""
+    resamples: Annotated[int, Meta(ge=100)] = 4000
+    """Bootstrap draws."""
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Of the draws."""
+    stages: Annotated[
+        tuple[tuple[str, str], ...],
+        Meta(
+            repeatable=True,
+            metavar="LABEL=TASK",
+            parse_word=_stage,
+            parse=_stages,
+            json_schema=lambda: {"type": "array", "items": {"type": "string"}},
+        ),
+    ] = ()
+    """The task that each model after the first was trained on, in order: forgetting and transfer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest(_Compared):
+    """`holdfast compare`."""
+
+    settings_group: ClassVar[str] = "output; in place of a file, - writes Markdown or JSON to stdout"
+
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """All of it: comparison.html, comparison.md, comparison.xml, comparison.json."""
+    html: Annotated[str | None, Meta(metavar="FILE.html")] = None
+    """A page with plots and the questions that flipped."""
+    markdown: Annotated[str | None, Meta(metavar="FILE.md|-")] = None
+    """A table that fits a pull request's comment."""
+    junit: Annotated[str | None, Meta(metavar="FILE.xml")] = None
+    """Rules as test cases, for a build server."""
+    json: Annotated[str | None, Meta(metavar="FILE|-")] = None
+    """Everything, for programs."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Where "html", "markdown", "junit" and "json" go; "-" is stdout."""
+        whole = {kind: str(self.output_dir / name) for kind, name in FILES.items()} if self.output_dir else {}
+        return whole | {kind: target for kind in FILES if (target := getattr(self, kind)) is not None}
+
+    def problems(self) -> list[Mistake]:
+        """Files that cannot be, rules that cannot be read, and words that name no models."""
+        found = []
+        files = self.files
+        if files.get("html", ".html").rpartition(".")[2] not in ("html", "htm"):
+            text = f"expected a file that ends with .html, got {files['html']}."
+            found.append(Mistake(path=("html",), text=text))
+        if files.get("junit") == "-":
+            found.append(Mistake(path=("junit",), text="expected a file, got -."))
+        if files.get("json") == files.get("markdown") == "-":
+            found.append(Mistake(path=("json",), text="only one of --json and --markdown can go to stdout."))
+        if self.strict and not self.fail_if:
+            text = "says how undecided rules count, but there is no rule: add --fail_if 'any drop > 2%' or the like."
+            found.append(Mistake(path=("strict",), text=text))
+        return [*found, *self._rules[1], *self._sides[1]]
+
+    @property
+    def sides(self) -> list[Side]:
+        """The models that the words name."""
+        return self._sides[0]
+
+    @functools.cached_property
+    def _sides(self) -> tuple[list[Side], list[Mistake]]:
+        found: list[Side] = []
+        problems: list[str] = []
+        for word in self.models:
+            try:
+                found += find_models(word, alone=len(self.models) == 1)
+            except HoldfastError as error:
+                problems.append(str(error))
+        wanted = len(self.stages) + 1 if self.stages else 2
+        if len(found) != wanted and not problems:
+            got = f"got {len(found)}{': ' + ', '.join(s.label for s in found) if found else ''}"
+            if self.stages:
+                problems.append(
+                    f"--stages names {len(self.stages)} tasks, so expected {wanted} models (the start, and one after "
+                    f"each stage), {got}"
+                )
+            else:
+                many = len(found) > 2
+                more = ". For a sequence of trainings add --stages; else name two" if many else _EXAMPLE
+                listed = ", ".join(f"{self.models[0]}:{s.label}" for s in found) if self.models else ""
+                listed = f": {listed}" if many and len(self.models) == 1 else ""
+                problems.append(f"expected two models, {got}{more}{listed}")
+        return _distinct(found, self.models), [Mistake(path=("models",), text=text) for text in problems]
+
+    @property
+    def rules(self) -> list[Rule]:
+        """The rules of `--fail_if`."""
+        return self._rules[0]
+
+    @functools.cached_property
+    def _rules(self) -> tuple[list[Rule], list[Mistake]]:
+        from holdfast.evaluation.compare.gate import parse_rules
+
+        try:
+            return parse_rules(self.fail_if), []
+        except ConfigError as error:
+            return [], [Mistake(path=("fail_if",), text=problem) for problem in error.problems]
+
+
+_EXAMPLE = ", as in 'holdfast compare A B'"
+
+COMMAND = Command(
+    name="holdfast compare", request=CompareRequest, description=DESCRIPTION, epilog=EPILOG, usage="A B [options]"
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast compare --help`."""
     import time
 
     began = time.monotonic()
-    request = Request(build_parser(), argv)
-    asked = _read_request(request)
-    sides = [] if request.unknown else _sides(request, staged=bool(asked.stages))
-    rules = _rules(request)
-    request.check()
+    request = COMMAND.read(argv)
+    sides = request.sides
 
     from holdfast.evaluation.compare.gate import is_failed, judge, many_tests
 
-    matching, aims, tasks = _prepare(request, sides, rules, asked)
+    matching, aims, tasks = _prepare(request)
     with stoppable():
-        compared = _compare(sides, matching, asked)
+        compared = _compare(matching, request)
         gates = judge(aims, compared)
-        matrix = _matrix(sides, tasks, asked)
+        matrix = _matrix(tasks, request)
     if not compared.comparisons and matrix is None:
         raise DataError("\n".join(["Nothing can be compared:", *(f"  - {u}" for u in compared.unmatched)]))
     judged = {(g.suite, g.name, g.metric) for g in gates}
@@ -81,7 +219,7 @@ def run(argv: list[str]) -> int:
         comparisons=[
             c
             for c in compared.comparisons
-            if c.primary or asked.metrics == "all" or (c.suite, c.name, c.metric) in judged
+            if c.primary or request.metrics == "all" or (c.suite, c.name, c.metric) in judged
         ],
         gates=gates,
         matrix=matrix,
@@ -89,113 +227,12 @@ def run(argv: list[str]) -> int:
         notes=[
             *(n for s in sides for n in s.notes),
             *compared.notes,
-            *filter(None, [many_tests(gates, confidence=asked.confidence)]),
+            *filter(None, [many_tests(gates, confidence=request.confidence)]),
         ],
-        failed=is_failed(gates, strict=asked.strict),
+        failed=is_failed(gates, strict=request.strict),
     )
-    _write(found, asked, seconds=time.monotonic() - began)
+    _write(found, request, seconds=time.monotonic() - began)
     return GATE_FAILED if found.failed else 0
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    parser = RequestParser(prog="holdfast compare", description=DESCRIPTION, epilog=EPILOG, usage="A B [options]")
-    parser.words("models", "A B", "run folders, or models of 'holdfast evaluate'; see above")
-    parser.values["fail_if"] = "many"
-    parser.add_argument(
-        "--fail_if",
-        metavar="RULE",
-        action="append",
-        default=argparse.SUPPRESS,
-        help="exit with 3 where the rule holds; repeatable",
-    )
-    parser.switch("strict", "rules that the interval leaves undecided fail too")
-    parser.one("metrics", "primary|all", "the metric that leads each entry, or all (primary)")
-    parser.one("confidence", "LEVEL", "of all intervals, between 0 and 1 (0.95)")
-    parser.one("resamples", "N", "bootstrap draws (4000)")
-    parser.one("seed", "N", "of the draws (0)")
-    parser.many(
-        "stages",
-        "LABEL=TASK",
-        "the task that each model after the first was trained on, in order: forgetting and transfer",
-    )
-    group = parser.add_argument_group("output", "in place of a file, - writes Markdown or JSON to stdout")
-    parser.one("output_dir", "FOLDER", f"all of it: {', '.join(FILES.values())}", group=group)
-    parser.one("html", "FILE.html", "a page with plots and the questions that flipped", group=group)
-    parser.one("markdown", "FILE.md|-", "a table that fits a pull request's comment", group=group)
-    parser.one("junit", "FILE.xml", "rules as test cases, for a build server", group=group)
-    parser.one("json", "FILE|-", "everything, for programs", group=group)
-    return parser
-
-
-# ------------------------------------------------------------------------------------------------------- what is asked
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The options, checked."""
-
-    metrics: str
-    confidence: float
-    resamples: int
-    seed: int
-    strict: bool
-    stages: list[tuple[str, str]]
-    """(label, task) of every stage."""
-    files: dict[str, str]
-    """Where "html", "markdown", "junit" and "json" go; "-" is stdout."""
-
-
-def _read_request(request: Request) -> _Asked:
-    confidence = request.number("confidence", 0.95)
-    if not 0 < confidence < 1:
-        request.problems.append(f"{request.named('confidence')}: expected a number between 0 and 1, got {confidence:g}")
-    folder = request.text("output_dir", None)
-    files = {kind: str(Path(folder) / name) for kind, name in FILES.items()} if folder is not None else {}
-    for kind in FILES:
-        if (target := request.text(kind, None)) is not None:
-            files[kind] = target
-    if files.get("html", ".html").rpartition(".")[2] not in ("html", "htm"):
-        request.problems.append(f"{request.named('html')}: expected a file that ends with .html, got {files['html']}")
-    if files.get("junit") == "-":
-        request.problems.append(f"{request.named('junit')}: expected a file, got -")
-    if files.get("json") == files.get("markdown") == "-":
-        request.problems.append("--json and --markdown: only one of them can go to stdout")
-    strict = request.on("strict")
-    if strict and not request.has("fail_if"):
-        request.problems.append(
-            "--strict says how undecided rules count, but there is no rule: add --fail_if 'any drop > 2%' or the like"
-        )
-    return _Asked(
-        metrics=request.choice("metrics", ("primary", "all"), "primary"),
-        confidence=confidence,
-        resamples=request.whole("resamples", 4000, least=100),
-        seed=request.whole("seed", 0, least=0),
-        strict=strict,
-        stages=_stages(request),
-        files=files,
-    )
-
-
-def _stages(request: Request) -> list[tuple[str, str]]:
-    stages = []
-    for word in request.texts("stages"):
-        label, equals, task = word.partition("=")
-        if not label.strip() or (equals and not task.strip()):
-            request.problems.append(f"{request.named('stages')}: expected LABEL=TASK, as in math=gsm8k, got '{word}'")
-        else:
-            stages.append((label.strip(), task.strip() or label.strip()))
-    return stages
-
-
-def _rules(request: Request) -> list[Rule]:
-    from holdfast.evaluation.compare.gate import parse_rules
-
-    try:
-        return parse_rules(request.texts("fail_if"))
-    except ConfigError as error:
-        request.problems += [f"{request.named('fail_if')}: {p}" for p in error.problems]
-        return []
 
 
 # ----------------------------------------------------------------------------------------------------------- the models
@@ -209,38 +246,6 @@ class Side:
     label: str
     notes: tuple[str, ...] = ()
     """What a reader should know of it, such as an evaluation that was interrupted."""
-
-
-def _sides(request: Request, *, staged: bool) -> list[Side]:
-    """The models that the words name, with all mistakes added to the request's problems."""
-    words = request.texts("models")
-    stages = len(request.texts("stages"))
-    found: list[Side] = []
-    mistakes = len(request.problems)
-    for word in words:
-        try:
-            found += find_models(word, alone=len(words) == 1)
-        except HoldfastError as error:
-            request.problems.append(str(error))
-    wanted = stages + 1 if staged else 2
-    if len(found) != wanted and len(request.problems) == mistakes:
-        got = f"got {len(found)}{': ' + ', '.join(s.label for s in found) if found else ''}"
-        if staged:
-            request.problems.append(
-                f"--stages names {stages} tasks, so expected {wanted} models (the start, and one after each stage), "
-                f"{got}"
-            )
-        else:
-            more = (
-                ". For a sequence of trainings add --stages; else name two"
-                if len(found) > 2
-                else ", as in 'holdfast compare A B'"
-            )
-            listed = (
-                f": {', '.join(f'{words[0]}:{s.label}' for s in found)}" if len(words) == 1 and len(found) > 2 else ""
-            )
-            request.problems.append(f"expected two models, {got}{more}{listed}")
-    return _distinct(found, words)
 
 
 def _distinct(sides: list[Side], words: Sequence[str]) -> list[Side]:
@@ -292,9 +297,7 @@ def _is_evaluated(path: Path) -> bool:
 def _no_such(word: str, path: Path) -> str:
     if path.exists():
         return f"expected a folder, got the file {path}"
-    beside = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-    near = [str(path.parent / name) for name in nearest(path.name, beside)]
-    return f"no such folder: {word}.{' Did you mean ' + ' or '.join(near) + '?' if near else ''}"
+    return f"no such folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}"
 
 
 def _of_run(path: Path, label: str, *, alone: bool) -> list[Side]:
@@ -325,11 +328,8 @@ def _of_output(path: Path, label: str, *, alone: bool) -> list[Side]:
     labels = [str(m.get("label")) for m in record.models]
     listed = ", ".join(f"{path}:{name}" for name in labels)
     if label and label not in labels:
-        near = nearest(label, labels, count=1)
-        raise ConfigError(
-            f"{path} has no model '{label}'.{f' Did you mean {path}:{near[0]}?' if near else ''} It has: "
-            f"{listed or 'none'}"
-        )
+        near = did_you_mean(label, labels)
+        raise ConfigError(f"{path} has no model '{label}'.{near} It has: {listed or 'none'}")
     chosen = [label] if label else labels
     if not label and not alone and len(labels) != 1:
         raise ConfigError(
@@ -366,34 +366,39 @@ class _Found:
         return self.sides[0].label, self.sides[-1].label
 
 
-def _prepare(
-    request: Request, sides: Sequence[Side], rules: Sequence[Rule], asked: _Asked
-) -> tuple[Matching, list[Aim], list[tuple[str | None, str]]]:
+def _prepare(request: CompareRequest) -> tuple[Matching, list[Aim], list[tuple[str | None, str]]]:
     """Everything that can be wrong and is known before samples are read, all at once."""
     from holdfast.evaluation.compare.continual import find_tasks
     from holdfast.evaluation.compare.folders import match_entries, read_evaluations
     from holdfast.evaluation.compare.gate import bind_rules
 
-    evaluations = []
-    for side in (sides[0], sides[-1]):
-        try:
-            evaluations.append(read_evaluations(side.folder))
-        except DataError as error:
-            request.problems.append(str(error))
-    request.check()
-    matching = match_entries(*evaluations)
+    evaluations: list[list[Evaluation]] = []
     aims: list[Aim] = []
-    try:
-        aims = bind_rules(rules, matching)
-    except ConfigError as error:
-        request.problems += [f"{request.named('fail_if')}: {p}" for p in error.problems]
-    tasks = [_task(task, evaluations[0]) for _, task in asked.stages]
-    try:
+    problems: list[str] = []
+    for side in (request.sides[0], request.sides[-1]):
+        with _collected(problems):
+            evaluations.append(read_evaluations(side.folder))
+    if problems:
+        raise ConfigError(problems)
+    matching = match_entries(*evaluations)
+    with _collected(problems, "--fail_if: "):
+        aims = bind_rules(request.rules, matching)
+    tasks = [_task(task, evaluations[0]) for _, task in request.stages]
+    with _collected(problems, "--stages: "):
         find_tasks(evaluations[0], tasks)
-    except ConfigError as error:
-        request.problems += [f"{request.named('stages')}: {p}" for p in error.problems]
-    request.check()
+    if problems:
+        raise ConfigError(problems)
     return matching, aims, tasks
+
+
+@contextlib.contextmanager
+def _collected(problems: list[str], option: str = "") -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        problems += [f"{option}{problem}" for problem in error.problems]
+    except DataError as error:
+        problems.append(str(error))
 
 
 def _task(word: str, start: Sequence[Evaluation]) -> tuple[str | None, str]:
@@ -402,45 +407,47 @@ def _task(word: str, start: Sequence[Evaluation]) -> tuple[str | None, str]:
     return (suite, name) if slash and not any(e.name == word for e in start) else (None, word)
 
 
-def _compare(sides: Sequence[Side], matching: Matching, asked: _Asked) -> Compared:
+def _compare(matching: Matching, request: CompareRequest) -> Compared:
     from holdfast.evaluation.compare.folders import compare_entries
     from holdfast.support.progress import progress
 
     with progress("Comparing", total=len(matching.pairs)) as advance:
         return compare_entries(
-            sides[0].folder,
-            sides[-1].folder,
+            request.sides[0].folder,
+            request.sides[-1].folder,
             matching,
-            confidence=asked.confidence,
-            resamples=asked.resamples,
-            seed=asked.seed,
+            confidence=request.confidence,
+            resamples=request.resamples,
+            seed=request.seed,
             progress=lambda done, total: advance(1),
         )
 
 
-def _matrix(sides: Sequence[Side], tasks: Sequence[tuple[str | None, str]], asked: _Asked) -> StageMatrix | None:
-    if not asked.stages:
+def _matrix(tasks: Sequence[tuple[str | None, str]], request: CompareRequest) -> StageMatrix | None:
+    if not request.stages:
         return None
     from holdfast.evaluation.compare.continual import stage_matrix
 
-    stages = [sides[0].label, *(label for label, _ in asked.stages)]
-    folders = [s.folder for s in sides]
-    return stage_matrix(folders, tasks, stages, confidence=asked.confidence, resamples=asked.resamples, seed=asked.seed)
+    stages = [request.sides[0].label, *(label for label, _ in request.stages)]
+    folders = [s.folder for s in request.sides]
+    return stage_matrix(
+        folders, tasks, stages, confidence=request.confidence, resamples=request.resamples, seed=request.seed
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- the output
 
 
-def _write(found: _Found, asked: _Asked, *, seconds: float) -> None:
+def _write(found: _Found, request: CompareRequest, *, seconds: float) -> None:
     """Files first, then the terminal: whoever reads the last line can open what it names."""
     from holdfast.reports.comparison_text import comparison_junit, comparison_markdown, print_comparison
     from holdfast.support.files import write_bytes_atomic, write_json
 
-    shared: dict[str, Any] = {"labels": found.labels, "gates": found.gates, "strict": asked.strict}
+    shared: dict[str, Any] = {"labels": found.labels, "gates": found.gates, "strict": request.strict}
     text = {**shared, "unmatched": found.unmatched, "notes": found.notes, "matrix": found.matrix}
-    files = {kind: target for kind, target in asked.files.items() if target != "-"}
+    files = {kind: target for kind, target in request.files.items() if target != "-"}
     if "json" in files:
-        write_json(files["json"], _record(found, asked, seconds=seconds))
+        write_json(files["json"], _record(found, request, seconds=seconds))
     if "markdown" in files:
         write_bytes_atomic(files["markdown"], comparison_markdown(found.comparisons, **text).encode())
     if "junit" in files:
@@ -458,10 +465,10 @@ def _write(found: _Found, asked: _Asked, *, seconds: float) -> None:
             unmatched=found.unmatched,
             matrix=found.matrix,
         )
-    on_stdout = next((kind for kind, target in asked.files.items() if target == "-"), None)
+    on_stdout = next((kind for kind, target in request.files.items() if target == "-"), None)
     target = stderr_console() if on_stdout else stdout_console()
     if on_stdout == "json":
-        print_json(_record(found, asked, seconds=seconds))
+        print_json(_record(found, request, seconds=seconds))
     elif on_stdout == "markdown":
         print(comparison_markdown(found.comparisons, **text), end="")
     print_comparison(found.comparisons, target, **text)
@@ -469,7 +476,7 @@ def _write(found: _Found, asked: _Asked, *, seconds: float) -> None:
         target.print(f"Wrote {path}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _record(found: _Found, asked: _Asked, *, seconds: float) -> dict[str, Any]:
+def _record(found: _Found, request: CompareRequest, *, seconds: float) -> dict[str, Any]:
     """Everything, for programs; `comparisons`, `gates` and `matrix` have the fields of their records."""
     import importlib.metadata
     import platform
@@ -482,18 +489,18 @@ def _record(found: _Found, asked: _Asked, *, seconds: float) -> dict[str, Any]:
         "labels": [s.label for s in found.sides],
         "folders": [s.folder.path for s in found.sides],
         "failed": found.failed,
-        "rules": to_record(found.gates, strict=asked.strict),
+        "rules": to_record(found.gates, strict=request.strict),
         "gates": found.gates,
         "comparisons": found.comparisons,
         "matrix": found.matrix,
         "unmatched": found.unmatched,
         "notes": found.notes,
         "settings": {
-            "metrics": asked.metrics,
-            "confidence": asked.confidence,
-            "resamples": asked.resamples,
-            "seed": asked.seed,
-            "strict": asked.strict,
+            "metrics": request.metrics,
+            "confidence": request.confidence,
+            "resamples": request.resamples,
+            "seed": request.seed,
+            "strict": request.strict,
         },
         "versions": {
             "holdfast": __version__,

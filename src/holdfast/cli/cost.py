@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.options import OptionParser, console
+from holdfast.cli.options import console
+from holdfast.config.command_line import Command, find_option
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.decode import Given, decode
+from holdfast.config.values import Mistake
+from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError
+from holdfast.runs.cost.request import CostSettings
 
 if TYPE_CHECKING:
     from holdfast.runs.cost.estimate import CostEstimate
+    from holdfast.runs.cost.request import Planned
 
 DESCRIPTION = """\
 What a run will cost, before anything runs: floating-point operations, memory by part, hours on named GPUs. Reads the
@@ -39,120 +46,96 @@ figures
   Operations and memory are within 15 % and 10 % of measured steps where they were measured (docs/cost.md). Hours follow
   from a GPU's peak rate and a utilisation that is assumed: measure a few steps to know yours.
 """
-_TRAIN_NAMES = {"model": "model_name_or_path", "epochs": "num_train_epochs", "window": "max_length"}
+TRAIN_KEYS = {"model": "model_name_or_path", "epochs": "num_train_epochs", "window": "max_length"}
+"""Short options for keys of 'holdfast train'."""
 
 
-def build_parser() -> OptionParser:
-    """The options of `holdfast cost` beside those of `holdfast train`."""
-    parser = OptionParser(prog="holdfast cost", description=DESCRIPTION, epilog=EPILOG)
-    parser.usage = "holdfast cost [CONFIG] [options]"
-    parser.add_argument(
-        "--config",
-        metavar="FILE.yaml",
-        help="a configuration of 'holdfast train', or a study; also without the option's name",
-    )
-    parser.add_argument("--model", metavar="NAME", help="model_name_or_path: a folder with config.json, or a hub id")
-    parser.add_argument(
-        "--tokens", metavar="N", help="tokens of one epoch of the training data, such as 100M or 250_000"
-    )
-    parser.add_argument("--epochs", metavar="E", help="num_train_epochs")
-    parser.add_argument("--window", metavar="W", help="max_length: tokens of a row at most")
-    parser.add_argument(
-        "--mean_length", metavar="L", help="tokens of a document on average (without it, documents fill the window)"
-    )
-    parser.add_argument(
-        "--gpu",
-        metavar="NAME",
-        nargs="+",
-        action="extend",
-        help="GPUs to reckon with (A100-80GB, H100, RTX-4090); may be repeated",
-    )
-    parser.add_argument(
-        "--utilisation", metavar="U", help="share of a GPU's peak rate that is reached (0.4, an assumption)"
-    )
-    parser.add_argument(
-        "--json", metavar="FILE", help="the estimate as JSON; - for standard output, and nothing else there"
-    )
-    return parser
+@dataclass(frozen=True, kw_only=True)
+class _Short:
+    model: Annotated[str | None, Meta(metavar="NAME")] = None
+    """model_name_or_path: a folder with config.json, or a hub id."""
+    epochs: Annotated[float | None, Meta(metavar="E")] = None
+    """num_train_epochs."""
+    window: Annotated[int | None, Meta(metavar="W")] = None
+    """max_length: tokens of a row at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRequest(CostSettings, _Short):
+    """`holdfast cost`, beside the options of `holdfast train`."""
+
+    json: Annotated[str | None, Meta(metavar="FILE")] = None
+    """The estimate as JSON; - for standard output, and nothing else there."""
+
+
+COMMAND = Command(
+    name="holdfast cost",
+    request=CostRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="[--config] FILE.yaml [options]",
+)
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast cost --help`."""
     if not argv:
         raise ConfigError(
-            "nothing to reckon: expected a training configuration or a model, as in 'holdfast cost run.yaml' or\n"
+            "nothing to estimate: expected a training configuration or a model, as in 'holdfast cost run.yaml' or\n"
             "  holdfast cost --model MODEL --tokens 100M\n'holdfast cost --help' explains the rest."
         )
-    words = ["--config", *argv] if not argv[0].startswith("-") else list(argv)
-    from holdfast.cli.options import with_underscores
-
-    if any(word in ("--help", "-h") for word in words):
-        print(build_parser().format_help(), end="")
+    if any(word in ("--help", "-h") for word in argv):
+        print(COMMAND.help(), end="")
         return 0
-    own, rest = build_parser().parse_known_args(with_underscores(words))
-    problems: list[str] = []
-    numbers = {name: _number(name, getattr(own, name), problems) for name in ("mean_length", "utilisation")}
-    numbers["tokens"] = _tokens(own.tokens, problems)
-    for name, key in _TRAIN_NAMES.items():
-        if getattr(own, name) is not None:
-            rest += [f"--{key}", getattr(own, name)]
+    request, given = read(argv)
+    file = find_option(_words(argv), "config")
 
-    from holdfast.runs.cost.estimate import UTILISATION, request_problems
-    from holdfast.runs.cost.hardware import DEFAULT_GPUS
-
-    gpus = own.gpu or list(DEFAULT_GPUS)
-    utilisation = UTILISATION if numbers["utilisation"] is None else numbers["utilisation"]
-    problems += request_problems(
-        tokens=numbers["tokens"], mean_length=numbers["mean_length"], gpus=gpus, utilisation=utilisation
-    )
-    options = {
-        "tokens": numbers["tokens"],
-        "mean_length": numbers["mean_length"],
-        "gpus": gpus,
-        "utilisation": utilisation,
-    }
-    file = Path(own.config).expanduser() if own.config is not None else None
-    if file is not None and _is_study(file):
-        return _study(file, rest, options, problems, own.json)
-    from holdfast.runs.cost.request import planned_settings
-
-    settings, found = planned_settings(rest, file)
+    from holdfast.runs.config import read_file
+    from holdfast.runs.cost.request import planned
     from holdfast.support.environment import quiet_libraries
 
+    if file is not None and "vary" in read_yaml(file).values:
+        return _study(Path(file).expanduser(), given, request)
     with quiet_libraries():
-        estimate = _estimated(settings, options, [*problems, *found], source=str(file) if file else None)
-    if own.json != "-":
+        estimate = _estimated(planned(given.over(read_file(file)), data_needed=request.tokens is None), request)
+    if request.json != "-":
         show(estimate, console())
-    _write(own.json, estimate.record())
+    _write(request.json, estimate.record())
     return 0
 
 
-def _tokens(text: str | None, problems: list[str]) -> float | None:
-    from holdfast.support.token_counts import read_tokens
-
-    try:
-        return None if text is None else float(read_tokens(text.replace(",", "")))
-    except ValueError as error:
-        problems.append(f"--tokens: {error}")
-        return None
+def _words(argv: list[str]) -> list[str]:
+    return ["--config", *argv] if not argv[0].startswith("-") else argv
 
 
-def _number(name: str, text: str | None, problems: list[str]) -> float | None:
-    try:
-        return None if text is None else float(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        problems.append(f"--{name}: expected a number, got {text!r}")
-        return None
+def read(argv: list[str]) -> tuple[CostRequest, Given]:
+    """The command's own options, and what its words say of 'holdfast train''s keys, with every mistake so far."""
+    from holdfast.runs.config import given_words
+
+    own = {s.name: s for s in settings_of(CostRequest)}
+    given = given_words(_words(argv), own)
+    for name, key in TRAIN_KEYS.items():
+        for value in given.take(name).values():
+            given.values[key] = value
+            given.from_line.add(key)
+    request, mistakes = decode(CostRequest, given.take(*own))
+    given.mistakes += mistakes
+    return request or CostRequest(), given
 
 
-def _estimated(
-    settings: dict[str, Any], options: dict[str, Any], problems: Sequence[str], *, source: str | None
-) -> CostEstimate:
+def _estimated(run: Planned, request: CostRequest) -> CostEstimate:
     from holdfast.runs.cost.estimate import estimate
-    from holdfast.runs.cost.request import planned_config
 
-    planned = planned_config(settings, data_needed=options["tokens"] is None, problems=problems, source=source)
-    return estimate(planned.config, model=planned.model, autocast=planned.autocast, tf32=planned.tf32, **options)
+    return estimate(
+        run.config,
+        model=run.model,
+        autocast=run.autocast,
+        tf32=run.tf32,
+        tokens=request.tokens,
+        mean_length=request.mean_length,
+        gpus=request.gpu,
+        utilisation=request.utilisation,
+    )
 
 
 def _write(path: str | None, record: Any) -> None:
@@ -170,34 +153,27 @@ def _write(path: str | None, record: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------- study
 
 
-def _is_study(file: Path) -> bool:
-    from holdfast.runs.settings_source import read_yaml
-
-    return "vary" in read_yaml(file).values
-
-
-def _study(file: Path, rest: list[str], options: dict[str, Any], problems: list[str], json: str | None) -> int:
+def _study(file: Path, given: Given, request: CostRequest) -> int:
     """All trials of a study, each with its own settings, times the seeds."""
-    from holdfast.runs.settings_source import read_yaml
+    from holdfast.runs.cost.request import planned_config
     from holdfast.studies.tradeoff.study import load_study
 
-    if rest:
-        problems.append(
-            f"{rest[0]}: a study's trials have the settings of its file; options of 'holdfast train' go into its "
-            f"train: section."
-        )
+    for key in given.values:
+        text = "a study's trials have the settings of its file; options of 'holdfast train' go into its train: section."
+        given.mistakes.append(Mistake(path=(key,), text=text))
     if small := read_yaml(file).values.get("small"):
-        problems.append(
-            f"small: {small} builds its model and data when the study runs, in minutes on a CPU; there is nothing to "
-            f"reckon before."
-        )
-    if problems:
-        raise ConfigError(problems, source=str(file))
+        text = f"{small} builds its model and data when the study runs, in minutes on a CPU; nothing is known before."
+        given.mistakes.append(Mistake(path=("small",), text=text))
+    given.check()
     study = load_study(file, prepared=True)
     params = study.trials()
     drawn = study.search.sampler != "grid"
     tried = [study.settings(p) for p in (study.space.corners() if drawn else params)]
-    estimates = [_estimated(settings, options, [], source=str(file)) for settings in [study.reference(), *tried]]
+    data_needed = request.tokens is None
+    estimates = [
+        _estimated(planned_config(settings, data_needed=data_needed), request)
+        for settings in [study.reference(), *tried]
+    ]
     reference, trials = estimates[0], estimates[1:]
     count = len(params) if drawn else len(trials)
     seeds = len(study.seeds)
@@ -217,7 +193,7 @@ def _study(file: Path, rest: list[str], options: dict[str, Any], problems: list[
         },
         "largest": largest.record(),
     }
-    if json != "-":
+    if request.json != "-":
         target = console()
         show(largest, target, title="The trial that needs most memory")
         lines = [
@@ -234,7 +210,7 @@ def _study(file: Path, rest: list[str], options: dict[str, Any], problems: list[
             )
         lines.append("  Evaluations are not counted; a teacher that trials share (cached) makes the study cheaper.")
         target.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
-    _write(json, record)
+    _write(request.json, record)
     return 0
 
 

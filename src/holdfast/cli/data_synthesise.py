@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.console import print_line, stderr_console, stdout_console, stoppable
-from holdfast.cli.endpoint_options import EndpointOptions, key_problems
+from holdfast.cli.endpoint_options import EndpointSettings
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import with_floats
@@ -18,6 +18,7 @@ from holdfast.config.values import Mistake
 from holdfast.data.synthesis_prompts import PER_ARTICLE, PROMPTS
 from holdfast.data.synthesise import Asking, Plan, Settings, Synthesis, Synthesised
 from holdfast.errors import ConfigError, HoldfastError, did_you_mean
+from holdfast.support.endpoint import find_key
 
 if TYPE_CHECKING:
     from holdfast.support.endpoint import Endpoint
@@ -70,7 +71,7 @@ class _Articles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SynthesisRequest(EndpointOptions, Asking, _Articles):
+class SynthesisRequest(EndpointSettings, Asking, _Articles):
     """`holdfast data synthesise`."""
 
     workers: Annotated[int, Meta(ge=1, group="the endpoint")] = 8
@@ -104,7 +105,8 @@ class SynthesisRequest(EndpointOptions, Asking, _Articles):
     def problems(self) -> list[str | Mistake]:
         """What is wrong with the request as a whole, with its files, its endpoint and the key."""
         found: list[str | Mistake] = [*self.endpoint(self.api_key_variable).problems()]
-        found += [Mistake(path=("api_key_variable",), text=problem) for problem in key_problems(self.api_key_variable)]
+        if problem := find_key(self.base_url, self.api_key_variable)[2]:
+            found.append(Mistake(path=("api_key_variable",), text=problem))
         try:
             template = read_template(self.prompt)
         except ConfigError as error:

@@ -4,20 +4,34 @@ endpoint."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.cli.checkpoint_options import stderr_console, stdout_console
-from holdfast.cli.request import Request, RequestParser
+from holdfast.cli.endpoint_options import EndpointSettings
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.decode import problems_of
+from holdfast.config.values import Mistake
+from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import DataError, HoldfastError, Interrupted
+from holdfast.evaluation.judge.settings import (
+    TEMPLATE,
+    AnsweringSettings,
+    GenerationSettings,
+    JudgeSettings,
+    ReplySettings,
+)
+from holdfast.support.endpoint import find_key
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.judge.answers_store import AnswerSet, GenerationSettings
-    from holdfast.evaluation.judge.judge import Judged, JudgeSettings, Pair
+    from holdfast.evaluation.judge.answers_store import AnswerSet
+    from holdfast.evaluation.judge.judge import Judged, Pair
     from holdfast.evaluation.judge.win_rate import WinRate
-    from holdfast.support.endpoint import Endpoint
 
 DESCRIPTION = """\
 Which model gives the better answers? Shows a judge, a language model behind any OpenAI-compatible endpoint, the answers
@@ -48,186 +62,160 @@ the key
 RESULT, SAMPLES = "win_rate.json", "win_rate.samples.jsonl"
 
 
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast judge --help`."""
-    request = Request(build_parser(), argv)
-    asked = read_request(request)
-    request.check()
-
-    from holdfast.evaluation.judge.judge import judge_pairs
-
-    if request.on("dry_run"):
-        return preview(asked)
-    with _resumable(asked.folder):
-        candidate, reference = (_answers(name, asked) for name in (asked.candidate, asked.reference))
-        pairs = _pairs(candidate, reference, asked)
-        with _bar("Judging") as report:
-            judged = judge_pairs(pairs, asked.settings, asked.endpoint, asked.folder, progress=report)
-    return _finish(asked, candidate, reference, judged)
+@dataclass(frozen=True, kw_only=True)
+class _Compared:
+    answers: Annotated[str, Meta(positional=True, metavar="ANSWERS|MODEL")]
+    """The candidate: a file of answers, or a model folder."""
+    reference: Annotated[str, Meta(metavar="ANSWERS|MODEL")]
+    """What it is compared with: a file of answers, or a model folder."""
+    prompts: Annotated[Path | None, Meta(metavar="FILE")] = None
+    """What to answer: a column instruction, prompt, question, turns or text (those of the reference's answers)."""
+    limit: Annotated[int | None, Meta(ge=1)] = None
+    """The first N prompts only."""
+    output_dir: Annotated[Path, Meta(metavar="FOLDER")]
+    """Folder for answers, judgements and the result; a later run continues there."""
+    dry_run: bool = False
+    """Says how many requests there would be; sends and writes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The request, read and checked."""
+class _Judge:
+    settings_group: ClassVar[str] = "the judge"
 
-    candidate: str
-    """ANSWERS or MODEL."""
-    reference: str
-    prompts: list[str] | None
-    """None: those of the reference's file."""
-    limit: int | None
-    """Only the first so many prompts."""
-    folder: Path
-    settings: JudgeSettings
-    endpoint: Endpoint
-    generation: GenerationSettings
-    prices: tuple[float | None, float | None]
-    """A million tokens of prompts and of replies."""
-    most_failures: float
-    confidence: float
-    seed: int
+    judge_model: Annotated[str, Meta(metavar="NAME")]
+    """The judge's name, as the endpoint knows it."""
+    template: Annotated[Path | None, Meta(metavar="FILE")] = None
+    """What the judge is sent, with {instruction}, {first} and {second}; it must ask for m or M."""
 
 
-def read_request(request: Request) -> Asked:
-    """What is asked for; mistakes are added to the request's problems."""
-    from holdfast.cli.endpoint_options import key_of
-    from holdfast.evaluation.judge.answers_store import GenerationSettings, read_prompts
-    from holdfast.evaluation.judge.judge import TEMPLATE, JudgeSettings
-    from holdfast.support.endpoint import Endpoint
+@dataclass(frozen=True, kw_only=True)
+class _Paid:
+    settings_group: ClassVar[str] = "the endpoint"
 
-    names = request.texts("answers")
-    if len(names) != 1:
-        request.problems.append(
-            f"expected one file of answers or one model, got {len(names)}{': ' + ', '.join(names) if names else ''}"
+    api_key_env: Annotated[str | None, Meta(metavar="VARIABLE")] = None
+    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
+    most_failures: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    """Share of the requests that may fail for good before the command does."""
+    price_in: Annotated[float | None, Meta(ge=0)] = None
+    """Price of a million tokens sent, to show the cost."""
+    price_out: Annotated[float | None, Meta(ge=0)] = None
+    """Price of a million tokens received."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answering(AnsweringSettings):
+    settings_group: ClassVar[str] = "answers of a model"
+
+    no_chat_template: bool = False
+    """Gives the bare prompt, where the tokenizer has a chat template too."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to generate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeRequest(_Answering, _Paid, EndpointSettings, ReplySettings, _Judge, _Compared):
+    """`holdfast judge`."""
+
+    settings_group: ClassVar[str] = "figures"
+
+    confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
+    """Level of the intervals."""
+    seed: int = 0
+    """Of the bootstrap."""
+
+    def problems(self) -> list[Mistake]:
+        """What is wrong with files and folders, with the template and with the key."""
+        found = [
+            Mistake(path=(key,), text=problem)
+            for key in ("answers", "reference")
+            if (problem := _not_there(getattr(self, key)))
+        ]
+        found += self._prompts[1] + self._template[1]
+        if self.prompts is None and any(map(_is_model, (self.answers, self.reference))):
+            text = "is missing: expected a file with what the models are to answer."
+            found.append(Mistake(path=("prompts",), text=text))
+        if self.output_dir.is_file():
+            text = f"expected a folder, found a file at {self.output_dir}."
+            found.append(Mistake(path=("output_dir",), text=text))
+        judge = [
+            dataclasses.replace(m, path=(_JUDGE.get(str(m.path[0]), m.path[0]),)) for m in problems_of(self.settings)
+        ]
+        if problem := find_key(self.base_url, self.api_key_env)[2]:
+            found.append(Mistake(path=("api_key_env",), text=problem))
+        return [*found, *judge, *problems_of(self.endpoint(self.api_key_env))]
+
+    @functools.cached_property
+    def _prompts(self) -> tuple[list[str] | None, list[Mistake]]:
+        from holdfast.evaluation.judge.answers_store import read_prompts
+
+        try:
+            return read_prompts(self.prompts, limit=self.limit) if self.prompts is not None else None, []
+        except DataError as error:
+            return None, [Mistake(path=("prompts",), text=str(error))]
+
+    @functools.cached_property
+    def _template(self) -> tuple[str, list[Mistake]]:
+        try:
+            return self.template.read_text(encoding="utf-8") if self.template is not None else TEMPLATE, []
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return TEMPLATE, [Mistake(path=("template",), text=f"{self.template} cannot be read: {reason}.")]
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The prompts; None: those of the reference's file."""
+        return self._prompts[0]
+
+    @property
+    def settings(self) -> JudgeSettings:
+        """What decides a judgement."""
+        return JudgeSettings(model=self.judge_model, template=self._template[0], **_fields(self, ReplySettings))
+
+    @property
+    def generation(self) -> GenerationSettings:
+        """How models answer."""
+        device = None if self.device == "auto" else self.device
+        return GenerationSettings(
+            chat_template=not self.no_chat_template, device=device, **_fields(self, AnsweringSettings)
         )
-    reference = request.required("reference", "the answers or the model to compare with")
-    given = [("the candidate", names[0] if len(names) == 1 else ""), ("--reference", reference)]
-    if not request.unknown:
-        request.problems += [problem for option, name in given if name and (problem := _not_there(option, name))]
-    prompts = None
-    prompts_file, limit = request.text("prompts", None), request.whole("limit", None, least=1)
-    if prompts_file is not None:
-        prompts = _noting(request, "--prompts", lambda: read_prompts(prompts_file, limit=limit), None)
-    elif any(Path(name).expanduser().is_dir() for _, name in given if name):
-        request.problems.append("--prompts is missing: a file with what the models are to answer")
-    settings = JudgeSettings(
-        model=request.required("judge_model", "the judge's name, as the endpoint knows it"),
-        template=_template(request, TEMPLATE),
-        max_tokens=request.whole("max_tokens", 8),
-        top_logprobs=request.whole("top_logprobs", 20),
-    )
-    base_url = request.required(
-        "base_url", "the endpoint, such as http://localhost:8000/v1 or https://api.openai.com/v1"
-    )
-    variable, key = key_of(request, base_url, "api_key_env")
-    endpoint = Endpoint(
-        base_url=base_url,
-        api_key=key,
-        key_variable=variable,
-        workers=request.whole("workers", 4),
-        timeout=request.number("timeout", 120.0),
-        attempts=request.whole("attempts", 6),
-        longest_wait=request.number("longest_wait", 120.0),
-    )
-    if request.has("judge_model"):
-        request.problems += [f"--{problem}" for problem in settings.problems()]
-    if base_url:
-        request.problems += [f"--{problem}" for problem in endpoint.problems()]
-    generation = GenerationSettings(
-        max_new_tokens=request.whole("max_new_tokens", 512, least=1),
-        batch_size=request.whole("batch_size", 8, least=1),
-        chat_template=not request.on("no_chat_template"),
-        dtype=request.choice("dtype", ("auto", "float32", "bfloat16", "float16"), "auto"),
-        device=None if (device := request.choice("device", ("auto", "cpu", "cuda"), "auto")) == "auto" else device,
-        trust_remote_code=request.on("trust_remote_code"),
-    )
-    confidence, most_failures = request.number("confidence", 0.95), request.number("most_failures", 0.05)
-    prices = (request.number("price_in", None), request.number("price_out", None))
-    for option, value, fits, expected in (
-        ("confidence", confidence, 0 < confidence < 1, "a share between 0 and 1"),
-        ("most_failures", most_failures, 0 <= most_failures <= 1, "a share from 0 to 1"),
-        ("longest_wait", endpoint.longest_wait, endpoint.longest_wait >= 0, "0 seconds or more"),
-        ("price_in", prices[0], prices[0] is None or prices[0] >= 0, "a price a million tokens"),
-        ("price_out", prices[1], prices[1] is None or prices[1] >= 0, "a price a million tokens"),
-    ):
-        if not fits:
-            request.problems.append(f"--{option}: expected {expected}, got {value}")
-    folder = Path(request.required("output_dir", "the folder for answers, judgements and the result")).expanduser()
-    if folder.is_file():
-        request.problems.append(f"--output_dir: expected a folder, found a file at {folder}")
-    return Asked(
-        candidate=given[0][1],
-        reference=reference,
-        prompts=prompts,
-        limit=limit,
-        folder=folder,
-        settings=settings,
-        endpoint=endpoint,
-        generation=generation,
-        prices=prices,
-        most_failures=most_failures,
-        confidence=confidence,
-        seed=request.whole("seed", 0),
-    )
 
 
-def build_parser() -> RequestParser:
-    """The options."""
-    usage = "ANSWERS|MODEL --reference ANSWERS|MODEL --judge_model NAME --base_url URL --output_dir FOLDER [options]"
-    parser = RequestParser(prog="holdfast judge", description=DESCRIPTION, epilog=EPILOG, usage=usage)
-    parser.words("answers", "ANSWERS|MODEL", "the candidate: a file of answers, or a model folder")
-    parser.one("reference", "ANSWERS|MODEL", "what it is compared with")
-    parser.one(
-        "prompts",
-        "FILE",
-        "what to answer: a column instruction, prompt, question, turns or text (those of the reference's answers)",
-    )
-    parser.one("limit", "N", "the first N prompts only")
-    parser.one("output_dir", "FOLDER", "answers, judgements and result; a later run continues there")
-    parser.switch("dry_run", "say how many requests there would be, send and write nothing")
-    group = parser.add_argument_group("the judge")
-    parser.one("judge_model", "NAME", "its name, as the endpoint knows it", group=group)
-    parser.one("base_url", "URL", "the endpoint, such as http://localhost:8000/v1", group=group)
-    parser.one(
-        "api_key_env",
-        "VARIABLE",
-        "environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)",
-        group=group,
-    )
-    parser.one(
-        "template",
-        "FILE",
-        "what the judge is sent, with {instruction}, {first} and {second}; it must ask for m or M",
-        group=group,
-    )
-    parser.one("max_tokens", "N", "of a reply (8); hundreds for a judge that reasons first", group=group)
-    parser.one("top_logprobs", "N", "alternatives asked for a token, 5 to 20 (20)", group=group)
-    parser.one("workers", "N", "requests at once (4)", group=group)
-    parser.one("timeout", "SECONDS", "for one attempt (120)", group=group)
-    parser.one("attempts", "N", "for one request, with growing pauses between (6)", group=group)
-    parser.one(
-        "longest_wait", "SECONDS", "of these pauses, and of what the server asks for by Retry-After (120)", group=group
-    )
-    parser.one(
-        "most_failures", "SHARE", "of the requests that may fail for good before the command does (0.05)", group=group
-    )
-    parser.one("price_in", "PRICE", "a million tokens sent, to show the cost", group=group)
-    parser.one("price_out", "PRICE", "a million tokens received", group=group)
-    group = parser.add_argument_group("answers of a model")
-    parser.one("max_new_tokens", "N", "longest answer (512)", group=group)
-    parser.one("batch_size", "N", "prompts at once (8)", group=group)
-    parser.switch("no_chat_template", "the bare prompt, where the tokenizer has a chat template too", group=group)
-    parser.one("dtype", "auto|float32|bfloat16|float16", "of the weights (auto: as saved)", group=group)
-    parser.one("device", "auto|cpu|cuda", "where to generate (auto)", group=group)
-    parser.switch("trust_remote_code", "run Python that comes with the model", group=group)
-    group = parser.add_argument_group("figures")
-    parser.one("confidence", "SHARE", "of the intervals (0.95)", group=group)
-    parser.one("seed", "N", "of the bootstrap (0)", group=group)
-    return parser
+_JUDGE = {"model": "judge_model"}
+"""What the command calls the judge's settings."""
+
+COMMAND = Command(
+    name="holdfast judge",
+    request=JudgeRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="ANSWERS|MODEL --reference ANSWERS|MODEL --judge_model NAME --base_url URL --output_dir FOLDER [options]",
+)
 
 
-def preview(asked: Asked) -> int:
-    """`--dry_run`: what would be generated and asked, and roughly what it costs. Sends nothing, writes nothing."""
+def _fields(request: JudgeRequest, part: type) -> dict[str, Any]:
+    return {s.name: getattr(request, s.name) for s in settings_of(part)}
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast judge --help`."""
+    request = COMMAND.read(argv)
+
+    from holdfast.evaluation.judge.judge import judge_pairs
+
+    if request.dry_run:
+        return preview(request)
+    with _resumable(request.output_dir):
+        candidate, reference = (_answers(name, request) for name in (request.answers, request.reference))
+        pairs = _pairs(candidate, reference, request)
+        with _bar("Judging") as report:
+            judged = judge_pairs(
+                pairs, request.settings, request.endpoint(request.api_key_env), request.output_dir, progress=report
+            )
+    return _finish(request, candidate, reference, judged)
+
+
+def preview(request: JudgeRequest) -> int:
+    """`--dry_run`: what would be generated and request, and roughly what it costs. Sends nothing, writes nothing."""
     from holdfast.evaluation.judge.answers_store import store_of, unanswered
     from holdfast.evaluation.judge.judge import kept_judgements, missing_questions, questions_of
     from holdfast.support.endpoint import cost
@@ -239,32 +227,32 @@ def preview(asked: Asked) -> int:
 
     say("Dry run: the request is sound; nothing was sent or written.")
     to_generate = {}
-    for name in dict.fromkeys((asked.candidate, asked.reference)):
+    for name in dict.fromkeys((request.answers, request.reference)):
         if _is_model(name) and (
-            count := unanswered(store_of(asked.folder, name, asked.generation), asked.prompts or [])
+            count := unanswered(store_of(request.output_dir, name, request.generation), request.texts or [])
         ):
             to_generate[name] = count
     for name, count in to_generate.items():
-        say(f"{name}: {count} of {len(asked.prompts or [])} answers to generate")
+        say(f"{name}: {count} of {len(request.texts or [])} answers to generate")
     if to_generate:
         say(
-            f"requests: up to {2 * len(asked.prompts or [])}, two for each of {len(asked.prompts or [])} prompts; "
+            f"requests: up to {2 * len(request.texts or [])}, two for each of {len(request.texts or [])} prompts; "
             f"known once the answers are there"
         )
         return 0
-    candidate, reference = (_answers(name, asked) for name in (asked.candidate, asked.reference))
-    pairs = _pairs(candidate, reference, asked)
-    questions = questions_of(pairs, asked.settings)
-    missing = missing_questions(questions, kept_judgements(asked.folder))
+    candidate, reference = (_answers(name, request) for name in (request.answers, request.reference))
+    pairs = _pairs(candidate, reference, request)
+    questions = questions_of(pairs, request.settings)
+    missing = missing_questions(questions, kept_judgements(request.output_dir))
     needed = len({one.key for both in questions for one in both or ()})
     equal = sum(both is None for both in questions)
     say(
-        f"requests: {len(missing)} to {asked.endpoint.shown} ({len(pairs)} prompts in both orders; {equal} pairs have "
+        f"requests: {len(missing)} to {request.endpoint(request.api_key_env).shown} ({len(pairs)} prompts in both orders; {equal} pairs have "
         f"equal answers, "
         f"{needed - len(missing)} judgements are there already)"
     )
     sent = sum(len(one.message) for one in missing) // 4
-    price = cost([(sent, asked.prices[0]), (len(missing) * asked.settings.max_tokens, asked.prices[1])])
+    price = cost([(sent, request.price_in), (len(missing) * request.settings.max_tokens, request.price_out)])
     say(
         f"tokens: about {sent:,} sent (4 characters a token)"
         + (f"; cost about {price:.2f}" if price is not None else "")
@@ -275,28 +263,32 @@ def preview(asked: Asked) -> int:
 # ------------------------------------------------------------------------------------------------------------ the work
 
 
-def _answers(name: str, asked: Asked) -> AnswerSet:
+def _answers(name: str, request: JudgeRequest) -> AnswerSet:
     from holdfast.evaluation.judge.answers_store import generated_answers, read_answers, store_of
 
     if not _is_model(name):
         return read_answers(name)
     with _bar(f"Answering: {Path(name).name}") as report:
         return generated_answers(
-            name, asked.prompts or [], store_of(asked.folder, name, asked.generation), asked.generation, progress=report
+            name,
+            request.texts or [],
+            store_of(request.output_dir, name, request.generation),
+            request.generation,
+            progress=report,
         )
 
 
-def _pairs(candidate: AnswerSet, reference: AnswerSet, asked: Asked) -> list[Pair]:
+def _pairs(candidate: AnswerSet, reference: AnswerSet, request: JudgeRequest) -> list[Pair]:
     from holdfast.evaluation.judge.answers_store import check_covered
     from holdfast.evaluation.judge.judge import Pair
 
-    prompts = asked.prompts if asked.prompts is not None else list(reference.answers)[: asked.limit]
+    prompts = request.texts if request.texts is not None else list(reference.answers)[: request.limit]
     for answers in (candidate, reference):
         check_covered(prompts, answers)
     return [Pair(instruction=p, candidate=candidate.answers[p], reference=reference.answers[p]) for p in prompts]
 
 
-def _finish(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Judged) -> int:
+def _finish(request: JudgeRequest, candidate: AnswerSet, reference: AnswerSet, judged: Judged) -> int:
     """Writes and shows the figures.
 
     Raises:
@@ -305,44 +297,47 @@ def _finish(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Ju
     from holdfast.evaluation.judge.win_rate import pair_rows, win_rate
     from holdfast.support.files import write_json, write_jsonl
 
-    failures = (
-        f"{judged.failed} of {judged.questions} requests failed for good (see {asked.folder / 'judgements.jsonl'})"
-    )
-    too_many = judged.questions > 0 and judged.failed > asked.most_failures * judged.questions
+    failures = f"{judged.failed} of {judged.questions} requests failed for good (see {request.output_dir / 'judgements.jsonl'})"
+    too_many = judged.questions > 0 and judged.failed > request.most_failures * judged.questions
     try:
-        found = win_rate(judged.pairs, confidence=asked.confidence, seed=asked.seed)
+        found = win_rate(judged.pairs, confidence=request.confidence, seed=request.seed)
     except DataError:
         if too_many:
             raise HoldfastError(
                 f"{failures}; no pair was judged in both orders. The same command asks for them again."
             ) from None
         raise
-    write_jsonl(asked.folder / SAMPLES, pair_rows(judged.pairs))
-    written = write_json(asked.folder / RESULT, record(asked, candidate, reference, judged, found))
-    show(found, judged, asked, candidate, reference)
+    write_jsonl(request.output_dir / SAMPLES, pair_rows(judged.pairs))
+    written = write_json(request.output_dir / RESULT, record(request, candidate, reference, judged, found))
+    show(found, judged, request, candidate, reference)
     out = stdout_console()
     out.print(f"\nWritten to {written}", soft_wrap=True, markup=False, highlight=False)
     if too_many:
         raise HoldfastError(
-            f"{failures}, more than {asked.most_failures:.0%} (--most_failures). The same command asks for them again."
+            f"{failures}, more than {request.most_failures:.0%} (--most_failures). The same command asks for them again."
         )
     return 0
 
 
-def record(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Judged, found: WinRate) -> dict[str, Any]:
+def record(
+    request: JudgeRequest, candidate: AnswerSet, reference: AnswerSet, judged: Judged, found: WinRate
+) -> dict[str, Any]:
     """What win_rate.json holds."""
     import importlib.metadata
 
     from holdfast import __version__
-    from holdfast.evaluation.judge.judge import TEMPLATE
     from holdfast.support.endpoint import cost
 
     versions = {name: importlib.metadata.version(name) for name in ("openai", "numpy", "scipy")}
-    own = asked.settings.template == TEMPLATE
+    own = request.settings.template == TEMPLATE
     return {
         "candidate": {"label": candidate.label, **candidate.identity},
         "reference": {"label": reference.label, **reference.identity},
-        "judge": {**asdict(asked.settings), "base_url": asked.endpoint.shown, "own_template": not own},
+        "judge": {
+            **asdict(request.settings),
+            "base_url": request.endpoint(request.api_key_env).shown,
+            "own_template": not own,
+        },
         **asdict(found),
         "notes": [*candidate.notes, *reference.notes, *judged.notes, *found.notes],
         "judgements": {
@@ -351,14 +346,14 @@ def record(asked: Asked, candidate: AnswerSet, reference: AnswerSet, judged: Jud
         },
         "prompt_tokens": judged.prompt_tokens,
         "completion_tokens": judged.completion_tokens,
-        "cost": cost([(judged.prompt_tokens, asked.prices[0]), (judged.completion_tokens, asked.prices[1])]),
-        "prices": {"in": asked.prices[0], "out": asked.prices[1]},
-        "seed": asked.seed,
+        "cost": cost([(judged.prompt_tokens, request.price_in), (judged.completion_tokens, request.price_out)]),
+        "prices": {"in": request.price_in, "out": request.price_out},
+        "seed": request.seed,
         "versions": {"holdfast": __version__, **versions},
     }
 
 
-def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, reference: AnswerSet) -> None:
+def show(found: WinRate, judged: Judged, request: JudgeRequest, candidate: AnswerSet, reference: AnswerSet) -> None:
     """Prints the figures as a table, with what qualifies them below."""
     from rich.table import Table
     from rich.text import Text
@@ -370,7 +365,7 @@ def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, ref
     def say(line: str, style: str | None = None) -> None:
         out.print(line, soft_wrap=True, markup=False, highlight=False, style=style)
 
-    say(f"{candidate.label} against {reference.label}, judged by {asked.settings.model}\n", "bold")
+    say(f"{candidate.label} against {reference.label}, judged by {request.settings.model}\n", "bold")
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     table.add_column("")
     for title in ("value", f"{found.confidence:.0%} interval", "standard error", "n"):
@@ -408,7 +403,7 @@ def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, ref
         ("verdicts", f"{judged.by_logprobs} of {judged.judged} by log-probability{_mass(judged.mean_mass)}"),
         ("requests", f"{judged.asked} now, {judged.questions - judged.asked} from before; {_tokens(judged)}"),
     ]
-    price = cost([(judged.prompt_tokens, asked.prices[0]), (judged.completion_tokens, asked.prices[1])])
+    price = cost([(judged.prompt_tokens, request.price_in), (judged.completion_tokens, request.price_out)])
     if price is not None:
         lines.append(("cost", f"{price:,.4f}"))
     out.print()
@@ -421,44 +416,15 @@ def show(found: WinRate, judged: Judged, asked: Asked, candidate: AnswerSet, ref
         say(f"note: {note}")
 
 
-# -------------------------------------------------------------------------------------------------------------- options
-
-
-def _template(request: Request, default: str) -> str:
-    file = request.text("template", None)
-    if file is None:
-        return default
-    path = Path(file).expanduser()
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        request.problems.append(f"--template: {path} cannot be read: {getattr(error, 'strerror', None) or error}")
-        return default
-
-
-def _noting(request: Request, option: str, work: Callable[[], Any], default: Any) -> Any:
-    try:
-        return work()
-    except DataError as error:
-        request.problems.append(f"{option}: {error}")
-        return default
-
-
 def _is_model(name: str) -> bool:
     return Path(name).expanduser().is_dir()
 
 
-def _not_there(option: str, name: str) -> str | None:
-    from holdfast.errors import did_you_mean
-
+def _not_there(name: str) -> str:
     path = Path(name).expanduser()
     if path.exists():
-        return None
-    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    return (
-        f"{option}: expected a file of answers or a model folder at {name}, found "
-        f"nothing.{did_you_mean(path.name, beside)}"
-    )
+        return ""
+    return f"expected a file of answers or a model folder at {name}, found nothing.{nearest_sibling(path)}"
 
 
 @contextlib.contextmanager

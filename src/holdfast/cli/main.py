@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
     "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),
     "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
-    "reproduce": ("holdfast.cli.reproduce", "a paper again: its studies, then its claims one by one"),
+    "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
     "update": (
@@ -48,7 +48,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "which weights the old data needs: the diagonal Fisher information, for EWC and merging",
     ),
     "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
+    "check-method": ("holdfast.cli.check_method", "the laws of retention methods, run on one of your own"),
     "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
+    "schema": ("holdfast.cli.schema", "JSON Schema of the YAML files, for editors that complete and check them"),
     "theory": (
         "holdfast.cli.theory",
         "the papers' theories, computed and checked: label annealing in linear regression",
@@ -65,7 +67,7 @@ holdfast {__version__}: fine-tune open-weight language models without losing wha
 usage: holdfast COMMAND [options]
 
 commands
-{chr(10).join(f"  {name:<12}{line}" for name, (_, line) in COMMANDS.items())}
+{chr(10).join(f"  {name:<14}{line}" for name, (_, line) in COMMANDS.items())}
 
 options
   --help       this text; 'holdfast COMMAND --help' explains a command
@@ -148,6 +150,10 @@ def _dispatch(words: list[str]) -> int:
             f"unknown command '{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} See "
             f"'holdfast --help'."
         )
+    if os.environ.get("HOLDFAST_METHODS"):  # started by a process that registered methods of its own
+        from holdfast.retention.registered import load_registered
+
+        load_registered()
     code = importlib.import_module(COMMANDS[name][0]).run(rest)
     return int(code or 0)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from holdfast.cli.options import OptionParser, console, nearest
+from holdfast.cli.options import console
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import RunFolderError
 from holdfast.records.run import RunFolder
 
@@ -20,23 +25,36 @@ examples
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest:
+    """`holdfast report`."""
+
+    folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
+    """The output folder of 'holdfast train', 'evaluate' or 'sweep'."""
+
+
+COMMAND = Command(
+    name="holdfast report",
+    request=ReportRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="FOLDER",
+    yaml=False,
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
-    parser = OptionParser(prog="holdfast report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument(
-        "folder", metavar="FOLDER", type=Path, help="the output folder of 'holdfast train', 'evaluate' or 'sweep'"
-    )
-    given = parser.parse(argv).folder
-    if (given.expanduser() / "evaluate.json").is_file():
-        return report_evaluation(given.expanduser())
-    if (given.expanduser() / "study.json").is_file():
+    given = COMMAND.read(argv).folder
+    if (given / "evaluate.json").is_file():
+        return report_evaluation(given)
+    if (given / "study.json").is_file():
         from holdfast.cli import sweep
 
-        return sweep.run(["report", str(given.expanduser())])
+        return sweep.run(["report", str(given)])
     folder = find_run(given)
 
-    from holdfast.reports.run_report import write_run_report
-    from holdfast.reports.terminal import print_run_summary
+    from holdfast.reports.run_report import print_run_summary, write_run_report
 
     write_run_report(folder)  # first: the summary names the page where there is one
     print_run_summary(folder, console())
@@ -84,9 +102,7 @@ def find_run(path: Path) -> RunFolder:
     if folder.exists():
         return folder
     if not path.exists():
-        beside = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-        near = [str(path.parent / n) for n in nearest(path.name, beside)]
-        raise RunFolderError(f"no such folder: {path}.{' Did you mean ' + ' or '.join(near) + '?' if near else ''}")
+        raise RunFolderError(f"no such folder: {path}.{nearest_sibling(path, accept=Path.is_dir)}")
     inside = sorted(str(p.parent) for p in path.glob("*/run.json")) if path.is_dir() else []
     if inside:
         listed = "\n".join(f"  holdfast report {p}" for p in inside[:10])

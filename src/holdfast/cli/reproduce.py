@@ -1,4 +1,4 @@
-"""`holdfast reproduce`: a paper's recipes, run as studies, and its claims held against what came out."""
+"""`holdfast reproduce`: re-run a paper's studies and check its claims."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import sys
 from holdfast.cli.options import console
 from holdfast.cli.request import Request, RequestParser
 from holdfast.errors import did_you_mean
+from holdfast.studies.engine.papers import Paper, papers
 
-SUBJECTS = {
-    "label-annealing": "Memory Retaining Finetuning via Distillation: mathematics, code, alignment tax, niche "
-    "knowledge",
-    "residual": "Balancing Continuous Pre-Training and Instruction Fine-Tuning: budgets, sibling residuals",
-}
-RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
 DESCRIPTION = """\
-Runs a paper's studies and checks its claims: holds, does not hold, not enough data, each with the paper's figure, ours
-and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours: half an hour for
-label-annealing, 13 minutes for residual. Finished studies are not run again; an interrupted one continues.
+Re-runs a paper's studies and checks its claims: holds, does not hold, not enough data, each with the paper's figure, ours
+and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours: {durations}.
+Finished studies are not run again; an interrupted one continues.
 """
 EPILOG = """\
 examples
@@ -37,66 +32,73 @@ USAGE = "PAPER [options]"
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast reproduce --help`."""
-    listed = "\n".join(f"  {name}   {text}" for name, text in SUBJECTS.items())
+    known = papers()
     if not argv:
+        listed = "\n".join(f"  {name}   {paper.about}" for name, paper in known.items())
         print(
-            f"usage: holdfast reproduce PAPER [options]\n\npapers\n{listed}\n\nexample\n  holdfast reproduce "
-            f"label-annealing",
+            f"usage: holdfast reproduce {USAGE}\n\npapers\n{listed}\n\nexample\n  holdfast reproduce label-annealing",
             file=sys.stderr,
         )
         return 2
     request = Request(build_parser(), argv)
-    subject = request.texts("paper")
-    if len(subject) != 1:
-        request.problems.append(
-            f"expected one paper ({', '.join(SUBJECTS)}), got "
-            f"{len(subject)}{': ' + ', '.join(subject) if subject else ''}"
-        )
-    elif subject[0].replace("_", "-") not in SUBJECTS:
-        request.problems.append(
-            f"unknown paper '{subject[0]}'.{did_you_mean(subject[0], SUBJECTS) or ' Known: ' + ', '.join(SUBJECTS) + '.'}"
-        )
-    recipes = request.texts("recipes") or list(RECIPES)
-    for name in recipes:
-        if name not in RECIPES:
-            request.problems.append(
-                f"--recipes: expected some of {', '.join(RECIPES)}, got '{name}'.{did_you_mean(name, RECIPES)}"
-            )
+    paper = _paper(request, known)
     full, quick = request.on("full"), request.on("quick")
-    paper = subject[0].replace("_", "-") if len(subject) == 1 else ""
-    if paper == "residual":
-        if request.has("recipes"):
-            request.problems.append("--recipes: belongs to label-annealing; residual is one study")
-        if full:
-            request.problems.append(
-                "--full: the paper's own sizes are study files, as in 'holdfast residual study --config "
-                "configs/residual/llama3-budgets.yaml'"
-            )
+    recipes = request.texts("recipes")
+    words: dict[str, object] = {}
+    if paper is not None and len(paper.recipes) == 1:
+        if recipes:
+            request.problems.append(f"--recipes: {paper.name} is one study; leave it out")
+    else:
+        choice = [r for p in ([paper] if paper is not None else known.values()) for r in p.recipes]
+        words["recipes"] = recipes or choice
+        request.problems += [
+            f"--recipes: expected some of {', '.join(choice)}, got '{r}'.{did_you_mean(r, choice)}"
+            for r in recipes
+            if r not in choice
+        ]
+    if paper is not None and paper.full is None:
+        words["full"] = full
+    elif paper is not None and full:
+        request.problems.append(f"--full: {paper.full}")
     if full and quick:
         request.problems.append("--quick and --full: choose one; --quick only shows that everything works")
     workers = request.whole("workers", None, least=1)
-    folder = request.text("output_dir", f"reproduce-{paper or 'label-annealing'}")
+    folder = request.text("output_dir", f"reproduce-{paper.name}" if paper is not None else "")
     request.check()
-    if paper == "residual":
-        from holdfast.studies.residual.reproduction import reproduce as residual
-
-        residual(quick=quick, workers=workers, output_dir=folder, console=console())
-        return 0
-
-    from holdfast.studies.reproduce import reproduce
-
-    reproduce(recipes=recipes, full=full, quick=quick, workers=workers, output_dir=folder, console=console())
+    assert paper is not None, "the request was checked"
+    paper.load()(**words, quick=quick, workers=workers, output_dir=folder, console=console())
     return 0
+
+
+def _paper(request: Request, known: dict[str, Paper]) -> Paper | None:
+    """The paper that a request names; None with a problem noted where there is none."""
+    names = request.texts("paper")
+    if len(names) != 1:
+        got = f"{len(names)}{': ' + ', '.join(names) if names else ''}"
+        request.problems.append(f"expected one paper ({', '.join(known)}), got {got}")
+        return None
+    name = names[0].replace("_", "-")
+    if name not in known:
+        hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+        request.problems.append(f"unknown paper '{names[0]}'.{hint}")
+    return known.get(name)
 
 
 def build_parser() -> RequestParser:
     """The options."""
-    parser = RequestParser(prog="holdfast reproduce", description=DESCRIPTION, epilog=EPILOG, usage=USAGE, yaml=False)
-    parser.words("paper", "PAPER", f"what is reproduced: {', '.join(SUBJECTS)}")
-    parser.many("recipes", "RECIPE", f"label-annealing: some of {', '.join(RECIPES)} (all)")
-    parser.switch(
-        "full", "the paper's own size; its model and data have to be there, and what is missing is said first"
+    known = papers()
+    durations = ", ".join(f"{paper.duration} for {name}" for name, paper in known.items())
+    several = "; ".join(f"{p.name}: some of {', '.join(p.recipes)} (all)" for p in known.values() if len(p.recipes) > 1)
+    parser = RequestParser(
+        prog="holdfast reproduce",
+        description=DESCRIPTION.format(durations=durations),
+        epilog=EPILOG,
+        usage=USAGE,
+        yaml=False,
     )
+    parser.words("paper", "PAPER", f"whose claims are checked: {', '.join(known)}")
+    parser.many("recipes", "RECIPE", several)
+    parser.switch("full", "the paper's own size; its model and data have to be there, what is missing is listed first")
     parser.switch("quick", "a check of a few minutes; its verdicts mean nothing")
     parser.one("workers", "N", "fine-tuning runs at the same time (2 on two and more cores, one a GPU)")
     parser.one("output_dir", "FOLDER", "where to write (./reproduce-PAPER)")

@@ -235,6 +235,7 @@ def plan_apply(request: ApplyRequest) -> Prepared:
     )
 
 
+OF_STUDIES = ("study", "worker", "status", "report")
 STEPS: dict[str, tuple[Command[Any], Callable[[Any], Prepared]]] = {
     "extract": (EXTRACTION, plan_extract),
     "apply": (APPLICATION, plan_apply),

@@ -3,12 +3,16 @@ measured once."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from holdfast.cli import study_commands
 from holdfast.cli.options import console
-from holdfast.cli.request import Request, RequestParser, read_yaml
+from holdfast.config.command_line import Command, switch_is_on
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake
+from holdfast.studies.residual.settings import StudySettings
 
 PROG = "holdfast residual"
 
@@ -42,25 +46,37 @@ examples
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class StudyRequest(StudySettings):
+    """`holdfast residual study`."""
+
+    dry_run: Annotated[bool, Meta(yaml=False)] = False
+    """Checks the request and lists the models."""
+
+
+COMMAND = Command(
+    name="holdfast residual study",
+    request=StudyRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="--config study.yaml [options]",
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast residual study --help`."""
-    request = Request(build_parser(), argv)
-    path = request.text("study", None)
-    if path is None:
-        request.problems.append(
-            "--config is missing: expected a study, as in 'holdfast residual study --config study.yaml'"
-        )
-    workers = request.whole("workers", None, least=0)
-    changed = {name: request.text(name, None) for name in ("output_dir", "storage", "name") if request.has(name)}
-    dry_run = request.on("dry_run")
-    request.check()
+    given = COMMAND.given(argv)
+    if given.file is None:
+        text = "is missing: expected a study, as in 'holdfast residual study --config study.yaml'."
+        given.check([Mistake(path=(), text=f"--config {text}")])
+    dry_run = switch_is_on(given, next(s for s in COMMAND.settings if s.name == "dry_run"))
+    given.take("dry_run")
 
     from holdfast.studies.residual.plan import study_config
 
-    given = read_yaml(Path(str(path)))
-    config = study_config(
-        {"name": Path(str(path)).stem, **given, **changed}, source=str(path), base_dir=Path(str(path)).parent
-    )
+    path = Path(str(given.file))
+    given.values = {"name": path.stem, **given.values}
+    config = study_config(given, base_dir=path.parent)
     if dry_run:
         for number, model in enumerate(config.models(), 1):
             print(f"{number:>3}. {model.label}")
@@ -70,7 +86,7 @@ def run(argv: list[str]) -> int:
     from holdfast.studies.residual.grid import run_study
 
     shown = console()
-    record = run_study(config, console=shown, workers=workers)
+    record = run_study(config, console=shown, workers=config.workers)
     print_update(record, config.output_dir, shown)
     return 0
 
@@ -91,28 +107,3 @@ def _kind() -> Any:
     from holdfast.studies.residual.grid import ResidualStudy
 
     return ResidualStudy
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    parser = RequestParser(
-        prog="holdfast residual study",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        usage="--config study.yaml [options]",
-        yaml=False,
-    )
-    parser.values["study"] = "one"
-    parser.add_argument("--config", dest="study", metavar="study.yaml", default=_suppressed(), help="the study")
-    parser.one("workers", "N", "models at a time here (one a GPU; two on two cores; 0: only workers elsewhere)")
-    parser.one("output_dir", "FOLDER", "folder of the study (runs/NAME)")
-    parser.one("name", "NAME", "of the study in its storage (the file's name)")
-    parser.one("storage", "URL", "a database that several machines share, such as postgresql://user@host/database")
-    parser.switch("dry_run", "checks the request and lists the models")
-    return parser
-
-
-def _suppressed() -> str:
-    import argparse
-
-    return argparse.SUPPRESS

@@ -48,7 +48,7 @@ A worker that dies loses nothing: another one continues its job, from its last c
         metavar="FOLDER",
         help="where this worker writes its runs (the study's own, seen from here)",
     )
-    parser.add_argument("--kind", metavar="FILE.py:CLASS", help="of a study of your own: its class")
+    add_kind(parser)
     add_storage(parser)
     options = parser.parse(argv)
     url = storage_of(options)
@@ -59,10 +59,10 @@ A worker that dies loses nothing: another one continues its job, from its last c
     if options.output_dir is not None and url is None and not options.output_dir.is_dir():
         raise ConfigError(f"--output_dir: no such folder: {options.output_dir}")
 
-    from holdfast.studies.engine.session import kind_named, run_worker
+    from holdfast.studies.engine.session import run_worker
 
     run_worker(
-        kind_named(options.kind) if options.kind else kind(),
+        kind_of(options, kind),
         storage=url,
         name=options.study,
         output_dir=options.output_dir,
@@ -78,8 +78,9 @@ def status(prog: str, kind: Kind, argv: list[str]) -> int:
     add_study(parser)
     parser.add_argument("--watch", action="store_true", help="stays, and shows it anew every few seconds")
     parser.add_argument("--json", action="store_true", help="the record of this moment on standard output, as JSON")
+    add_kind(parser)
     options = parser.parse(argv)
-    with opened(options, kind()) as found:
+    with opened(options, kind_of(options, kind)) as found:
         target = console()
         if options.json:
             import json
@@ -152,6 +153,18 @@ def add_study(parser: OptionParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="the study's folder")
     parser.add_argument("--study", metavar="NAME", help="of the study, where only its storage is known")
     add_storage(parser)
+
+
+def add_kind(parser: OptionParser) -> None:
+    """`--kind`, for studies that are not the command's own."""
+    parser.add_argument("--kind", metavar="FILE.py:CLASS", help="of a study of your own: its class")
+
+
+def kind_of(options: argparse.Namespace, kind: Kind) -> Any:
+    """The class that `--kind` names, else the command's."""
+    from holdfast.studies.engine.session import kind_named
+
+    return kind_named(options.kind) if options.kind else kind()
 
 
 def storage_of(options: argparse.Namespace) -> str | None:

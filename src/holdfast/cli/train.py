@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import os
 import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.command_line import CONFIG
+from holdfast.config.declare import settings_of
+from holdfast.config.help import default_text, explained, render_help
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
 
-HELP = """\
-usage: holdfast train [--config run.yaml] [--key value ...]
-
+DESCRIPTION = """\
 Fine-tunes a causal language model, keeps what it knew with the retention methods you name, measures both sides before
 and after, and writes report.html. All keys of 'trl sft' work, in the YAML and as options; the command line wins.
 Interrupted? The same command continues.
-
+"""
+EPILOG = """\
 examples
   # the least: a model and data
   holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl
@@ -56,21 +59,23 @@ data
   For other columns write templates:
     data: {prompt: "Question: {question}\\nAnswer:", completion: " {answer}"}      # or {text: "{title}\\n{body}"}
 
-holdfast's own keys
-  --retention METHOD[:parameter=value,...]   repeatable; replaces the YAML's list; 'none' is plain fine-tuning
-  --source FILE_OR_TASK                      repeatable; adds to evaluation.source
-  --target FILE_OR_TASK                      repeatable; adds to evaluation.target
-  --evaluation '{batch_size: 4}'             as a mapping; replaces the YAML's
-  --data '{text: "{title}"}'                 as a mapping; replaces the YAML's
-  --dry_run                                  checks the request and prints the plan
-  --debug                                    full tracebacks
-  --help_all                                 every key of trl sft and accelerate launch, with its default
-
 retention methods
 {methods}
 switches: --packing, --packing false, --no_packing. Lists: --lora_target_modules q_proj v_proj.
 Several processes: --num_processes N, --accelerate_config fsdp2 (or multi_gpu, zero3, a file), as in trl.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What `holdfast train` takes beside a run's settings."""
+
+    dry_run: bool = False
+    """Checks the request and prints the plan."""
+    debug: bool = False
+    """Full tracebacks."""
+    help_all: bool = False
+    """Every key of trl sft and accelerate launch, with its default."""
 
 
 def run(argv: list[str]) -> int:
@@ -83,7 +88,7 @@ def run(argv: list[str]) -> int:
         else:
             words.append(word)
     if flags & {"__help", "_h"}:
-        print(HELP.replace("{methods}", _methods()))
+        print(help_text(), end="")
         return 0
     if "__help_all" in flags:
         print(_all_keys())
@@ -208,45 +213,46 @@ def _value(value: Any) -> str:
 # ----------------------------------------------------------------------------------------------------------------- help
 
 
+def help_text() -> str:
+    """The text of `--help`; imports no TRL."""
+    from holdfast.runs.settings import OWN
+
+    settings = (CONFIG, *OWN.values(), *settings_of(Flags))
+    usage = "holdfast train [--config run.yaml] [--key value ...]"
+    return render_help(usage, settings, description=DESCRIPTION, epilog=EPILOG.replace("{methods}", _methods()))
+
+
 def _methods() -> str:
-    from holdfast.retention.registry import METHODS, parameters_of
+    from holdfast.retention.registry import METHODS
 
     lines = []
     for name, cls in METHODS.items():
         lines.append(f"  {name}: {cls.summary}")
         lines.append(f"      from: {cls.source}")
-        for parameter, default, text in parameters_of(cls):
-            shown = "" if default in (None, "") else f" ({_text(default)})"
-            lines += textwrap.wrap(
-                f"{parameter}{shown}: {text}", 116, initial_indent="      ", subsequent_indent="          "
-            )
+        for s in settings_of(cls):
+            text = f"{s.name}: {explained(s)}"
+            lines += textwrap.wrap(text, 116, initial_indent="      ", subsequent_indent="          ")
     return "\n".join(lines) + "\n"
 
 
 def _all_keys() -> str:
     """Every key with its type, default and help, by group. Imports TRL."""
-    from holdfast.runs.settings import OWN_KEYS, known_settings
+    from holdfast.runs.settings import OWN, known_settings
 
     titles = {
         "script": "data (trl ScriptArguments)",
         "mixture": "several data sets (trl DatasetMixtureConfig)",
         "model": "model (trl ModelConfig)",
+        "adapter": "orthogonal subspace fine-tuning",
         "training": "training (trl SFTConfig)",
         "launch": "several processes (accelerate launch)",
     }
-    lines = ["holdfast's own keys (see 'holdfast train --help')", *(f"  {k}: {v}" for k, v in OWN_KEYS.items())]
-    table = known_settings()
-    for group, title in titles.items():
+    lines = ["holdfast's own keys (see 'holdfast train --help')", *(f"  {s.name}: {s.help}" for s in OWN.values())]
+    for source, title in titles.items():
         lines += ["", title]
-        for setting in table.values():
-            if setting.group == group:
-                default = "" if setting.default is None or group == "launch" else f", default {_text(setting.default)}"
-                lines.append(f"  --{setting.name}  [{setting.expected}{default}]")
-                lines += textwrap.wrap(
-                    " ".join(setting.help.split()), 112, initial_indent="      ", subsequent_indent="      "
-                )
+        for s in known_settings().values():
+            if s.source == source:
+                default = "" if s.default is None or source == "launch" else f", default {default_text(s.default)}"
+                lines.append(f"  --{s.name}  [{s.expected}{default}]")
+                lines += textwrap.wrap(s.help, 112, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value) or "empty"

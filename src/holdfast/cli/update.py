@@ -4,12 +4,14 @@ measure, report."""
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.options import console
-from holdfast.cli.request import Request, RequestParser, read_yaml
-from holdfast.errors import ConfigError
+from holdfast.config.command_line import Command, switch_is_on
+from holdfast.config.declare import Meta
+from holdfast.config.decode import Given
+from holdfast.studies.residual.settings import UpdateSettings
 
 if TYPE_CHECKING:
     from holdfast.studies.residual.plan import ResidualConfig
@@ -53,11 +55,28 @@ output
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpdateRequest(UpdateSettings):
+    """`holdfast update`."""
+
+    dry_run: Annotated[bool, Meta(yaml=False)] = False
+    """Checks models, corpus files and tasks, and prints what would be done."""
+
+
+COMMAND = Command(
+    name="holdfast update",
+    request=UpdateRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="--base MODEL --instruct MODEL --corpus PATH... [options]",
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast update --help`."""
-    request = Request(build_parser(), argv)
-    dry_run = request.on("dry_run")
-    config = read_config(request)
+    given = COMMAND.given(argv)
+    dry_run = switch_is_on(given, next(s for s in COMMAND.settings if s.name == "dry_run"))
+    config = read_config(given)
     if dry_run:
         return _dry_run(config)
     from holdfast.reports.residual_text import print_update
@@ -69,88 +88,24 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def build_parser() -> RequestParser:
-    """The options."""
-    from holdfast.studies.residual.plan import CORPUS_KEYS, KEEP, UPDATE_KEYS
-
-    parser = RequestParser(
-        prog="holdfast update",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        usage="--base MODEL --instruct MODEL --corpus PATH... [options]",
-    )
-    many = {"corpus": "PATH", "scales": "X", "choose_by": "ENTRY", "train": "KEY=VALUE", "evaluation": "SUITE"}
-    switches = {"continued_instruct", "titles"}
-    text = {
-        **UPDATE_KEYS,
-        "train": "keys of 'holdfast train' for the continued models, or a YAML file",
-        "evaluation": "suites that are measured, shipped ones or YAML files; the held-out new text always is",
-        "keep": f"whose weights stay on disk: {', '.join(KEEP)}",
-    }
-    corpus = parser.add_argument_group("which documents")
-    for name, about in text.items():
-        group = corpus if name in CORPUS_KEYS else None
-        if name in switches:
-            parser.switch(name, about.removeprefix("true: "), group=group)
-        elif name in many:
-            parser.many(name, many[name], about, group=group)
-        else:
-            parser.one(name, "FOLDER" if name == "output_dir" else "VALUE", about, group=group)
-    parser.switch("dry_run", "checks models, corpus files and tasks, and says what would be done")
-    return parser
-
-
-def read_config(request: Request) -> ResidualConfig:
+def read_config(given: Given) -> ResidualConfig:
     """The configuration of a request.
 
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.studies.residual.plan import UPDATE_KEYS, update_config
+    from holdfast.studies.residual.plan import update_config
 
-    values: dict[str, Any] = {name: request.raw(name) for name in UPDATE_KEYS if request.has(name)}
-    for name in ("near_duplicates", "minimum_characters"):
-        if isinstance(values.get(name), str):
-            values[name] = (
-                request.number(name, None) if name == "near_duplicates" else request.whole(name, None, least=0)
-            )
-    if isinstance(values.get("train"), list):
-        values["train"] = _assignments(values["train"], request)
-    if isinstance(values.get("evaluation"), list) and "evaluation" in request.given:
-        values["evaluation"] = {"suites": values["evaluation"]}
-    if request.has("titles"):
-        values["titles"] = request.on("titles")
-    try:
-        config = update_config(values)
-    except ConfigError as error:
-        raise ConfigError(list(dict.fromkeys([*request.problems, *error.problems]))) from None
-    request.check()
-    return config
+    given.take("dry_run")
+    if "train" in given.from_line and (parts := given.values.get("train")):
+        given.values["train"] = {k: v for part in parts for k, v in part.items()} if _only_keys(parts) else parts[0]
+    if "evaluation" in given.from_line:
+        given.values["evaluation"] = {"suites": given.values["evaluation"]}
+    return update_config(given)
 
 
-def _assignments(words: list[str], request: Request) -> Any:
-    """`KEY=VALUE ...` as a mapping, each value read as YAML; a single file as its content."""
-    import yaml
-
-    if len(words) == 1 and "=" not in words[0]:
-        return read_yaml(Path(words[0]))
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            request.problems.append(f"--train: expected KEY=VALUE or one YAML file, got '{word}'")
-            continue
-        read = yaml.safe_load(value)
-        found[name] = _number(read)
-    return found
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 1e-5 as text."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+def _only_keys(parts: list[Any]) -> bool:
+    return all(isinstance(part, dict) for part in parts)
 
 
 def _dry_run(config: ResidualConfig) -> int:

@@ -197,8 +197,9 @@ def _values(setting: Setting, words: list[str], *, positional: bool) -> list[str
         if words and not _ends_values(words[0]) and (not positional or words[0].lower() in plain):
             values.append(words.pop(0))
         return values
-    many = setting.takes_many or setting.meta.repeatable
-    while words and not _ends_values(words[0]) and (many or not positional or not values):
+    one = setting.meta.one_word
+    many = (setting.takes_many or setting.meta.repeatable) and not one
+    while words and not _ends_values(words[0]) and (many or not (positional or one) or not values):
         values.append(words.pop(0))
     return values
 

@@ -51,6 +51,8 @@ class Meta:
     """Whether the command line takes it as words without an option."""
     repeatable: bool = False
     """Whether the option may be given again, adding to a list."""
+    one_word: bool = False
+    """Whether such an option takes one word each time, so that words without dashes may follow it."""
     decides: bool = True
     """Whether it is part of what the result is known by (`deciding`): False for folders, logging and the like."""
     hidden: bool = False

@@ -7,7 +7,8 @@ as a whole by its `problems()` method, if it has one: sentences, or `Mistake`s t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.config.declare import MISSING, Setting, settings_of
@@ -66,8 +67,9 @@ class Given:
         top = mistake.path[0] if mistake.path else None
         if top in self.from_line or self.file is None:
             return mistake.sentence(option=top in self.from_line - self.without_dashes)
-        for end in range(len(mistake.path), 0, -1):
-            if (line := self.lines.get(mistake.path[:end])) is not None:
+        place = (*mistake.path, mistake.key)
+        for end in range(len(place), 0, -1):
+            if (line := self.lines.get(place[:end])) is not None:
                 return f"line {line}: {mistake.sentence()}"
         return mistake.sentence()
 
@@ -104,7 +106,10 @@ def decode(
                 mistakes.append(missing(setting))
     if any(s.required and s.name not in found for s in known.values()):
         return None, mistakes
-    value = cls(**found)
+    try:
+        value = cls(**found)
+    except ConfigError as error:
+        return None, mistakes if unknown else [*mistakes, *(as_mistake(p, known) for p in error.problems)]
     refused_keys = {m.path[0] for m in mistakes if m.path}
     given_keys = {_key(k) for k in values} - refused_keys
     for mistake in problems_of(value):  # where a key was refused, its default stands in: hear what concerns others
@@ -126,7 +131,8 @@ def coerce_all(
     for key, value in values.items():
         name = _key(key)
         if name not in known:
-            mistakes.append(Mistake(path=(), text=unknown_key(str(key), [*known, *also], renamed=renamed)))
+            text = unknown_key(str(key), [*known, *also], renamed=renamed)
+            mistakes.append(Mistake(path=(), text=text, key=str(key)))
             continue
         try:
             found[name] = coerce(known[name], value)
@@ -169,10 +175,20 @@ def problems_of(value: Any) -> list[Mistake]:
     return [p if isinstance(p, Mistake) else as_mistake(p, keys) for p in problems()]
 
 
-def as_mistake(sentence: str, keys: Iterable[str]) -> Mistake:
-    """A sentence such as "people: expected ..." as a mistake of that key, where there is such a key."""
-    key, colon, text = sentence.partition(": ")
-    return Mistake(path=(key,), text=text) if colon and key in keys else Mistake(path=(), text=sentence)
+_PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
+
+
+def as_mistake(sentence: str, keys: Collection[str]) -> Mistake:
+    """A sentence such as "people: expected ..." or "datasets[0].path: expected ..." as a mistake of that key, where there
+    is such a key. Names before it are the value's own ("sfa.beta: expected ...") and left out."""
+    before, colon, text = sentence.partition(": ")
+    if colon and _PATH.fullmatch(before):
+        parts = [int(part) if part.isdigit() else part for part in re.findall(r"\w+", before)]
+        while parts and parts[0] not in keys:
+            del parts[0]
+        if parts:
+            return Mistake(path=tuple(parts), text=text)
+    return Mistake(path=(), text=sentence)
 
 
 def missing(setting: Setting) -> Mistake:

@@ -46,7 +46,7 @@ def _rows(setting: Setting, width: int) -> list[str]:
         left = f"--{setting.name}" if not setting.default else f"--no_{setting.name}"
     else:
         left = f"--{setting.name} {value}"
-    return _row(left, _explained(setting), width)
+    return _row(left, explained(setting), width)
 
 
 def _row(left: str, text: str, width: int) -> list[str]:
@@ -56,7 +56,7 @@ def _row(left: str, text: str, width: int) -> list[str]:
     return [f"  {left:<{_COLUMN - 2}}{lines[0]}".rstrip(), *(" " * _COLUMN + line for line in lines[1:])]
 
 
-def _explained(setting: Setting) -> str:
+def explained(setting: Setting) -> str:
     """The help with default and bounds behind it in brackets."""
     facts = [default_text(setting.default)] if shows_default(setting) else ["required"] if setting.required else []
     facts += [bounds] if (bounds := bounds_in_words(setting.meta).strip().removeprefix("of ")) else []
@@ -105,5 +105,7 @@ def keys_table(settings: Iterable[Setting]) -> str:
         default = (
             "required" if s.required else f"`{default_text(s.default)}`" if s.default not in (None, "", ()) else ""
         )
-        rows.append(f"| `{s.name}` | {s.expected} | {default} | {s.help} |")
+        rows.append(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{s.name}`", s.expected, default, s.help)) + " |"
+        )
     return "\n".join(rows) + "\n"

@@ -49,7 +49,7 @@ def object_schema(settings: Iterable[Setting]) -> dict[str, Any]:
 def setting_schema(setting: Setting) -> dict[str, Any]:
     """The schema of one setting's value, with help and default."""
     if setting.meta.json_schema is not None:
-        schema = dict(setting.meta.json_schema())
+        schema = _any_of([dict(setting.meta.json_schema())], optional=setting.optional)
     elif setting.choices:
         schema = {"enum": [*setting.choices, *([None] if setting.optional and None not in setting.choices else [])]}
     elif setting.meta.parse is not None and setting.meta.expected:
@@ -75,6 +75,8 @@ def _type(hint: Any, meta: Meta) -> dict[str, Any]:
     meta = own or meta
     if meta.json_schema is not None and own is not None:
         return dict(meta.json_schema())
+    if own is not None and own.parse is not None:
+        return {}
     options, optional = union(hint)
     if len(options) > 1 or optional:
         return _any_of([_type(o, meta) for o in options], optional=optional)
@@ -83,7 +85,9 @@ def _type(hint: Any, meta: Meta) -> dict[str, Any]:
         return {"enum": list(args)}
     if hint in (list, tuple) or origin in (list, tuple):
         items = _type(args[0], dataclasses.replace(meta, least=None)) if args else {}
-        return {"type": "array", "items": items, **({"minItems": meta.least} if meta.least else {})}
+        array = {"type": "array", "items": items, **({"minItems": meta.least} if meta.least else {})}
+        single = items.get("type") not in (None, "object", "array")
+        return {"anyOf": [array, items]} if single else array  # `seeds: 3` is one seed
     if hint is dict or origin in (dict, Mapping):
         values = _type(args[1], meta) if len(args) == 2 else {}
         return {"type": "object", **({"additionalProperties": values} if values else {})}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import json
 import math
 import pathlib
 import typing
@@ -43,6 +42,8 @@ class Mistake:
     """Of the key it is about; empty for the request as a whole."""
     text: str
     """A sentence that does not repeat the key: "expected a number, got 'many' (text)."."""
+    key: str = ""
+    """A key below the path that is none of its own, which the text names; its line is the mistake's."""
 
     def sentence(self, *, option: bool = False) -> str:
         """With the key in front, as an option (`--people`) where it came from the command line."""
@@ -309,12 +310,6 @@ def _item_bounds(meta: Meta) -> str:
 
 def _to_dict(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            json.loads(value)
-            if not typing.get_args(hint):
-                return value  # transformers parses it with its own rules for nested strings
-        except ValueError:
-            pass
         try:
             parsed = yaml.safe_load(value)
         except yaml.YAMLError:

@@ -94,32 +94,32 @@ class Templates:
     """What the model has to say; by default only its tokens are learnt."""
 
     def __post_init__(self) -> None:
+        if problems := self.problems():
+            raise ConfigError(problems)
+
+    def problems(self) -> list[str]:
+        """Sentences about what does not go together, and about texts that are no templates."""
         given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        problems = []
+        found = []
         if set(given) not in ({"text"}, {"prompt", "completion"}):
             got = " and ".join(given) if given else "none of them"
-            problems.append(f"templates: expected either text, or prompt and completion together, got {got}.")
+            found.append(f"expected a template of either text, or prompt and completion together, got {got}.")
         for name, value in given.items():
             if not isinstance(value, str):
-                problems.append(f'templates: {name} should be a string such as "{{question}}", got {value!r}.')
+                found.append(f'{name}: expected a string such as "{{question}}", got {value!r}.')
                 continue
             try:
                 fields = _fields(value)
             except ValueError as error:
-                problems.append(
-                    f"templates: {name} is not a format string ({error}): {value!r}. Write braces of the text itself "
-                    f"as {{{{ and }}}}."
-                )
+                text = f"expected a format string, got {value!r} ({error}). Write braces of the text itself as"
+                found.append(f"{name}: {text} {{{{ and }}}}.")
                 continue
-            odd = [
-                f for f in fields if not f.isidentifier() and not f.replace(" ", "_").replace("-", "_").isidentifier()
-            ]
-            if odd:
-                problems.append(f"templates: {name} takes plain column names in braces, got {{{odd[0]}}}.")
+            plain = (f.isidentifier() or f.replace(" ", "_").replace("-", "_").isidentifier() for f in fields)
+            if odd := [f for f, ok in zip(fields, plain, strict=True) if not ok]:
+                found.append(f"{name}: takes plain column names in braces, got {{{odd[0]}}}.")
             if not fields:
-                problems.append(f"templates: {name} names no column, so every example would be the same: {value!r}.")
-        if problems:
-            raise ConfigError(problems)
+                found.append(f"{name}: names no column, so every example would be the same: {value!r}.")
+        return found
 
     @property
     def layout(self) -> str:

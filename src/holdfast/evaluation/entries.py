@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -290,15 +290,45 @@ class TaskEntry(Entry):
         return found
 
 
+class OwnMeasure:
+    """Base of a user's own kind of entry: a dataclass whose fields are its settings.
+
+    ```python
+    @dataclass(frozen=True, kw_only=True)
+    class Length(OwnMeasure):
+        metrics = {"letters": True}
+
+        prompt: str = "Hello"
+
+        def measure(self, model, tokenizer):
+            ...
+    ```
+    """
+
+    metrics: ClassVar[Mapping[str, bool]] = {}
+    """Figures by name, true where higher is better; the first leads."""
+
+    def measure(self, model: Any, tokenizer: Any) -> Iterable[Mapping[str, Any]]:
+        """One mapping a sample, with a number for each metric. The model is in eval mode, gradients are off."""
+        raise NotImplementedError
+
+    def check(self, tokenizer: Any) -> None:
+        """Finds out before anything is measured whether it can be.
+
+        Raises:
+            UserError: it cannot.
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnEntry(Entry):
-    """An entry of a user's own class, see docs/evaluation.md."""
+    """An entry of a user's own class."""
 
     batched: ClassVar[bool] = True
 
-    own: Any
-    """The class's value: a dataclass of settings with `measure(model, tokenizer)` and `metrics`."""
-    file: str | None
+    own: OwnMeasure
+    """The class's value: a dataclass of settings."""
+    file: str
     """The Python file of the class."""
 
     @property
@@ -308,9 +338,8 @@ class OwnEntry(Entry):
 
     def local_files(self) -> list[Path]:
         """The Python file, and what the settings name by a `Path`."""
-        named = [getattr(self.own, f.name) for f in dataclasses.fields(self.own)]
-        files = [*([Path(self.file)] if self.file else []), *(value for value in named if isinstance(value, Path))]
-        return [file for file in files if file.exists()]
+        named = [value for value in vars(self.own).values() if isinstance(value, Path) and value.exists()]
+        return [Path(self.file), *named]
 
     def deciding(self) -> dict[str, Any]:
         """The class's name and its settings."""

@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,9 +64,10 @@ from holdfast.evaluation.entries import (
     Entry,
     EvaluationPlan,
     OwnEntry,
+    OwnMeasure,
     PlanSettings,
 )
-from holdfast.support.own_code import is_reference, load_own
+from holdfast.support.own_code import is_reference, load_class
 
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _KNOWN_SUITES = ("source", "target")
@@ -317,21 +319,21 @@ def _own(
     settings = {"name": next(s for s in settings_of(OwnEntry) if s.name == "name")}
     found, mistakes = coerce_all(settings, {k: v for k, v in value.items() if k != reference}, also=[reference])
     given = value[reference] or {}
+    place, _, name = reference.rpartition(":")
     try:
-        code = load_own(reference, base=base)
-        from holdfast.evaluation.own_entry import refuse_other
-
-        refuse_other(code.value)
+        cls = load_class(f"{_locate(place, base) or place}:{name}", base=OwnMeasure, group="holdfast.entries")
+        if cls is None or not (dataclasses.is_dataclass(cls) and cls.metrics and cls.measure is not OwnMeasure.measure):
+            wanted = "a dataclass with a method measure, and metrics by name, as in `metrics = {'letters': True}`"
+            raise ConfigError(f"expected {wanted}, got {reference}")
         if not isinstance(given, Mapping):
             raise ConfigError(f"expected a mapping of its settings, got {show(given)}")
     except ConfigError as error:
         return None, [*mistakes, *(Mistake(path=(reference,), text=f"{p.rstrip('.')}.") for p in error.problems)]
-    own, wrong = decode(code.value, given)
+    own, wrong = decode(cls, given)
     mistakes += [dataclasses.replace(m, path=(reference, *m.path)) for m in wrong]
-    if mistakes:
+    if mistakes or own is None:
         return None, mistakes
-    file = str(code.file) if code.file else None
-    return OwnEntry(suite=suite, name=found.get("name") or code.value.__name__, own=own, file=file), []
+    return OwnEntry(suite=suite, name=found.get("name") or name, own=own, file=inspect.getfile(cls)), []
 
 
 # -------------------------------------------------------------------------------------------------------------- paths

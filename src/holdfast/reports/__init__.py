@@ -1,33 +1,39 @@
-"""What people read: one HTML page a run, one a comparison of runs, the same figures in the terminal and in a model
-card.
+"""What people read: a page is a list of blocks, a chart is data and marks, and three renderers show the same list.
 
-    figures     the numbers of one run as text, and the verdict in one sentence
-    arms        the same for several runs over one source and one target
-    charts      plotly figures as plain dictionaries
-    markup, page (with page.css and page.js)        one self-contained HTML document
-    run_report, tradeoff_report, terminal, card     the four things written or printed
+    format                          numbers, intervals and settings as text
+    blocks, charts                  what a page is made of; the one engine that plotly draws from
+    html (with page.css, page.js), terminal, markdown    the three renderers
+    compared, methods, measured     paired comparisons, methods, evaluation folders, as every page shows them
+    run_report, card                one run: page and terminal, model card
+    study_report, study_text        a trade-off study: page, terminal (arms: runs of one's own, as such a study)
+    evaluation_report, comparison_report, comparison_text    models side by side; two models question by question
+    answers, calibration, flips     confidence, whether it comes true, and the questions whose answers changed
+    residual_report, residual_text  an update or a study of the instruction residual (paper_004: what its paper prints)
     distance_report                 how far one checkpoint lies from another
-    evaluation_report, comparison_report    models side by side, two models question by question
-    evaluation_charts, flips        their figures, and the questions whose answers changed
-    calibration                     whether confidence comes true: error, interval, chance
-    comparison_text                 a comparison in a terminal, as Markdown, as JUnit
-    study_report (with study_report.css and .js), study_charts, study_figures, study_text
-        a trade-off study: page, plots, words, terminal
-    residual_report (with residual_report.css), residual_figures, residual_scores, residual_charts, residual_text
-        an update or a residual study
-    paper_004                       what paper 004 prints, for the pages to put beside ours
-    claims_report                   a paper's claims beside what was found
-    theory_report, theory_charts    the papers' theories: statements checked, geometry, convergence, frontier
+    claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
 
 Everything is read from plain records; torch is never imported.
 """
 
-from holdfast.reports.arms import Arm
-from holdfast.reports.card import write_model_card
-from holdfast.reports.distance_report import write_distance_report
-from holdfast.reports.run_report import write_run_report
-from holdfast.reports.terminal import print_run_summary, print_tradeoff
-from holdfast.reports.tradeoff_report import write_tradeoff_report
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.reports.arms import Arm, print_tradeoff, write_tradeoff_report
+    from holdfast.reports.card import write_model_card
+    from holdfast.reports.distance_report import write_distance_report
+    from holdfast.reports.run_report import print_run_summary, write_run_report
+
+_HOMES = {
+    "Arm": "arms",
+    "print_run_summary": "run_report",
+    "print_tradeoff": "arms",
+    "write_distance_report": "distance_report",
+    "write_model_card": "card",
+    "write_run_report": "run_report",
+    "write_tradeoff_report": "arms",
+}
 
 __all__ = [
     "Arm",
@@ -38,3 +44,11 @@ __all__ = [
     "write_run_report",
     "write_tradeoff_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,4 +1,5 @@
-"""Several runs over one source and one target: the figures behind the trade-off page and its terminal table.
+"""Runs of one's own over one source and one target, read as a trade-off study of one seed: the same record, the same
+sections of a page, and each run in a sentence.
 
 An arm is a run with a label. Against the arm of direct fine-tuning, every other arm is read by two shares, from the
 gains g (signed so that more is better) on target t and source s:
@@ -7,7 +8,7 @@ gains g (signed so that more is better) on target t and source s:
 
 "kept 94 % of the target gain of direct fine-tuning while losing 21 % of what direct lost". A share of nothing does not
 exist: where direct fine-tuning gained nothing on the target, or lost nothing on the source, the sentence says that
-instead.
+instead. What is avoided is 1 - lost.
 
 Intervals of the shares are Fieller's over documents (`holdfast.statistics.shares`): start, arm and direct answered the
 same ones, so that what is hard for all of them cancels. Without the per-sample rows, or where direct's own change
@@ -18,28 +19,39 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from holdfast.errors import DataError, UserError
 from holdfast.records.comparison import Comparison
 from holdfast.records.run import RunFolder, RunRecord
-from holdfast.reports.figures import (
-    Row,
-    decimals_for,
-    duration,
-    group_title,
-    interval_text,
-    method_text,
-    number,
-    percent,
-    row,
-    training_figures,
+from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
+from holdfast.reports.blocks import Block, Bullets, Code, Page, Panel, Paragraph, Section, Tile, Tiles, notes
+from holdfast.reports.compared import Row, group_title
+from holdfast.reports.format import decimals_for, direction, number, percent
+from holdfast.reports.html import write_page
+from holdfast.reports.methods import method_text
+from holdfast.reports.run_report import training_figures
+from holdfast.reports.study_figures import (
+    TrialFigures,
+    covered,
+    read_trials,
+    share_interval_text,
+    share_text,
 )
-from holdfast.statistics.shares import share_over_samples
+from holdfast.reports.study_report import frontier_section, share_tiles, study_tiles, trials_section
+from holdfast.reports.study_text import trials_table
+from holdfast.reports.terminal import Printer
+from holdfast.retention.registry import declared
+from holdfast.statistics.shares import Share, share_over_samples
 
-STRENGTH_KEYS = ("weight", "coefficient", "strength", "beta", "fraction", "rate", "p", "alpha", "budget")
-"""Parameters that order the arms of one kind along a curve; the first one found counts."""
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NOTHING = Share(value=None, interval=None, reason=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,65 +67,46 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Share:
-    """Percent of what direct fine-tuning changed."""
-
-    value: float
-    interval: tuple[float, float] | None
-
-    @property
-    def text(self) -> str:
-        if self.interval is None:
-            return percent(self.value, sign=False)
-        return f"{percent(self.value, sign=False)} {interval_text(self.interval, 1)}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ArmFigures:
-    """One arm, formatted."""
+    """One arm with what is said of it."""
 
     arm: Arm
     record: RunRecord
-    method: str
     source: Row | None
     target: Row | None
-    seconds: str
-    distance: str
-    """L2 norm of all weight changes together, and the largest relative move of a layer."""
-    strength: float | None
-    kept: Share | None
-    lost: Share | None
+    kept: Share
+    lost: Share
     reading: str
     """The arm in one sentence."""
 
     @property
     def margin(self) -> float:
-        """Share kept minus share lost, in percent points; minus infinity where either does not exist. What "best
-        balance" goes by."""
-        return -math.inf if self.kept is None or self.lost is None else self.kept.value - max(self.lost.value, 0.0)
+        """Share kept minus share lost; minus infinity where either does not exist. What "best balance" goes by."""
+        if self.kept.value is None or self.lost.value is None:
+            return -math.inf
+        return self.kept.value - max(self.lost.value, 0.0)
+
+    @property
+    def below(self) -> str:
+        """The method, and how far the weights moved."""
+        method = "starting model" if self.arm.kind == "start" else method_text(self.record.retention)
+        if not self.record.distance:
+            return method
+        total = math.sqrt(math.fsum(d.l2**2 for d in self.record.distance))
+        largest = max((d.relative for d in self.record.distance if math.isfinite(d.relative)), default=None)
+        layers = f" (layers up to {percent(100 * largest, sign=False)})" if largest is not None else ""
+        return f"{method} · distance (L2) {total:.3g}{layers}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StartPoint:
-    """The model that every arm starts from."""
+class Tradeoff:
+    """Arms as the record of a study, with what a study has not: each in words."""
 
-    source: float
-    target: float
-    source_text: str
-    target_text: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TradeoffFigures:
-    """Everything the trade-off page and table say."""
-
-    source: tuple[str, str]
-    target: tuple[str, str]
-    metric: str
+    record: StudyRecord
+    trials: list[TrialFigures]
+    """By arm; the start is not among them."""
     arms: list[ArmFigures]
-    start: StartPoint | None
     direct: ArmFigures | None
-    verdict: str
     notes: list[str]
 
     @property
@@ -121,20 +114,33 @@ class TradeoffFigures:
         """Arms with both figures."""
         return [a for a in self.arms if a.source is not None and a.target is not None]
 
+    @property
+    def best(self) -> ArmFigures | None:
+        """The arm with the largest difference of kept and lost share."""
+        both = [f for f in self.arms if math.isfinite(f.margin)]
+        return max(both, key=lambda f: f.margin, default=None)
 
-def strength(record: RunRecord) -> float | None:
-    """The parameter that says how strongly an arm holds on to the start; None where there is none."""
-    for method in record.retention:
-        for key in STRENGTH_KEYS:
-            value = method.get(key)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                return float(value)
-    return None
+    @property
+    def verdict(self) -> str:
+        """What direct fine-tuning did, and the arm with the best balance."""
+        direct = self.direct
+        if direct is None or direct.source is None or direct.target is None:
+            return (
+                f"{len(self.measured)} of {len(self.arms)} arms are measured; without direct fine-tuning among them "
+                f"there is nothing to hold them against."
+            )
+        lead = f"Direct fine-tuning: the target {_changed(direct.target)}, the source {_changed(direct.source)}."
+        best = self.best
+        if best is None or not best.kept.value or best.kept.value <= 0:
+            return lead
+        if best.margin <= 0:
+            return f"{lead} No other arm kept a larger share of that gain than it lost of what direct lost."
+        return f"{lead} The best balance: {best.reading}"
 
 
 def read_tradeoff(
     arms: Sequence[Arm], *, source: tuple[str, str], target: tuple[str, str], metric: str = "nats_per_token"
-) -> TradeoffFigures:
+) -> Tradeoff:
     """Reads the arms' folders.
 
     Args:
@@ -150,7 +156,7 @@ def read_tradeoff(
     """
     if not arms:
         raise UserError("Expected at least one arm to report on, got none. Give the run folders to compare.")
-    notes: list[str] = []
+    said: list[str] = []
     read: list[tuple[Arm, RunRecord, Row | None, Row | None]] = []
     for arm in arms:
         if not arm.folder.exists():
@@ -159,50 +165,111 @@ def read_tradeoff(
                 f"arm first, or leave it out."
             )
         record = arm.folder.read()
-        rows = [None if arm.kind == "start" else _row(arm, which, metric, notes) for which in (source, target)]
+        rows = [None if arm.kind == "start" else _row(arm, which, metric, said) for which in (source, target)]
         if record.status != "finished":
-            notes.append(f"{arm.label}: the run is {record.status} (stage: {record.stage}).")
+            said.append(f"{arm.label}: the run is {record.status} (stage: {record.stage}).")
         read.append((arm, record, rows[0], rows[1]))
-
-    start = _start([(s, t) for _, _, s, t in read], notes)
-    reference = next(
-        ((arm, s, t) for arm, _, s, t in read if arm.kind == "direct" and s is not None and t is not None), None
-    )
-    if reference is None:
-        notes.append(
+    _same_start([(s, t) for _, _, s, t in read], said)
+    direct = next(((a, s, t) for a, _, s, t in read if a.kind == "direct" and s is not None and t is not None), None)
+    if direct is None:
+        said.append(
             "No measured arm of direct fine-tuning is among them, so shares of its gain and loss cannot be given."
         )
     elif sum(arm.kind == "direct" for arm, *_ in read) > 1:
-        notes.append(f"Shares are given against {reference[0].label}.")
-
-    figures: list[ArmFigures] = []
+        said.append(f"Shares are given against {direct[0].label}.")
+    figures = []
     for arm, record, s, t in read:
-        kept, lost = _shares(arm, s, t, reference, source, target, metric)
-        figures.append(
-            ArmFigures(
-                arm=arm,
-                record=record,
-                method="starting model" if arm.kind == "start" else method_text(record.retention),
-                source=s,
-                target=t,
-                seconds=duration(training_figures(record, _metrics(arm))["seconds"]),
-                distance=_distance(record),
-                strength=strength(record),
-                kept=kept,
-                lost=lost,
-                reading=_reading(arm, record, s, t, kept, lost, reference),
+        kept = lost = NOTHING
+        if direct is not None and arm is not direct[0] and s is not None and t is not None:
+            kept = _share(arm, direct[0], target, t, direct[2], wanted=1)
+            lost = _share(arm, direct[0], source, s, direct[1], wanted=-1)
+        reading = _reading(arm, record, s, t, kept, lost, direct[0] if direct is not None else None)
+        figures.append(ArmFigures(arm=arm, record=record, reading=reading, source=s, target=t, kept=kept, lost=lost))
+    study = _study([f for f in figures if f.arm.kind != "start"], source, target, metric)
+    trials = [
+        dataclasses.replace(t, kept=f.kept, avoided=f.lost.taken_from(1.0))
+        for t, f in zip(read_trials(study), (f for f in figures if f.arm.kind != "start"), strict=True)
+    ]
+    return Tradeoff(
+        record=study,
+        trials=trials,
+        arms=figures,
+        direct=next((f for f in figures if direct is not None and f.arm is direct[0]), None),
+        notes=list(dict.fromkeys(said)),
+    )
+
+
+def _row(arm: Arm, which: tuple[str, str], metric: str, said: list[str]) -> Row | None:
+    try:
+        found = [c for c in arm.folder.comparisons() if (c.suite, c.name) == which]
+    except (DataError, KeyError, TypeError) as error:
+        said.append(f"{arm.label}: its comparisons could not be read ({error}).")
+        return None
+    exact = [c for c in found if c.metric == metric] or [c for c in found if c.primary]
+    if not exact:
+        said.append(f"{arm.label}: {which[0]}: {which[1]} was not compared with the start.")
+        return None
+    if exact[0].metric != metric:
+        said.append(
+            f"{arm.label}: {which[0]}: {which[1]} has no {metric}; its primary metric {exact[0].metric} is shown."
+        )
+    return Row(exact[0])
+
+
+def _same_start(pairs: Sequence[tuple[Row | None, Row | None]], said: list[str]) -> None:
+    for side in (0, 1):
+        held = [row for p in pairs if p[0] is not None and p[1] is not None and (row := p[side]) is not None]
+        for other in held[1:]:
+            if not math.isclose(held[0].raw.before, other.raw.before, rel_tol=1e-6, abs_tol=1e-9):
+                said.append(
+                    f"The arms do not start from the same figure on {other.label}: {held[0].before} and "
+                    f"{other.before}. They can hardly be compared."
+                )
+
+
+def _study(figures: Sequence[ArmFigures], source: tuple[str, str], target: tuple[str, str], metric: str) -> StudyRecord:
+    """The arms as a study's record: a trial an arm, one seed, one entry a side."""
+
+    def objective(side: str, which: tuple[str, str], rows: Sequence[Row | None]) -> Objective:
+        known = next((r.raw for r in rows if r is not None), None)
+        return Objective(
+            side=side,
+            entries=[(*which, metric)],
+            label=f"{group_title(which[0])}: {which[1]}",
+            unit=known.unit if known is not None else metric,
+            higher_is_better=known.higher_is_better if known is not None else False,
+        )
+
+    trials = []
+    for number_, f in enumerate(figures):
+        compared = [dataclasses.replace(r.raw, metric=metric) for r in (f.source, f.target) if r is not None]
+        seconds = training_figures(f.record, _metrics(f.arm))["seconds"]
+        run = SeedRun(
+            seed=0, folder="", host="", seconds=seconds or 0.0, training_seconds=seconds or 0.0, comparisons=compared
+        )
+        trials.append(
+            TrialRecord(
+                number=number_,
+                state=FINISHED if f.record.status == "finished" else f.record.status,
+                kind=f.arm.kind,
+                label=f.arm.label,
+                params=_strength(f.record),
+                settings={},
+                runs=[run],
+                reason=f.record.error,
             )
         )
-    direct = next((f for f in figures if reference is not None and f.arm is reference[0]), None)
-    return TradeoffFigures(
-        source=source,
-        target=target,
-        metric=metric,
-        arms=figures,
-        start=start,
-        direct=direct,
-        verdict=_verdict(figures, direct),
-        notes=list(dict.fromkeys(notes)),
+    return StudyRecord(
+        name="",
+        status="finished",
+        created="",
+        config={},
+        seeds=[0],
+        target=objective("target", target, [f.target for f in figures]),
+        source=objective("source", source, [f.source for f in figures]),
+        pairs=[],
+        trials=trials,
+        selection={},
     )
 
 
@@ -213,78 +280,26 @@ def _metrics(arm: Arm) -> list[dict[str, Any]]:
         return []
 
 
-def _row(arm: Arm, which: tuple[str, str], metric: str, notes: list[str]) -> Row | None:
-    try:
-        found = [c for c in arm.folder.comparisons() if (c.suite, c.name) == which]
-    except (DataError, KeyError, TypeError) as error:
-        notes.append(f"{arm.label}: its comparisons could not be read ({error}).")
-        return None
-    exact = [c for c in found if c.metric == metric] or [c for c in found if c.primary]
-    if not exact:
-        notes.append(f"{arm.label}: {which[0]}: {which[1]} was not compared with the start.")
-        return None
-    if exact[0].metric != metric:
-        notes.append(
-            f"{arm.label}: {which[0]}: {which[1]} has no {metric}; its primary metric {exact[0].metric} is shown."
-        )
-    return row(exact[0])
-
-
-def _start(pairs: Sequence[tuple[Row | None, Row | None]], notes: list[str]) -> StartPoint | None:
-    measured = [(s, t) for s, t in pairs if s is not None and t is not None]
-    if not measured:
-        return None
-    s, t = measured[0]
-    for other_s, other_t in measured[1:]:
-        for one, other in ((s, other_s), (t, other_t)):
-            if not math.isclose(one.raw.before, other.raw.before, rel_tol=1e-6, abs_tol=1e-9):
-                notes.append(
-                    f"The arms do not start from the same figure on {one.label}: {one.before} and {other.before}. "
-                    f"They can hardly be compared."
-                )
-    return StartPoint(source=s.raw.before, target=t.raw.before, source_text=s.before, target_text=t.before)
-
-
-def _distance(record: RunRecord) -> str:
-    if not record.distance:
-        return "not recorded"
-    total = math.sqrt(math.fsum(d.l2**2 for d in record.distance))
-    largest = max((d.relative for d in record.distance if math.isfinite(d.relative)), default=None)
-    return f"{total:.3g}" + (f" (layers up to {percent(100 * largest, sign=False)})" if largest is not None else "")
+def _strength(record: RunRecord) -> dict[str, Any]:
+    """The parameter that says how strongly an arm holds on to the start; empty where there is none."""
+    for method in record.retention:
+        cls = declared(str(method.get("method", "")))
+        for key in method.get("strength") or (cls.strength if cls is not None else ()):
+            value = method.get(key)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return {key: float(value)}
+    return {}
 
 
 # ----------------------------------------------------------------------------------------------------------- shares
 
 
-_Reference = tuple[Arm, Row | None, Row | None]
-
-
-def _shares(
-    arm: Arm,
-    s: Row | None,
-    t: Row | None,
-    reference: _Reference | None,
-    source: tuple[str, str],
-    target: tuple[str, str],
-    metric: str,
-) -> tuple[Share | None, Share | None]:
-    if reference is None or arm is reference[0] or s is None or t is None:
-        return None, None
-    direct, direct_s, direct_t = reference
-    assert direct_s is not None
-    assert direct_t is not None
-    kept = lost = None
-    if direct_t.raw.gain > 0:
-        kept = Share(
-            value=100 * t.raw.gain / direct_t.raw.gain,
-            interval=share_interval(arm, direct, target, t.raw, direct_t.raw),
-        )
-    if direct_s.raw.gain < 0:
-        lost = Share(
-            value=100 * s.raw.gain / direct_s.raw.gain,
-            interval=share_interval(arm, direct, source, s.raw, direct_s.raw),
-        )
-    return kept, lost
+def _share(arm: Arm, direct: Arm, which: tuple[str, str], ours: Row, theirs: Row | None, *, wanted: int) -> Share:
+    """The arm's gain over direct's; none where direct's has not the wanted sign."""
+    if theirs is None or theirs.raw.gain * wanted <= 0:
+        return NOTHING
+    interval = share_interval(arm, direct, which, ours.raw, theirs.raw)
+    return Share(value=ours.raw.gain / theirs.raw.gain, interval=interval, reason=None)
 
 
 def per_sample(
@@ -320,7 +335,7 @@ def per_sample(
 def share_interval(
     arm: Arm, direct: Arm, name: tuple[str, str], ours: Comparison, theirs: Comparison
 ) -> tuple[float, float] | None:
-    """95 % interval, in percent, of the arm's change over direct's; None where it cannot be had (see the module
+    """95 % interval of the arm's change over direct's; None where it cannot be had (see the module
     docstring).
 
     The rows must reproduce the recorded figures (to 1e-4, relative): a metric that is no ratio of sums gets no
@@ -344,97 +359,172 @@ def share_interval(
     whole = [column[:, 0].sum() / column[:, 1].sum() for column in columns]
     if not np.allclose(whole, [ours.before, ours.after, theirs.after], rtol=1e-4, atol=1e-9):
         return None
-    found = share_over_samples(*columns)
-    return None if found is None else (100 * found[0], 100 * found[1])
+    return share_over_samples(*columns)
 
 
 # ------------------------------------------------------------------------------------------------------------ prose
-
-
-def _amount(r: Row, word: str) -> str:
-    return f"{word} by {number(abs(r.raw.gain), decimals_for(r.raw.interval))} {r.unit}"
 
 
 def _changed(r: Row) -> str:
     """`improved by 0.123 nats/token`, with "within noise" where the interval includes zero."""
     if r.raw.gain == 0:
         return "did not change"
-    text = _amount(r, "improved" if r.raw.gain > 0 else "got worse")
+    word = "improved" if r.raw.gain > 0 else "got worse"
+    text = f"{word} by {number(abs(r.raw.gain), decimals_for(r.raw.interval))} {r.unit}"
     return text + (" (within noise)" if r.verdict == "within noise" else "")
 
 
+def _said(share: Share) -> str:
+    return covered(share_text(share), share_interval_text(share))
+
+
 def _reading(
-    arm: Arm,
-    record: RunRecord,
-    s: Row | None,
-    t: Row | None,
-    kept: Share | None,
-    lost: Share | None,
-    reference: _Reference | None,
+    arm: Arm, record: RunRecord, s: Row | None, t: Row | None, kept: Share, lost: Share, direct: Arm | None
 ) -> str:
     if arm.kind == "start":
         return f"{arm.label}: the starting model, before any training."
     if s is None or t is None:
         side = "neither side" if s is None and t is None else "only one side"
         return (
-            f"{arm.label}: {side} was compared with the start (the run is {record.status}), so there is nothing "
-            f"to read yet."
+            f"{arm.label}: {side} was compared with the start (the run is {record.status}), so there is nothing to "
+            f"read yet."
         )
-    if reference is None or arm is reference[0]:
+    if direct is None or arm is direct:
         return f"{arm.label}: the target {_changed(t)}; the source {_changed(s)}."
-    if kept is None:
+    if kept.value is None:
         first = (
-            f"{arm.label}: direct fine-tuning gained nothing on the target, so there is no gain to keep a share "
-            f"of; here the target {_changed(t)}"
+            f"{arm.label}: direct fine-tuning gained nothing on the target, so there is no gain to keep a share of; "
+            f"here the target {_changed(t)}"
         )
     elif t.raw.gain <= 0:
         first = f"{arm.label} kept none of the target gain of direct fine-tuning: the target {_changed(t)}"
     else:
-        first = f"{arm.label} kept {kept.text} of the target gain of direct fine-tuning"
+        first = f"{arm.label} kept {_said(kept)} of the target gain of direct fine-tuning"
     if s.raw.gain >= 0:
         second = f"lost nothing on the source, which {_changed(s)}" if s.raw.gain > 0 else "lost nothing on the source"
         return f"{first} and {second}."
-    noise = ", a loss within noise" if s.verdict == "within noise" else ""
-    if lost is None:
+    if lost.value is None:
         return f"{first}; the source {_changed(s)}, where direct fine-tuning lost nothing."
-    return f"{first} while losing {lost.text} of what direct lost{noise}."
+    noise = ", a loss within noise" if s.verdict == "within noise" else ""
+    return f"{first} while losing {_said(lost)} of what direct lost{noise}."
 
 
-def _verdict(figures: Sequence[ArmFigures], direct: ArmFigures | None) -> str:
-    """The page's lead: what direct fine-tuning did, and the arm with the largest difference of kept and lost share."""
-    if direct is None or direct.source is None or direct.target is None:
-        measured = sum(f.source is not None and f.target is not None for f in figures)
-        return (
-            f"{measured} of {len(figures)} arms are measured; without direct fine-tuning among them there is "
-            f"nothing to hold them against."
-        )
-    lead = f"Direct fine-tuning: the target {_changed(direct.target)}, the source {_changed(direct.source)}."
-    both = [f for f in figures if f.kept is not None and f.lost is not None and f.kept.value > 0]
-    if not both:
-        return lead
-    best = max(both, key=lambda f: f.margin)
-    if best.margin <= 0:
-        return f"{lead} No other arm kept a larger share of that gain than it lost of what direct lost."
-    return f"{lead} The best balance: {best.reading}"
+# ------------------------------------------------------------------------------------------------- page and terminal
 
 
-def side_title(which: tuple[str, str]) -> str:
-    return f"{group_title(which[0])}: {which[1]}"
+def write_tradeoff_report(
+    path: str | os.PathLike[str],
+    arms: Sequence[Arm],
+    *,
+    title: str,
+    intro: str,
+    source: tuple[str, str],
+    target: tuple[str, str],
+    metric: str = "nats_per_token",
+    next_steps: str | None = None,
+) -> Path:
+    """Writes the page and returns its path.
+
+    Args:
+        path: the HTML file. Links to the arms' own reports are relative to its folder.
+        arms: the runs in the order of the table; the first of kind "direct" is the reference.
+        title: the heading.
+        intro: a paragraph on what was compared; blank lines separate paragraphs.
+        source: (suite, name) of what must be kept.
+        target: (suite, name) of what is learnt.
+        metric: key of the metric on both axes.
+        next_steps: closing paragraph or paragraphs; lines that begin with "$ " are shown as commands.
+
+    Raises:
+        UserError: no arms.
+        DataError: a folder has no readable run.json.
+        StorageError: the page could not be written.
+    """
+    path = Path(path)
+    found = read_tradeoff(arms, source=source, target=target, metric=metric)
+    held = [f for f in found.arms if f.arm.kind != "start"]
+    links = {n: link for n, f in enumerate(held) if (link := _link(f.arm, path.parent))}
+    more = {n: f.below for n, f in enumerate(held)}
+    best = found.best
+    tiles: list[Tile] = study_tiles(found.trials, None)[1:]
+    if best is not None:
+        tiles += share_tiles(best.arm.label, best.kept, best.lost.taken_from(1.0))
+    page = Page(
+        tab=f"{title} (holdfast)",
+        eyebrow="holdfast trade-off report",
+        title=title,
+        lead=found.verdict,
+        blocks=[
+            *_paragraphs(intro),
+            Tiles(tiles),
+            frontier_section(found.record, found.trials, None),
+            trials_section(found.record, found.trials, [], path.parent, title="All arms", links=links, more=more),
+            Section("In words", [Panel([Bullets([f.reading for f in found.arms])], "card")]),
+            notes(found.notes),
+            Section("What next", _paragraphs(next_steps)) if next_steps else None,
+        ],
+        footer="Written by holdfast from the files of the run folders.",
+    )
+    return write_page(page, path)
 
 
-def table_cells(f: ArmFigures) -> dict[str, str]:
-    """The cells of an arm's row, by column title, for page and terminal alike."""
-    s, t = f.source, f.target
-    return {
-        "Arm": f.arm.label,
-        "Source after": s.after if s else "not measured",
-        "Source change": s.difference if s else "",
-        "Source interval": s.interval if s else "",
-        "Target after": t.after if t else "not measured",
-        "Target change": t.difference if t else "",
-        "Target interval": t.interval if t else "",
-        "Gain kept": f.kept.text if f.kept else "",
-        "Loss share": f.lost.text if f.lost else "",
-        "Time": f.seconds,
-        "Distance (L2)": f.distance,
-    }
+def _link(arm: Arm, here: Path) -> str:
+    """The address of the arm's own report from here, empty where there is none."""
+    report = arm.folder.report_file
+    if not report.is_file():
+        return ""
+    try:
+        return quote(Path(os.path.relpath(report.resolve(), here.resolve())).as_posix())
+    except ValueError:  # another drive on Windows: no relative path exists
+        return ""
+
+
+def _paragraphs(text: str) -> list[Block]:
+    """Blank lines separate paragraphs; lines that begin with "$ " are commands, continued where a line ends with a
+    backslash."""
+    out: list[Block] = []
+    for block in text.strip().split("\n\n"):
+        words: list[str] = []
+        commands: list[str] = []
+        for line in block.splitlines():
+            if line.lstrip().startswith("$ "):
+                commands.append(line.strip().removeprefix("$ "))
+            elif commands and commands[-1].endswith("\\"):
+                commands.append(line.rstrip())
+            else:
+                words.append(line.strip())
+        out += [Paragraph(" ".join(words), "prose")] if words else []
+        out += [Code("\n".join(commands))] if commands else []
+    return out
+
+
+def print_tradeoff(
+    arms: Sequence[Arm],
+    console: Console | None = None,
+    *,
+    source: tuple[str, str],
+    target: tuple[str, str],
+    metric: str = "nats_per_token",
+) -> None:
+    """Prints the table and the sentences of the trade-off page.
+
+    Args:
+        arms: as for `write_tradeoff_report`.
+        console: where to print; the terminal by default.
+        source: (suite, name) of what must be kept.
+        target: (suite, name) of what is learnt.
+        metric: key of the metric of both.
+
+    Raises:
+        UserError: no arms.
+        DataError: a folder has no readable run.json.
+    """
+    found = read_tradeoff(arms, source=source, target=target, metric=metric)
+    table = trials_table(found.record, found.trials, narrow=True)
+    known = next((f for f in found.measured if f.source is not None and f.target is not None), None)
+    if known is not None and known.source is not None and known.target is not None:
+        before = [f"{side} {r.before}" for side, r in (("target", known.target), ("source", known.source))]
+        better = direction(found.record.target.higher_is_better)
+        table = dataclasses.replace(table, title=f"{table.title}; start: {', '.join(before)}, {better}")
+    blocks: list[Block] = [table, Paragraph(found.verdict), Paragraph(""), Bullets([f.reading for f in found.arms])]
+    Printer(console).show([*blocks, *(Paragraph(f"Note: {n}", "note") for n in found.notes)])

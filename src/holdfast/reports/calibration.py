@@ -30,7 +30,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
-from holdfast.statistics.intervals import basic_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,6 +104,8 @@ def calibration_interval(
     """
     found = calibration(confidence, correct, bins=bins).error
     draws = _resampled_errors([(confidence, correct)], bins=bins, resamples=resamples, seed=seed)[:, 0]
+    from holdfast.statistics.intervals import basic_interval
+
     low, high = basic_interval(found, draws, confidence=level)
     return max(0.0, low), min(1.0, max(0.0, high))
 
@@ -139,6 +140,8 @@ def calibration_change(
     errors = [calibration(*side, bins=bins).error for side in (before, after)]
     draws = _resampled_errors([before, after], bins=bins, resamples=resamples, seed=seed)
     change = errors[1] - errors[0]
+    from holdfast.statistics.intervals import basic_interval
+
     return change, basic_interval(change, draws[:, 1] - draws[:, 0], confidence=level)
 
 

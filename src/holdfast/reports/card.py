@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.run import RunFolder
-from holdfast.reports.figures import RunFigures, hardware_text, method_name, read_run
+from holdfast.reports.blocks import Block, Bullets, Code, Fold, Heading, Paragraph, Section, Span, Table, columns, sub
+from holdfast.reports.format import direction, flatten, hardware_text
+from holdfast.reports.markdown import render
+from holdfast.reports.methods import method_name
+from holdfast.reports.run_report import RunFigures, read_run
 from holdfast.support.files import write_bytes_atomic
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -44,17 +48,6 @@ def public(text: Any) -> str:
     return _PATH.sub("", str(text))
 
 
-def _cell(text: Any) -> str:
-    """Text for a Markdown table or list: no markup of its own, one line."""
-    plain = public(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_|\[\]])", r"\\\1", " ".join(plain.split()))
-
-
-def _code(text: Any) -> str:
-    """Text as inline code; backticks in it would end the code."""
-    return "`" + " ".join(public(text).split()).replace("`", "'").replace("|", "\\|") + "`"
-
-
 def write_model_card(folder: RunFolder) -> Path:
     """Writes `README.md` into the run folder and returns its path.
 
@@ -66,8 +59,8 @@ def write_model_card(folder: RunFolder) -> Path:
 
     run = read_run(folder)
     metadata = yaml.safe_dump(_metadata(run, folder), sort_keys=False, allow_unicode=True, width=120)
-    text = "\n".join(["---", metadata.rstrip(), "---", "", *_body(run, folder)])
-    return write_bytes_atomic(folder.path / "README.md", (text.rstrip() + "\n").encode())
+    text = "\n".join(["---", metadata.rstrip(), "---", "", render(_body(run, folder), clean=public)])
+    return write_bytes_atomic(folder.path / "README.md", text.encode())
 
 
 def _adapter(folder: RunFolder) -> bool:
@@ -102,7 +95,7 @@ def _results(run: RunFigures) -> list[dict[str, Any]]:
     for r in run.rows:
         if math.isfinite(r.raw.after):
             found.setdefault((r.raw.suite, r.name), []).append(
-                {"type": r.metric, "name": f"{r.metric} ({r.unit})", "value": r.raw.after}
+                {"type": r.raw.metric, "name": f"{r.raw.metric} ({r.unit})", "value": r.raw.after}
             )
     return [
         {
@@ -114,117 +107,96 @@ def _results(run: RunFigures) -> list[dict[str, Any]]:
     ]
 
 
-def _body(run: RunFigures, folder: RunFolder) -> list[str]:
+def _body(run: RunFigures, folder: RunFolder) -> list[Block]:
     record = run.record
-    lines = [f"# {_cell(_title(run))}", "", _cell(run.verdict), ""]
     base = record.model.get("name")
-    shown = (
-        f"[{base}](https://huggingface.co/{base})"
-        if is_hub_id(base)
-        else _cell(Path(str(base)).name)
-        if base
-        else "a model that was not recorded"
-    )
-    kind = "An adapter for" if _adapter(folder) else "Fine-tuned from"
-    lines += [f"{kind} {shown} with {_cell(run.method)}, using holdfast.", ""]
+    shown: Any = "a model that was not recorded"
+    if base:
+        shown = Span(base, link=f"https://huggingface.co/{base}") if is_hub_id(base) else Path(str(base)).name
+    kind = "An adapter for " if _adapter(folder) else "Fine-tuned from "
+    found: list[Block] = [
+        Heading(_title(run), level=1),
+        Paragraph(run.verdict),
+        Paragraph((kind, shown, f" with {run.method}, using holdfast.")),
+    ]
     if record.status != "finished":
-        lines += [
-            f"**The run behind this folder is {record.status} (stage: {_cell(record.stage)}); its weights may be "
-            f"missing or incomplete.**",
-            "",
-        ]
-    lines += _what_changed(run)
-    lines += _how_to_load(folder)
-    lines += _training(run)
-    return lines
+        text = (
+            f"The run behind this folder is {record.status} (stage: {record.stage}); its weights may be missing or "
+            "incomplete."
+        )
+        found.append(Paragraph(Span(text, "strong")))
+    return [*found, _what_changed(run), _how_to_load(folder), _training(run)]
 
 
-def _what_changed(run: RunFigures) -> list[str]:
-    lines = ["## What changed", ""]
+def _what_changed(run: RunFigures) -> Section:
+    found: list[Block] = []
     if run.rows:
-        lines += [
-            "| Measure | Before | After | Difference (interval) | Relative gain | p | n | Test | Verdict |",
-            "|---|--:|--:|--:|--:|--:|--:|---|---|",
+        titles = ("Measure", "Before", "After", "Difference (interval)", "Relative gain", "p", "n", "Test", "Verdict")
+        cells = [
+            [
+                (r.label, sub(f"{r.raw.metric}, {r.unit}, {direction(r.raw.higher_is_better)}")),
+                r.before,
+                r.after,
+                f"{r.difference} {r.interval}",
+                r.relative,
+                r.p,
+                r.n,
+                r.raw.test + (f" ({r.flips})" if r.flips else ""),
+                r.verdict,
+            ]
+            for r in run.rows
         ]
-        for r in run.rows:
-            measure = f"{_cell(r.label)}<br>{_cell(r.metric)}, {_cell(r.unit)}, {r.direction}"
-            difference = f"{r.difference} {r.interval}"
-            test = _cell(r.test) + (f" ({r.flips})" if r.flips else "")
-            lines.append(
-                f"| {measure} | {r.before} | {r.after} | {difference} | {r.relative} | {_cell(r.p)} | {r.n} | {test} "
-                f"| {r.verdict} |"
-            )
-        confidence = 100 * run.rows[0].raw.confidence
-        lines += [
-            "",
-            f"Target is what was to be learnt, source what was to be kept. Intervals: paired, {confidence:g} %, over "
-            f"the evaluated samples; they do"
-            " not cover the variation between training seeds. Relative gain: the change in percent of the value "
-            "before, positive is better.",
-            "",
-        ]
+        text = (
+            "Target is what was to be learnt, source what was to be kept. Intervals: paired, "
+            f"{100 * run.rows[0].raw.confidence:g} %, over the evaluated samples; they do not cover the variation "
+            "between training seeds. Relative gain: the change in percent of the value before, positive is better."
+        )
+        found += [Table(columns=columns(*titles, right=range(1, 7)), rows=cells), Paragraph(text)]
     if run.levels:
-        lines += ["| Model | Measure | Value | Interval | n |", "|---|---|--:|--:|--:|"]
-        lines += [
-            f"| {v.which} | {_cell(f'{v.group}: {v.name}')} ({_cell(v.unit)}) | {v.value} | {v.interval} | {v.n} |"
-            for v in run.levels
-        ]
-        lines.append("")
-    lines += [f"{_cell(m)}\n" for m in (*run.missing, *run.problems)]
-    return lines
+        rows = [[v.which, f"{v.group}: {v.name} ({v.unit})", v.value, v.interval, v.n] for v in run.levels]
+        heads = columns("Model", "Measure", "Value", "Interval", "n", right=(2, 3, 4))
+        found.append(Table(columns=heads, rows=rows))
+    return Section("What changed", [*found, *(Paragraph(m) for m in (*run.missing, *run.problems))])
 
 
-def _how_to_load(folder: RunFolder) -> list[str]:
-    if _adapter(folder):
-        code = [
-            "from peft import AutoPeftModelForCausalLM",
-            "from transformers import AutoTokenizer",
-            "",
-            'name = "<this repository or folder>"',
-        ]
-        code += [
-            "model = AutoPeftModelForCausalLM.from_pretrained(name)",
-            "tokenizer = AutoTokenizer.from_pretrained(name)",
-        ]
-    else:
-        code = [
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            "",
-            'name = "<this repository or folder>"',
-        ]
-        code += [
-            'model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")',
-            "tokenizer = AutoTokenizer.from_pretrained(name)",
-        ]
-    return ["## How to load it", "", "```python", *code, "```", ""]
+def _how_to_load(folder: RunFolder) -> Section:
+    name, more = ("AutoPeftModelForCausalLM", "") if _adapter(folder) else ("AutoModelForCausalLM", ', dtype="auto"')
+    imports = (
+        f"from peft import {name}\nfrom transformers import AutoTokenizer"
+        if _adapter(folder)
+        else f"from transformers import {name}, AutoTokenizer"
+    )
+    code = f"""{imports}
+
+name = "<this repository or folder>"
+model = {name}.from_pretrained(name{more})
+tokenizer = AutoTokenizer.from_pretrained(name)"""
+    return Section("How to load it", [Code(code)])
 
 
-def _training(run: RunFigures) -> list[str]:
+def _training(run: RunFigures) -> Section:
     record = run.record
-    lines = ["## How it was trained", ""]
-    shown = {"Model", "Data"}
+    items: list[Any] = []
     for label, text in run.facts:
-        if label in shown:  # the name may be a path; the rest of the line is not
+        if label in ("Model", "Data"):  # the name may be a path; the rest of the line is not
             head, dot, rest = text.partition(" · ")
             text = (head if is_hub_id(head) else Path(head).name) + dot + rest
-        lines.append(f"- {label}: {_cell(text)}")
+        items.append(f"{label}: {text}")
     for method in record.retention:
-        parameters = (
-            ", ".join(f"{_code(k)} = {_code(v)}" for k, v in method.items() if k != "method") or "no parameters"
-        )
-        lines.append(f"- Parameters of {_cell(method_name(method))}: {parameters}")
-    lines.append("")
-    if run.settings:
-        lines += ["<details><summary>Settings</summary>", "", "| Key | Value |", "|---|---|"]
-        lines += [f"| {_code(k)} | {_cell(_named(v))} |" for k, v in run.settings]
-        lines += ["", "</details>", ""]
+        known = [(Span(k, "code"), " = ", Span(str(v), "code")) for k, v in method.items() if k != "method"]
+        parts: list[Any] = [x for p in known for x in (", ", *p)][1:] or ["no parameters"]
+        items.append((f"Parameters of {method_name(method)}: ", *parts))
+    found: list[Block] = [Bullets(items)]
+    settings = [[Span(k, "code"), _named(v)] for k, v in flatten(record.config)]
+    if settings:
+        found.append(Fold("Settings", [Table(columns=columns("Key", "Value", right=()), rows=settings)]))
     if record.versions:
-        lines += ["Versions: " + _cell(", ".join(f"{k} {v}" for k, v in record.versions.items())) + ".", ""]
+        found.append(Paragraph(f"Versions: {', '.join(f'{k} {v}' for k, v in record.versions.items())}."))
     if record.hardware:
-        lines += ["Hardware: " + _cell(hardware_text(_without_paths(record.hardware))) + ".", ""]
+        found.append(Paragraph(f"Hardware: {hardware_text(_without_paths(record.hardware))}."))
     if record.notes:
-        lines += ["Notes of the run:", "", *(f"- {_cell(n)}" for n in record.notes), ""]
-    return lines
+        found += [Paragraph("Notes of the run:"), Bullets(record.notes)]
+    return Section("How it was trained", found)
 
 
 def _named(value: str) -> str:

@@ -19,13 +19,6 @@ from holdfast.reports.markup import Column, Html, table, tag
 from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
 
 TONES = {"holds": "good", "does not hold": "bad", "not enough data": "warn"}
-RECIPE_TITLES = {
-    "math": "mathematics",
-    "code": "code",
-    "alignment_tax": "alignment tax",
-    "niche_knowledge": "niche knowledge",
-    "residual": "instruction residual",
-}
 KEPT, AVOIDED = "target gain kept", "source loss avoided"
 SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
@@ -60,7 +53,7 @@ def write_claims_report(found: Mapping[str, Any], path: str | os.PathLike[str]) 
         page = Page(f"{found['paper']}: claims")
         _head(page, found, claims, studies)
         _claims(page, claims, studies)
-        _shares(page, claims)
+        _shares(page, claims, studies)
         _studies(page, studies)
         page.section(
             "How to read this", tag("div", bullets([str(line) for line in found.get("reading") or READING]), cls="card")
@@ -110,7 +103,7 @@ def _head(
     size = {"full": "the paper's own size", "quick": "a quick check: its verdicts mean nothing"}.get(
         found["size"], "small twins of the paper's recipes"
     )
-    ran = ", ".join(RECIPE_TITLES.get(r, r) for r in studies)
+    ran = ", ".join(_title(r, studies) for r in studies)
     page.add(tag("style", Html(STYLE)))
     page.add(
         header(
@@ -139,9 +132,7 @@ def _head(
     late = [r for r, s in studies.items() if s["status"] != "finished"]
     if late:
         page.add(
-            banner(
-                f"Not finished: {', '.join(RECIPE_TITLES.get(r, r) for r in late)}. The same command continues.", "warn"
-            )
+            banner(f"Not finished: {', '.join(_title(r, studies) for r in late)}. The same command continues.", "warn")
         )
     items = []
     for verdict, tone in TONES.items():
@@ -180,8 +171,13 @@ def _claims(page: Page, claims: Sequence[Mapping[str, Any]], studies: Mapping[st
         page.section("Claims", tag("div", table(columns, rows, cards=True), cls="panel dense claims"))
 
 
+def _title(recipe: str, studies: Mapping[str, Any]) -> str:
+    """What a study is called in front of people; records made before studies had titles have their names alone."""
+    return str(studies.get(recipe, {}).get("title") or recipe.replace("_", " "))
+
+
 def _link(recipe: str, study: Mapping[str, Any] | None) -> Html:
-    title = RECIPE_TITLES.get(recipe, recipe)
+    title = _title(recipe, {recipe: study or {}})
     report = (study or {}).get("report")
     return tag("a", f"study: {title}", href=report) if report else tag("span", f"study: {title} (no page)")
 
@@ -212,15 +208,15 @@ def figure_line(figure: Mapping[str, Any]) -> str:
     return f"{text} [{number(interval[0], digits, sign=sign)}, {number(interval[1], digits, sign=sign)}]"
 
 
-def _shares(page: Page, claims: Sequence[Mapping[str, Any]]) -> None:
-    chart = shares_chart(claims)
+def _shares(page: Page, claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> None:
+    chart = shares_chart(claims, studies)
     if chart is not None:
         page.section(
             "Shares of what direct fine-tuning did", tag("div", page.chart(chart, heading=False), cls="panels")
         )
 
 
-def shares_chart(claims: Sequence[Mapping[str, Any]]) -> Chart | None:
+def shares_chart(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Chart | None:
     """Every share that a claim speaks of, with its interval, by recipe; None where there is none."""
     found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for claim in claims:
@@ -231,7 +227,7 @@ def shares_chart(claims: Sequence[Mapping[str, Any]]) -> Chart | None:
                 found.setdefault((claim["recipe"], trial), {}).setdefault(what, figure)
     if not found:
         return None
-    names = [f"{RECIPE_TITLES.get(recipe, recipe)}: {trial}" for recipe, trial in found]
+    names = [f"{_title(recipe, studies)}: {trial}" for recipe, trial in found]
     data: list[dict[str, Any]] = []
     rows: list[tuple[int, str, str, Mapping[str, Any]]] = []
     for what, colour, symbol, shift in (
@@ -335,9 +331,7 @@ def _studies(page: Page, studies: Mapping[str, Any]) -> None:
     ]
     rows = [
         [
-            tag("a", RECIPE_TITLES.get(recipe, recipe), href=s["report"])
-            if s["report"]
-            else RECIPE_TITLES.get(recipe, recipe),
+            tag("a", _title(recipe, studies), href=s["report"]) if s["report"] else _title(recipe, studies),
             s["status"],
             str(s["trials"]),
             str(len(s["seeds"])),

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
-from holdfast.reports.blocks import Paragraph, Table, Text, chip, columns, figure, sub
+from holdfast.reports.blocks import Paragraph, Table, Text, Tile, chip, columns, figure, sub
 from holdfast.reports.charts import COMPACT_FROM, Axis, Chart, Col, Mark, Rule, Value, narrow, radar_layout, row_notes
 from holdfast.reports.format import (
     decimals_for,
@@ -226,6 +226,15 @@ def difference_note(rows: Sequence[Row]) -> Paragraph:
             f" {len(rows)} measures were tested; at this level about {chance:.0f} would show a change by chance alone."
         )
     return Paragraph(text, "note")
+
+
+def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
+    """How many measures of a suite went the way that matters for it."""
+    wanted = "gained" if suite == "target" else "lost"
+    tone = "" if wanted not in verdicts else "good" if wanted == "gained" else "bad"
+    rest = tally(verdicts, [v for v in ("lost", "gained", "within noise") if v != wanted])
+    figure_ = f"{verdicts.count(wanted)} of {len(verdicts)} {wanted}"
+    return Tile(group_title(suite), figure_, rest or PURPOSE.get(suite, ""), tone)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

@@ -42,8 +42,8 @@ from holdfast.reports.blocks import (
 from holdfast.reports.calibration import calibration_change, confidences
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, finite, quantile_chart
 from holdfast.reports.compared import (
-    PURPOSE,
     Row,
+    count_tile,
     difference_note,
     gain_forest,
     gains,
@@ -240,15 +240,6 @@ def _tiles(rows: Sequence[Row], flips: Sequence[Flips], averages: Collection[tup
         below = f"{lost:,} right before and wrong after, {gained:,} the reverse"
         found.append(Tile("Answers that flipped", f"{lost + gained:,}", below))
     return found
-
-
-def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
-    """How many measures of a suite went the way that matters for it."""
-    wanted = "gained" if suite == "target" else "lost"
-    tone = "" if wanted not in verdicts else "good" if wanted == "gained" else "bad"
-    rest = tally(verdicts, [v for v in ("lost", "gained", "within noise") if v != wanted])
-    figure_ = f"{verdicts.count(wanted)} of {len(verdicts)} {wanted}"
-    return Tile(group_title(suite), figure_, rest or PURPOSE.get(suite, ""), tone)
 
 
 # ------------------------------------------------------------------------------------------------------------ sections

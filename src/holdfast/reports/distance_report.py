@@ -17,7 +17,6 @@ What it does not do: say whether a move is large. That is a question of evaluati
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import math
 import os
 import re
@@ -27,10 +26,24 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.run import LayerDistance
-from holdfast.reports.figures import count, duration, number, plural, significant
-from holdfast.reports.legacy_charts import Chart, axis, layer_chart, layout, moved, plain, shorten, signs_kept
-from holdfast.reports.markup import Column, Html, join, table, tag
-from holdfast.reports.page import Page, bullets, header, tiles
+from holdfast.reports.blocks import (
+    Bullets,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Tabs,
+    Text,
+    Tile,
+    Tiles,
+    columns,
+    sub,
+)
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Note, layer_chart, moved, signs_kept
+from holdfast.reports.format import count, duration, number, plural, shorten, significant
+from holdfast.reports.html import write_page
 
 MOST_STRIPS = 12
 """With more tensors than this outside the numbered layers, the heat map shows them by group (embed, norm, head,
@@ -53,48 +66,32 @@ def write_distance_report(distance: Mapping[str, Any], path: str | os.PathLike[s
         StorageError: the page could not be written; an earlier one is intact.
     """
     record = _read(distance)
-    page = Page(f"{record.start} → {record.result}: holdfast distance report")
-    page.add(tag("style", Html(_asset("distance_report.css"))))
-    page.add(
-        header(
-            eyebrow="holdfast distance report",
-            title=f"{record.start} → {record.result}",
-            lead=_verdict(record),
-            details=_details(record),
-        )
-    )
-    page.add(tag("div", tiles(_tiles(record)), cls="six"))
+    found: list[Any] = [Tiles(_tiles(record))]
     if record.total.l2 > 0:
-        _heat(page, record)
-        chart = layer_chart(record.layers)
-        if chart is not None:
-            page.section("Layer by layer", tag("div", page.chart(chart, heading=False), cls="panels"))
-    page.section(
-        "Every tensor",
-        _tensors(record),
-        tag("p", DEFINITIONS, cls="note"),
-        tag("script", Html(_asset("distance_report.js"))),
+        found += [_heat(record), Section("Layer by layer", [layer_chart(record.layers, heading=False)])]
+    found.append(Section("Every tensor", [_tensors(record), Paragraph(DEFINITIONS, "note")]))
+    nothing = Paragraph("Nothing: every tensor of the one is in the other, in the same shape.", "note")
+    notes = Panel([Bullets(record.notes)], "card") if record.notes else nothing
+    details: list[Text] = [f"{plural(len(record.tensors), 'tensor')} compared"]
+    if record.notes:
+        details += [" · ", Span((plural(len(record.notes), "note"), " on what was not"), link="#notes")]
+    page = Page(
+        tab=f"{record.start} → {record.result}: holdfast distance report",
+        eyebrow="holdfast distance report",
+        title=f"{record.start} → {record.result}",
+        lead=_verdict(record),
+        details=details,
+        blocks=[*found, Section("What was not compared", [notes], anchor="notes")],
+        footer=f"Compared in {duration(record.seconds)} by holdfast.",
     )
-    notes = (
-        bullets(record.notes)
-        if record.notes
-        else tag("p", "Nothing: every tensor of the one is in the other, in the same shape.", cls="note")
-    )
-    page.section("What was not compared", tag("div", notes, cls="card") if record.notes else notes, anchor="notes")
-    page.add(tag("footer", f"Compared in {duration(record.seconds)} by holdfast. This page needs no network."))
-    return page.write(Path(path))
+    return write_page(page, Path(path))
 
 
 DEFINITIONS = (
     "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 a| / |a|, cosine = "
-    "a·b / (|a| |b|), signs kept ="
-    " share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the cosine with a tensor of zeros; "
-    "∞: a move away from zeros."
+    "a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the "
+    "cosine with a tensor of zeros; ∞: a move away from zeros."
 )
-
-
-def _asset(name: str) -> str:
-    return importlib.resources.files("holdfast.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 # --------------------------------------------------------------------------------------------------------- the record
@@ -217,61 +214,29 @@ def _verdict(record: _Record) -> str:
     return text + (f". {plural(same, 'tensor')} of {len(record.tensors):,} did not move." if same else ".")
 
 
-def _details(record: _Record) -> Html:
-    compared = f"{plural(len(record.tensors), 'tensor')} compared"
-    return (
-        join(compared, " · ", tag("a", plural(len(record.notes), "note"), " on what was not", href="#notes"))
-        if record.notes
-        else join(compared)
-    )
-
-
-def _tiles(record: _Record) -> list[tuple[str, str, str, str]]:
+def _tiles(record: _Record) -> list[Tile]:
     total, largest = record.total, _largest(record)
-    layer = (
-        ("Largest move of a layer", moved(largest.relative), f"of its norm, in {_place(largest.layer)}", "")
-        if largest
-        else ("Largest move of a layer", "n/a", "the start's layers are zero", "")
-    )
+    most = (moved(largest.relative), f"of its norm, in {_place(largest.layer)}") if largest else None
     return [
-        ("Relative norm", moved(total.relative), "of the start's norm", ""),
-        ("L2 norm", significant(total.l2), "of result \u2212 start", ""),
-        layer,
-        ("Cosine", number(total.cosine, 6), "between start and result", ""),
-        ("Signs kept", signs_kept(total.sign_agreement), "of the parameters", ""),
-        ("Parameters compared", count(total.parameters), f"in {plural(len(record.tensors), 'tensor')}", ""),
+        Tile("Relative norm", moved(total.relative), "of the start's norm"),
+        Tile("L2 norm", significant(total.l2), "of result \u2212 start"),
+        Tile("Largest move of a layer", *(most or ("n/a", "the start's layers are zero"))),
+        Tile("Cosine", number(total.cosine, 6), "between start and result"),
+        Tile("Signs kept", signs_kept(total.sign_agreement), "of the parameters"),
+        Tile("Parameters compared", count(total.parameters), f"in {plural(len(record.tensors), 'tensor')}"),
     ]
 
 
-TENSORS = [Column(title="Tensor"), *(Column(title=t, numeric=True) for t in ("Relative", "L2", "Cosine", "Signs kept"))]
-
-
-def _tensors(record: _Record) -> Html:
-    order = sorted(record.tensors, key=lambda t: (math.isnan(t.relative), -t.relative))
-    rows = [
-        [
-            join(
-                t.name,
-                tag(
-                    "span",
-                    f"{' × '.join(str(n) for n in t.shape) or 'scalar'} · {' → '.join(dict.fromkeys(t.dtypes))}",
-                    cls="sub",
-                ),
-            ),
-            _datum(moved(t.relative), t.relative),
-            _datum(significant(t.l2), t.l2),
-            _datum(number(t.cosine, 6), t.cosine),
-            _datum(signs_kept(t.sign_agreement), t.sign_agreement),
-        ]
-        for t in order
-    ]
-    return tag("div", table(TENSORS, rows), cls="panel tensors")
-
-
-def _datum(text: str, value: float) -> Html:
-    """Text with the number behind it, for sorting."""
-    exact = f"{value:.9g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity"
-    return tag("data", text, value=exact)
+def _tensors(record: _Record) -> Table:
+    rows = []
+    for t in sorted(record.tensors, key=lambda t: (math.isnan(t.relative), -t.relative)):
+        shape = " × ".join(str(n) for n in t.shape) or "scalar"
+        texts = (moved(t.relative), significant(t.l2), number(t.cosine, 6), signs_kept(t.sign_agreement))
+        values = (t.relative, t.l2, t.cosine, t.sign_agreement)
+        cells = [Span(text, value=value) for text, value in zip(texts, values, strict=True)]
+        rows.append([(t.name, sub(f"{shape} · {' → '.join(dict.fromkeys(t.dtypes))}")), *cells])
+    heads = columns("Tensor", "Relative", "L2", "Cosine", "Signs kept")
+    return Table(columns=heads, rows=rows, kind="tensors", find="tensor")
 
 
 # ---------------------------------------------------------------------------------------------------------- heat map
@@ -319,7 +284,7 @@ VIEWS = (
     _View(
         title="Cosine",
         unit="1 \u2212 cosine",
-        shade=lambda c: max(0.0, 1 - c.cosine) if c.cosine == c.cosine else math.nan,
+        shade=lambda c: math.nan if math.isnan(c.cosine) else max(0.0, 1 - c.cosine),
         text=lambda c: number(c.cosine, 6),
     ),
     _View(
@@ -334,35 +299,16 @@ VIEWS = (
     ),
 )
 
-LAYER = {
-    "text": "layer",
-    "xref": "paper",
-    "x": 0.5,
-    "yref": "paper",
-    "y": 0,
-    "yshift": -34,
-    "yanchor": "middle",
-    "showarrow": False,
-    "font": {"size": 12, "color": "var(--muted)"},
-}
-"""The title of the layers' axis. Plotly's own lands on the tick labels beside a colour bar."""
-
 Groups = tuple[list[_Row], list[_Row], list[_Row]]
 
 
-def _heat(page: Page, record: _Record) -> None:
+def _heat(record: _Record) -> Section | None:
     groups = _groups(record)
     if not any(groups):
-        return
+        return None
     layers = sorted({layer for row in groups[1] for layer in row.cells if layer is not None}) or [0]
-    buttons, labels, panels = [], [], []
-    for place, view in enumerate(VIEWS):
-        name = f"view-{place}"
-        buttons.append(tag("input", type="radio", name="view", id=name, checked=place == 0))
-        labels.append(tag("label", view.title, **{"for": name}))
-        panels.append(page.chart(_heat_chart(view, groups, layers), heading=False))
-    inner = join(*buttons, tag("div", *labels, cls="tabs"), tag("div", *panels, cls="stack"))
-    page.section("Where it moved", tag("div", inner, cls="panel views"))
+    charts = [_heat_chart(view, groups, range(layers[0], layers[-1] + 1)) for view in VIEWS]
+    return Section("Where it moved", [Tabs(charts, [view.title for view in VIEWS])])
 
 
 def _groups(record: _Record) -> Groups:
@@ -498,77 +444,58 @@ def _short_stack(stack: str, stacks: set[str]) -> str:
     return next((part for n, part in enumerate(parts, 1) if all(other[:n] != parts[:n] for other in others)), parts[-1])
 
 
-def _heat_chart(view: _View, groups: Groups, layers: Sequence[int]) -> Chart:
+def _heat_chart(view: _View, groups: Groups, across: range) -> Chart:
     rows = [row for group in groups for row in group]
     shades = [view.shade(cell) for row in rows for cell in row.cells.values()]
     scale, colours = _colours(view, [s for s in shades if math.isfinite(s)])
-    data, ticks, top = [], [], 0.0
-    across = range(layers[0], layers[-1] + 1)
-    for group in groups:
-        if not group:
-            continue
+    drawn: list[dict[str, Any]] = []
+    marks: list[Mark] = []
+    ticks: list[tuple[float, str]] = []
+    top = 0.0
+    ends = (across[0] - 0.5, across[-1] + 0.5)
+    for number_, group in enumerate(g for g in groups if g):
         strip = None in group[0].cells
         places: list[int | None] = [None] if strip else list(across)
-        edges = [layers[0] - 0.5, layers[-1] + 0.5] if strip else [n - 0.5 for n in across] + [layers[-1] + 0.5]
-        data.append(
-            {
-                "type": "heatmap",
-                "x": edges,
-                "y": [top + n for n in range(len(group) + 1)],
-                "z": [[scale(view.shade(row.cells[n])) if n in row.cells else None for n in places] for row in group],
-                "text": [[_hover(view, row, n) for n in places] for row in group],
-                "hovertemplate": "%{text}<extra></extra>",
-                "hoverongaps": False,
-                "coloraxis": "coloraxis",
-                "xgap": 1 if len(across) <= 64 else 0,
-                "ygap": 1,
-            }
+        for place, row in enumerate(group):
+            z = [scale(view.shade(row.cells[n])) if n in row.cells else None for n in places]
+            texts = [_hover(view, row, n) for n in places]
+            drawn.append({"row": row, "group": number_, "z": z, "texts": texts})
+            ticks.append((top + place + 0.5, _tick(row.label)))
+        edges = list(ends) if strip else [n - 0.5 for n in across] + [ends[1]]
+        more = {"x": edges, "y": [top + n for n in range(len(group) + 1)], "coloraxis": "coloraxis"}
+        gap = 1 if len(across) <= 64 else 0
+        marks.append(
+            Mark(kind="heat", y="z", text="texts", where={"group": number_}, more={**more, "xgap": gap, "ygap": 1})
         )
-        ticks += [top + n + 0.5 for n in range(len(group))]
         top += len(group) + 0.3
+    inside = bool(groups[1])
+    below = {"xref": "paper", "yref": "paper", "yshift": -34, "yanchor": "middle", "visible": inside}
+    quiet = {"showgrid": False}
+    few = {"dtick": 1} if len(across) < 10 else {}
     height = round(21 * top) + 92
-    few: dict[str, Any] = {"dtick": 1} if len(across) < 10 else {}
-    figure = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis(
-                visible=bool(groups[1]),
-                automargin=False,
-                showgrid=False,
-                zeroline=False,
-                range=[layers[0] - 0.5, layers[-1] + 0.5],
-                **few,
-            ),
-            yaxis=axis(
-                showgrid=False,
-                zeroline=False,
-                range=[top - 0.3, 0],
-                tickvals=ticks,
-                ticktext=[plain(_tick(row.label)) for row in rows],
-                ticklen=4,
-            ),
-            coloraxis=colours,
-            margin={"l": 0, "r": 8, "t": 4, "b": 44 if groups[1] else 8},
-            annotations=[{**LAYER, "visible": bool(groups[1])}],
-        ),
-    }
+
+    def cell(place: int | None) -> Callable[[Mapping[str, Any]], str]:
+        return lambda r: view.text(r["row"].cells[place]) if place in r["row"].cells else ""
+
+    known = sorted({n for row in rows for n in row.cells}, key=lambda n: -1 if n is None else n)
     return Chart(
         title=f"{view.title} by layer and module",
-        figure=figure,
+        heading=False,
+        rows=drawn,
+        columns=[
+            Col("Layer", lambda r: r["row"].label, numeric=False),
+            *(Col("outside" if n is None else str(n), cell(n)) for n in known),
+        ],
+        across=True,
+        marks=marks,
+        x=Axis(range=ends, more={**quiet, **few, "visible": inside, "automargin": False}),
+        y=Axis(range=(top - 0.3, 0), ticks=ticks, more={**quiet, "ticklen": 4}),
+        # Plotly's own title of the axis lands on the tick labels beside a colour bar.
+        notes=[Note(text="layer", x=0.5, y=0, more=below)],
         caption=_caption(view, rows),
-        columns=[Column(title="Layer"), *(Column(title=row.label, numeric=True) for row in rows)],
-        rows=_numbers(view, rows),
         height=height,
+        layout={"coloraxis": colours, "margin": {"l": 0, "r": 8, "t": 4, "b": 44 if inside else 8}},
     )
-
-
-def _numbers(view: _View, rows: Sequence[_Row]) -> list[list[str]]:
-    found = sorted({n for row in rows for n in row.cells}, key=lambda n: -1 if n is None else n)
-    return [
-        ["outside" if n is None else str(n), *(view.text(row.cells[n]) if n in row.cells else "" for row in rows)]
-        for n in found
-    ]
 
 
 def _hover(view: _View, row: _Row, place: int | None) -> str:
@@ -576,11 +503,11 @@ def _hover(view: _View, row: _Row, place: int | None) -> str:
     if cell is None:
         return ""
     where = "outside the layers" if place is None else f"layer {place}"
-    many = f"<br>{cell.tensors} tensors" if cell.tensors > 1 else ""
-    others = "".join(
-        f"<br>{v.title.lower() if v.title[1:2].islower() else v.title} {v.text(cell)}" for v in VIEWS if v is not view
-    )
-    return f"<b>{plain(row.label)}</b>, {where}<br><b>{view.title} {view.text(cell)}</b>{others}{many}"
+    others = [
+        f"{v.title if v.title.startswith('L2') else v.title.lower()} {v.text(cell)}" for v in VIEWS if v is not view
+    ]
+    many = [f"{cell.tensors} tensors"] if cell.tensors > 1 else []
+    return "\n".join([f"{row.label}, {where}", f"{view.title} {view.text(cell)}", *others, *many])
 
 
 def _tick(label: str) -> str:
@@ -615,8 +542,11 @@ def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], fl
     log = not view.reversed and bool(positive) and high / min(positive) > SPAN
     if log:
         low, high = math.log10(max(min(positive), high * 1e-4)), math.log10(high)
-        ticks = _ticks(low, high)
-        bar = {"tickvals": [math.log10(t) for t in ticks], "ticktext": [significant(t) for t in ticks]}
+        steps, every = ((1, 2, 5), 1) if high - low <= 2 else ((1,), 1 if high - low <= 4 else 2)
+        powers = [p for p in range(math.floor(low), math.ceil(high) + 1) if p % every == 0]
+        ticks = [p + math.log10(step) for p in powers for step in steps]
+        ticks = [t for t in ticks if low - 1e-9 <= t <= high + 1e-9]
+        bar = {"tickvals": ticks, "ticktext": [significant(float(f"{10**t:.3g}")) for t in ticks]}
     elif high <= low:
         low, high = (low, low + 1) if view.reversed or low == 0 else (0.0, high)
 
@@ -651,15 +581,3 @@ def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], fl
         },
     }
     return scale, colours
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two powers of ten: 1, 2 and 5 times the powers on a short axis, every power or every other
-    one on a long one."""
-    powers = range(math.floor(low), math.ceil(high) + 1)
-    steps, every = ((1, 2, 5), 1) if high - low <= 2 else ((1,), 1 if high - low <= 4 else 2)
-    found = [step * 10.0**power for power in powers if power % every == 0 for step in steps]
-    return [t for t in found if low - 1e-9 <= math.log10(t) <= high + 1e-9]
-
-
-__all__ = ["write_distance_report"]

@@ -25,6 +25,7 @@ from holdfast.errors import DataError
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
+from holdfast.reports.methods import ABOUT
 
 NOT_MEASURED = "not measured"
 MINUS = "\u2212"
@@ -290,7 +291,7 @@ DIRECT = "direct fine-tuning"
 
 def method_name(method: Mapping[str, Any]) -> str:
     key = str(method.get("method", "unnamed method"))
-    return METHOD_NAMES.get(key, key.replace("_", " "))
+    return str(method.get("title") or METHOD_NAMES.get(key, key.replace("_", " ")))
 
 
 def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
@@ -304,7 +305,7 @@ def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
             for k, v in method.items()
         }
         parameters = ", ".join(
-            f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if k != "method" and v not in (None, "")
+            f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if k not in ABOUT and v not in (None, "")
         )
         texts.append(method_name(method) + (f" ({parameters})" if parameters else ""))
     return " + ".join(texts) or DIRECT

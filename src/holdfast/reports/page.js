@@ -124,7 +124,7 @@
       const data = cell.querySelector("data");
       return data ? Number(data.value) : cell.classList.contains("num") ? NaN : (cell.firstChild?.textContent ?? "");
     };
-    const rows = [...body.rows].map((row) => ({ row, values: [...row.cells].map(value), words: row.cells[0].textContent.toLowerCase() }));
+    const rows = [...body.rows].map((row) => ({ row, values: [...row.cells].map(value), words: row.cells[0].firstChild.textContent.toLowerCase() }));
     const make = (name, attributes, parent) => parent.appendChild(Object.assign(document.createElement(name), attributes));
     const bar = Object.assign(document.createElement("div"), { className: "finder" });
     const search = make("input", { type: "search", placeholder: "Filter by name", ariaLabel: `Filter ${noun}s by name` }, bar);

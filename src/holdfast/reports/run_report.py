@@ -1,34 +1,270 @@
-"""`report.html` of one run: what was asked, what changed for better and for worse, how training went, what it ran on.
+"""One run: what was asked, what changed for better and for worse, how training went, what it ran on. `report.html`, and
+the shorter words in the terminal.
 
 Reads the run folder only. Runs that were interrupted or failed get a report too; what is missing is said, not left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.records.run import RunFolder
-from holdfast.reports.budget_figures import budget_charts, without_budget
-from holdfast.reports.figures import (
+from holdfast.errors import DataError
+from holdfast.records.evaluation import Evaluation
+from holdfast.records.run import LayerDistance, RunFolder, RunRecord
+from holdfast.reports.blocks import (
+    Banner,
+    Block,
+    Facts,
+    Fold,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Tile,
+    Tiles,
+    columns,
+    facts_or_nothing,
+    figure,
+    notes,
+    problems,
+    sub,
+    widths,
+)
+from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, layer_chart, logged_curves
+from holdfast.reports.compared import (
     GROUPS,
+    PURPOSE,
     Row,
-    RunFigures,
-    count,
-    duration,
+    count_tile,
+    gains,
     group_title,
+    headline,
+    measures_by_suite,
+    ordered,
+    primary_of,
+)
+from holdfast.reports.format import (
+    count,
+    decimals_for,
+    direction,
+    duration,
+    flatten,
+    hardware_rows,
     hardware_text,
+    interval_text,
+    joined,
+    number,
     percent,
     plural,
-    read_run,
     significant,
-    training_figures,
 )
-from holdfast.reports.legacy_charts import SMALL, SMOOTHED_FROM, Chart, forest, layer_chart, training_charts
-from holdfast.reports.markup import Column, Html, join, table, tag
-from holdfast.reports.page import Page, banner, bullets, facts, fold, header, tiles
+from holdfast.reports.html import write_page
+from holdfast.reports.measured import reason_of
+from holdfast.reports.methods import method_text
+from holdfast.reports.terminal import Printer
+from holdfast.support.files import read_json
 
-STATUS_TONE = {"finished": "good", "failed": "bad", "interrupted": "warn"}
-PURPOSE = {"target": "what was to be learnt", "source": "what was to be kept"}
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+STATUS_TONES = {"finished": "good", "failed": "bad", "interrupted": "warn"}
+NOT_LOGGED = {"step", "epoch", "tokens", "seconds", "num_tokens", "mean_token_accuracy", "total_flos"}
+"""Keys of the log that say where a row stands, not what a method did."""
+DRAWN = {"loss", "ce", "kl", "learning_rate", "grad_norm", "token_accuracy"}
+BUDGET_KEYS = frozenset({"budget_constraint", "budget_limit", "budget_strength"})
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Level:
+    """A figure of one model alone, where there is nothing to compare it with."""
+
+    which: str
+    """"start" or "result"."""
+    group: str
+    name: str
+    metric: str
+    unit: str
+    value: str
+    interval: str
+    n: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFigures:
+    """Everything a report says about one run."""
+
+    record: RunRecord
+    rows: list[Row]
+    levels: list[Level]
+    """Evaluations of only one of the two models, or not compared for another reason."""
+    metrics: list[dict[str, Any]]
+    problems: list[str]
+    """Files that could not be read; a report says so instead of leaving them out."""
+
+    @property
+    def title(self) -> str:
+        return self.record.name or "unnamed run"
+
+    @property
+    def method(self) -> str:
+        return method_text(self.record.retention)
+
+    @property
+    def verdict(self) -> str:
+        """The run in one sentence of plain words, from its status and its primary comparisons."""
+        return verdict_sentence(self.record, self.rows)
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        return training_figures(self.record, self.metrics)
+
+    @property
+    def largest_move(self) -> LayerDistance | None:
+        """The layer with the largest relative distance from the start."""
+        finite = [d for d in self.record.distance if math.isfinite(d.relative)]
+        return max(finite, key=lambda d: d.relative, default=None)
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """(label, text): model, data, method, steps, tokens, time, ..."""
+        record, trained = self.record, self.trained
+        model, data = record.model, record.data
+        size = ""
+        if model.get("parameters"):
+            size = f"{count(model['parameters'])} parameters"
+            if model.get("trainable") and model["trainable"] != model["parameters"]:
+                share = percent(100 * model["trainable"] / model["parameters"], sign=False)
+                size += f", {count(model['trainable'])} trained ({share})"
+        rows = plural(int(data["examples"]), "example") if data.get("examples") is not None else ""
+        tokens = f"{count(data['tokens'])} tokens" if data.get("tokens") is not None else ""
+        replayed = plural(int(data["replay_examples"]), "replayed example") if data.get("replay_examples") else ""
+        packed = "packed" if data.get("packed") else ""
+        speed = f"{count(trained['tokens_per_second'])} tokens/s" if trained["tokens_per_second"] else ""
+        sessions = record.training.get("sessions")
+        several = plural(int(sessions), "session") if isinstance(sessions, int) and sessions > 1 else ""
+        seconds, none = trained["seconds"], "not recorded"
+        parents = (joined(p.get("name"), p.get("role"), str(p.get("hash", ""))[:12]) for p in record.parents)
+        return [
+            ("Model", joined(model.get("name"), model.get("architecture"), size) or none),
+            ("Data", joined(data.get("name"), rows, tokens, replayed, data.get("format"), packed) or none),
+            ("Method", self.method),
+            ("Steps", significant(trained["steps"]) if trained["steps"] is not None else "none logged"),
+            ("Tokens trained on", count(trained["tokens"]) if trained["tokens"] is not None else none),
+            ("Training time", joined(duration(seconds), speed, several) if seconds is not None else none),
+            ("Seed", str(record.seed)),
+            ("Hardware", hardware_text(record.hardware) or none),
+            *([("Derived from", "; ".join(parents))] if record.parents else []),
+            ("Started", record.created or none),
+            ("Finished", record.finished or f"no ({record.status})"),
+        ]
+
+    @property
+    def missing(self) -> list[str]:
+        """What a complete run would have and this one has not, one sentence each."""
+        found = []
+        if not self.rows and not self.levels:
+            found.append("No evaluation lies in this folder: what the model learnt and lost was not measured.")
+        elif not self.rows:
+            found.append(
+                "Only one of the two models was evaluated, or the two were not compared; the figures below stand alone."
+            )
+        for suite in GROUPS:
+            if self.rows and not any(r.raw.suite == suite for r in self.rows):
+                found.append(
+                    f"No {suite} measure was compared, so this report cannot say anything about {PURPOSE[suite]}."
+                )
+        if not self.metrics:
+            found.append("No training step was logged.")
+        if not self.record.distance:
+            found.append("The distance from the starting weights was not recorded.")
+        return found
+
+
+def read_run(folder: RunFolder) -> RunFigures:
+    """Reads a run folder as far as it goes: unfinished runs and unreadable files are reported, not refused.
+
+    Raises:
+        DataError: there is no `run.json`, or it cannot be read, so there is no run to report on.
+    """
+    if not folder.exists():
+        raise DataError(
+            f"Expected the folder of a run at {folder.path}, but it has no run.json. Give the output folder of a "
+            f"holdfast run."
+        )
+    unread: list[str] = []
+
+    def attempt(read: Callable[[], T], default: T, what: str) -> T:
+        try:
+            return read()
+        except (DataError, KeyError, TypeError, AssertionError) as error:
+            unread.append(f"{what} could not be read and is left out here: {reason_of(error)}")
+            return default
+
+    record = folder.read()
+    metrics: list[dict[str, Any]] = attempt(folder.metrics, [], "metrics.jsonl")
+    rows = ordered(attempt(folder.comparisons, [], "evaluations/comparisons.json"))
+    compared = {(r.raw.suite, r.name) for r in rows}
+    levels: list[Level] = []
+    for which in ("start", "result"):
+        for path in sorted((folder.evaluations / which).glob("*.json")):
+            what = f"evaluations/{which}/{path.name}"
+            e = attempt(lambda p=path: Evaluation.from_json(read_json(p)), None, what)  # type: ignore[misc]
+            if e is not None and (e.suite, e.name) not in compared:
+                levels += _levels(which, e)
+    return RunFigures(record=record, rows=rows, levels=levels, metrics=metrics, problems=unread)
+
+
+def _levels(which: str, e: Evaluation) -> list[Level]:
+    return [
+        Level(
+            which=which,
+            group=group_title(e.suite),
+            name=e.name,
+            metric=key,
+            unit=m.unit,
+            value=number(m.value, decimals_for(m.interval)),
+            interval=interval_text(m.interval, decimals_for(m.interval)),
+            n=f"{m.n:,}",
+        )
+        for key, m in e.metrics.items()
+    ]
+
+
+def verdict_sentence(record: RunRecord, rows: Sequence[Row]) -> str:
+    """The run in one sentence of plain words, from its status and its primary comparisons."""
+    if rows:
+        return headline([r.raw for r in rows])
+    what = {"running": "has not finished", "interrupted": "was interrupted", "failed": "failed"}.get(record.status)
+    if what:
+        return f"The run {what} (stage: {record.stage}), so there is no comparison with the starting model yet."
+    return (
+        "Training finished, but start and result were not compared, so what was learnt and what was lost is not known."
+    )
+
+
+def training_figures(record: RunRecord, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`{"steps", "tokens", "seconds", "tokens_per_second"}` from run.json, or from the log where the run did not get to
+    write them."""
+    found = {k: record.training.get(k) for k in ("steps", "tokens", "seconds", "tokens_per_second")}
+    for key, logged in (("steps", "step"), ("tokens", "tokens"), ("seconds", "seconds")):
+        if found[key] is None:
+            found[key] = next((m[logged] for m in reversed(metrics) if m.get(logged) is not None), None)
+    if found["tokens_per_second"] is None and found["tokens"] and found["seconds"]:
+        found["tokens_per_second"] = found["tokens"] / found["seconds"]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
 
 
 def write_run_report(folder: RunFolder) -> Path:
@@ -38,265 +274,254 @@ def write_run_report(folder: RunFolder) -> Path:
         DataError: the folder has no readable `run.json`.
         StorageError: the page could not be written; an earlier one is intact.
     """
-    return _page(read_run(folder)).write(folder.report_file)
-
-
-def _page(run: RunFigures) -> Page:
-    record = run.record
-    page = Page(f"{run.title}: holdfast run report")
-    trained = training_figures(record, run.metrics)
-    details = [
-        record.model.get("name"),
-        run.method,
-        f"{significant(trained['steps'])} steps" if trained["steps"] is not None else None,
-    ]
-    page.add(
-        header(
-            eyebrow=f"holdfast run report ({record.command})",
-            title=run.title,
-            status=(record.status, STATUS_TONE.get(record.status, "flat")),
-            lead=run.verdict,
-            details=" · ".join(str(d) for d in details if d),
-        )
+    run = read_run(folder)
+    record, steps = run.record, run.trained["steps"]
+    page = Page(
+        tab=f"{run.title}: holdfast run report",
+        eyebrow=f"holdfast run report ({record.command})",
+        title=run.title,
+        status=(record.status, STATUS_TONES.get(record.status, "flat")),
+        lead=run.verdict,
+        details=joined(
+            record.model.get("name"), run.method, f"{significant(steps)} steps" if steps is not None else ""
+        ),
+        blocks=[
+            *_state(run),
+            Tiles(_tiles(run)),
+            _changes(run),
+            Section("What was trained", [Panel([Facts(run.facts)], "card")]),
+            _training(run),
+            _distance(run),
+            notes(record.notes, "Notes of the run"),
+            _to_repeat(run),
+        ],
+        footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the run folder.",
     )
-    _state(page, run)
-    page.add(tiles(_tiles(run)))
-    _changes(page, run)
-    page.section("What was trained", tag("div", facts(run.facts), cls="card"))
-    _training(page, run)
-    _distance(page, run)
-    _small_print(page, run)
-    return page
+    return write_page(page, folder.report_file)
 
 
-def _state(page: Page, run: RunFigures) -> None:
+def _state(run: RunFigures) -> list[Block]:
     """What a reader must know before reading any figure."""
     record = run.record
+    found: list[Block] = []
+    where = f"in stage “{record.stage}”."
     if record.status == "failed":
-        page.add(
-            banner(
-                join(
-                    tag("strong", f"The run failed in stage “{record.stage}”."),
-                    f"\n{record.error or 'No reason was recorded.'}",
-                ),
-                "bad",
-            )
-        )
+        reason = f"\n{record.error or 'No reason was recorded.'}"
+        found.append(Banner((Span(f"The run failed {where}", "strong"), reason), "bad"))
     elif record.status == "interrupted":
         reason = f"\n{record.error}" if record.error else ""
-        page.add(
-            banner(
-                join(
-                    tag("strong", f"The run was interrupted in stage “{record.stage}”."),
-                    f" Start it again with the same folder to go on.{reason}",
-                ),
-                "warn",
-            )
-        )
+        go_on = f" Start it again with the same folder to go on.{reason}"
+        found.append(Banner((Span(f"The run was interrupted {where}", "strong"), go_on), "warn"))
     elif record.status == "running":
-        page.add(banner(f"The run had not ended when this page was written; its last stage was “{record.stage}”."))
-    if run.problems:
-        page.add(banner(join(tag("strong", "Some files could not be read."), bullets(run.problems)), "warn"))
+        found.append(Banner(f"The run had not ended when this page was written; its last stage was “{record.stage}”."))
+    return found + problems("Some files could not be read.", run.problems)
 
 
-def _tiles(run: RunFigures) -> list[tuple[str, str, str, str]]:
-    found: list[tuple[str, str, str, str]] = []
+def _tiles(run: RunFigures) -> list[Tile]:
+    found = []
     for suite in GROUPS:
-        rows = run.compared(suite)
-        title = group_title(suite)
+        rows = [r for r in run.rows if r.raw.suite == suite and r.raw.primary]
         if not rows:
-            found.append((title, "not compared", PURPOSE[suite], ""))
+            found.append(Tile(group_title(suite), "not compared", PURPOSE[suite]))
         elif len(rows) == 1:
-            r = rows[0]
-            found.append(
-                (
-                    f"{title}: {r.name}",
-                    r.difference,
-                    f"{r.unit}, {r.direction}: {r.verdict} ({r.before} → {r.after})",
-                    r.tone if r.tone != "flat" else "",
-                )
-            )
+            [r] = rows
+            below = f"{r.unit}, {direction(r.raw.higher_is_better)}: {r.verdict} ({r.before} → {r.after})"
+            found.append(Tile(f"{group_title(suite)}: {r.name}", r.difference, below, r.tone))
         else:
-            verdicts = [r.verdict for r in rows]
-            wanted = "gained" if suite == "target" else "lost"
-            tone = "" if wanted not in verdicts else "good" if wanted == "gained" else "bad"
-            rest = ", ".join(
-                f"{verdicts.count(v)} {v}" for v in ("gained", "lost", "within noise") if v != wanted and v in verdicts
-            )
-            found.append((title, f"{verdicts.count(wanted)} of {len(rows)} {wanted}", rest or PURPOSE[suite], tone))
-    move = run.largest_move
+            found.append(count_tile(suite, [r.verdict for r in rows]))
+    move, title, trained = run.largest_move, "Largest move of a layer", run.trained
     if move is not None:
-        where = f"layer {move.layer}" if move.layer.isdigit() else move.layer
-        found.append(
-            ("Largest move of a layer", percent(100 * move.relative, sign=False), f"of its norm, in {where}", "")
-        )
+        below = f"of its norm, in {_layer(move)}"
+        found.append(Tile(title, percent(100 * move.relative, sign=False), below))
     else:
-        found.append(("Largest move of a layer", "not recorded", "relative L2 distance", ""))
-    trained = training_figures(run.record, run.metrics)
+        found.append(Tile(title, "not recorded", "relative L2 distance"))
     tokens = f"{count(trained['tokens'])} tokens" if trained["tokens"] is not None else "tokens not recorded"
-    found.append(
-        (
-            "Training time",
-            duration(trained["seconds"]) if trained["seconds"] is not None else "not recorded",
-            tokens,
-            "",
-        )
-    )
-    return found
+    time = duration(trained["seconds"]) if trained["seconds"] is not None else "not recorded"
+    return [*found, Tile("Training time", time, tokens)]
 
 
-MEASURES = [
-    Column(title="Measure"),
-    Column(title="Before", numeric=True),
-    Column(title="After", numeric=True),
-    Column(title="Difference", numeric=True),
-    Column(title="Relative gain", numeric=True),
-    Column(title="p", numeric=True),
-    Column(title="n", numeric=True),
-    Column(title="Test"),
-    Column(title="Verdict"),
-]
+def _layer(move: LayerDistance) -> str:
+    return f"layer {move.layer}" if move.layer.isdigit() else move.layer
 
 
-def _measure(r: Row) -> list[Html | str]:
-    name = join(r.name, tag("span", f"{r.metric}, {r.unit}; {r.direction}", cls="sub"))
-    difference = tag("span", r.difference, tag("span", r.interval, cls="sub"))
-    test = tag("span", r.test, tag("span", r.flips, cls="sub") if r.flips else None)
-    return [
-        name,
-        r.before,
-        r.after,
-        difference,
-        r.relative,
-        r.p,
-        r.n,
-        test,
-        tag("span", r.verdict, cls=f"chip {r.tone}"),
-    ]
-
-
-def _changes(page: Page, run: RunFigures) -> None:
-    parts: list[Html | None] = []
-    panels = []
-    for suite in dict.fromkeys(r.raw.suite for r in run.rows):
-        rows = [r for r in run.rows if r.raw.suite == suite]
-        title = group_title(suite) + (f": {PURPOSE[suite]}" if suite in PURPOSE else "")
-        measures = table(
-            MEASURES, [_measure(r) for r in rows], cards=True, classes=["" if r.raw.primary else "minor" for r in rows]
-        )
-        panels.append(tag("div", tag("h3", title), measures, cls="panel measures"))
-    chart = forest(run.rows)
-    if chart is not None:
-        panels.append(page.chart(chart))
-    if panels:
-        parts.append(tag("div", *panels, cls="panels"))
+def _changes(run: RunFigures) -> Section:
+    parts: list[Block] = []
+    if run.rows:
+        parts += [*gains(primary_of(run.rows)), *measures_by_suite(run.rows, relative=True)]
         confidence = f"{100 * run.rows[0].raw.confidence:g} %"
-        parts.append(
-            tag(
-                "p",
-                f"Difference: after \u2212 before, with its paired {confidence} interval over the evaluated samples. "
-                f"Gained or lost: the interval"
-                " excludes zero, otherwise the change is within noise. Relative gain: the change in percent of the "
-                "value before, signed so that"
-                " positive is better. One training run is behind these figures: how far another seed would move them "
-                "is not in the intervals.",
-                cls="note",
-            )
+        text = (
+            f"Difference: after \u2212 before, with its paired {confidence} interval over the evaluated samples. "
+            "Gained or lost: the interval excludes zero, otherwise the change is within noise. Relative gain: the "
+            "change in percent of the value before, signed so that positive is better. One training run is behind "
+            "these figures: how far another seed would move them is not in the intervals."
         )
+        parts.append(Paragraph(text, "note"))
     if run.levels:
-        columns = [
-            Column(title="Measure"),
-            Column(title="Model"),
-            Column(title="Value", numeric=True),
-            Column(title="Interval", numeric=True),
-            Column(title="n", numeric=True),
-        ]
         cells = [
-            [
-                join(f"{v.group}: {v.name}", tag("span", f"{v.metric}, {v.unit}", cls="sub")),
-                v.which,
-                v.value,
-                v.interval,
-                v.n,
-            ]
+            [(f"{v.group}: {v.name}", sub(f"{v.metric}, {v.unit}")), v.which, v.value, v.interval, v.n]
             for v in run.levels
         ]
-        parts.append(
-            tag("div", tag("h3", "Measured, but not compared"), table(columns, cells, cards=True), cls="panel")
-        )
-    gaps = [m for m in run.missing if "evaluat" in m or "compared" in m]
-    parts += [tag("p", m, cls="note") for m in gaps]
-    page.section("Before and after", *parts)
+        heads = columns("Measure", "Model", "Value", "Interval", "n", right=(2, 3, 4))
+        parts.append(Table(columns=heads, rows=cells, title="Measured, but not compared"))
+    parts += [Paragraph(m, "note") for m in run.missing if "evaluat" in m or "compared" in m]
+    return Section("Before and after", parts)
 
 
-def _training(page: Page, run: RunFigures) -> None:
-    charts = training_charts(without_budget(run.metrics)) + budget_charts(run.metrics, run.record.retention)
+def _training(run: RunFigures) -> Section:
+    charts = training_charts(run.metrics, run.record.retention)
     if not charts:
-        page.section("Training", tag("p", "No training step was logged, so there are no curves to show.", cls="note"))
-        return
+        return Section("Training", [Paragraph("No training step was logged, so there are no curves to show.", "note")])
     large = [c for c in charts if c.height > SMALL]
     small = [c for c in charts if c.height <= SMALL]
-    panels = [page.chart(c, width="half" if len(large) == 2 else "full") for c in large]
-    panels += [page.chart(c, width=w) for c, w in zip(small, _widths(len(small)), strict=True)]
-    words = [tag("div", *panels, cls="panels")]
+    wide = ["half" if len(large) == 2 else "full"] * len(large) + widths(len(small))
+    parts: list[Block] = [dataclasses.replace(c, width=w) for c, w in zip((*large, *small), wide, strict=True)]
     if len(run.metrics) >= SMOOTHED_FROM:
-        words.append(tag("p", "Thin lines: as logged. Bold lines: trailing mean.", cls="note"))
+        parts.append(Paragraph("Thin lines: as logged. Bold lines: trailing mean.", "note"))
     if run.record.retention and not any(c.title.startswith("KL") for c in charts):
-        words.append(
-            tag(
-                "p",
-                "No divergence from a teacher was logged: the method works without one, or logging began later.",
-                cls="note",
-            )
-        )
-    page.section("Training", *words)
+        text = "No divergence from a teacher was logged: the method works without one, or logging began later."
+        parts.append(Paragraph(text, "note"))
+    return Section("Training", parts)
 
 
-def _widths(n: int) -> list[str]:
-    """Widths that fill every row: three a row, the last two or four two a row, one alone."""
-    if n == 1:
-        return ["full"]
-    halves = {0: 0, 1: 4, 2: 2}[n % 3]
-    return ["third"] * (n - halves) + ["half"] * halves
+def training_charts(metrics: Sequence[Mapping[str, Any]], retention: Sequence[Mapping[str, Any]] = ()) -> list[Chart]:
+    """Loss, KL, learning rate, gradient norm, token accuracy, a budget's trajectory and the methods' own figures, as
+    far as they were logged.
 
+    Args:
+        metrics: rows of `metrics.jsonl`.
+        retention: the run's methods as recorded; tells what a budget is counted in.
+    """
 
-def _distance(page: Page, run: RunFigures) -> None:
-    chart: Chart | None = layer_chart(run.record.distance)
-    if chart is None:
-        page.section(
-            "How far the weights moved",
-            tag("p", "The distance from the starting weights was not recorded.", cls="note"),
-        )
+    def logged(key: str) -> bool:
+        return any(m.get(key) is not None for m in metrics)
+
+    # Without a divergence the loss is the cross-entropy, and drawing it twice says nothing.
+    loss = [("loss", "loss", "accent", False) if logged("loss") else ("ce", "cross-entropy", "accent", False)]
+    loss += [("ce", "cross-entropy", "second", False)] if logged("kl") else []
+    if logged("kl") and logged("eval_ce"):
+        loss.append(("eval_ce", "held-out cross-entropy", "good", True))
     else:
-        page.section("How far the weights moved", tag("div", page.chart(chart), cls="panels"))
-
-
-def _small_print(page: Page, run: RunFigures) -> None:
-    record = run.record
-    if record.notes:
-        page.section("Notes of the run", tag("div", bullets(record.notes), cls="card"))
-    versions = [(k, v) for k, v in record.versions.items()]
-    hardware = [
-        (k.replace("_", " "), hardware_text({k: v}).partition(": ")[2] or "none") for k, v in record.hardware.items()
+        loss.append(("eval_loss", "held-out loss", "good", True))
+    kl = [("kl", "KL", "second", False), ("eval_kl", "held-out KL", "good", True)]
+    accuracy = [
+        ("token_accuracy", "token accuracy", "accent", False),
+        ("eval_token_accuracy", "held-out", "good", True),
     ]
+    rate, norm = ("learning_rate", "learning rate", "accent", False), ("grad_norm", "gradient norm", "accent", False)
+    charts = [
+        logged_curves(metrics, loss, title="Loss", unit="nats/token", may_be_log=True),
+        logged_curves(metrics, kl, title="KL to the teacher", unit="nats/token"),
+        logged_curves(metrics, [rate], title="Learning rate", unit="", height=SMALL),
+        logged_curves(metrics, [norm], title="Gradient norm", unit="L2", height=SMALL, may_be_log=True),
+        logged_curves(metrics, accuracy, title="Token accuracy", unit="fraction", height=SMALL),
+    ]
+    numbers = {k for m in metrics for k, v in m.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+    for key in sorted(numbers - NOT_LOGGED - DRAWN - BUDGET_KEYS):
+        if not key.startswith(("eval_", "train_")):
+            own = [(key, key, "third", False)]
+            charts.append(logged_curves(metrics, own, title=key.replace("_", " "), unit="", height=SMALL))
+    return [c for c in (*charts, *budget_charts(metrics, retention)) if c is not None]
+
+
+def budget_charts(
+    metrics: Sequence[Mapping[str, Any]], retention: Sequence[Mapping[str, Any]] = ()
+) -> list[Chart | None]:
+    """A budget's constraint against its limit, and the strength that was found (see `retention.budget`)."""
+    in_points = any(entry.get("method") == "budget" and entry.get("metric_drop") is not None for entry in retention)
+    against = [("budget_constraint", "measured", "second", False), ("budget_limit", "budget", "bad", False)]
+    caption = (
+        "The budget holds for the end of the run. On the way the measured value may lie above it, as it does in a run "
+        "whose strength is right from the start, and sinks to it with the learning rate."
+    )
+    unit = "points" if in_points else "nats/token"
+    found = [("budget_strength", "strength", "third", False)]
+    title = "Strength found by the budget"
+    return [
+        logged_curves(metrics, against, title="Forgetting against its budget", unit=unit, caption=caption),
+        logged_curves(metrics, found, title=title, unit="coefficient", may_be_log=True),
+    ]
+
+
+def _distance(run: RunFigures) -> Section:
+    chart = layer_chart(run.record.distance)
+    nothing = Paragraph("The distance from the starting weights was not recorded.", "note")
+    return Section("How far the weights moved", [nothing if chart is None else chart])
+
+
+def _to_repeat(run: RunFigures) -> Section:
+    record = run.record
+    settings = flatten(record.config)
     identity = [
         ("config fingerprint", record.config_key or "not recorded"),
         ("model hash", str(record.model.get("hash") or "not recorded")),
         ("data hash", str(record.data.get("hash") or "not recorded")),
         ("seed", str(record.seed)),
     ]
-    nothing = tag("p", "Not recorded.", cls="note")
-    page.section(
-        "To repeat it",
-        fold(f"Settings ({plural(len(run.settings), 'key')})", facts(run.settings) if run.settings else nothing),
-        fold("Versions", facts(versions) if versions else nothing),
-        fold("Hardware", facts(hardware) if hardware else nothing),
-        fold("Fingerprints", facts(identity)),
-    )
-    page.add(
-        tag(
-            "footer",
-            f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the run folder. This page "
-            f"needs no network.",
+    folds: list[Block] = [
+        Fold(f"Settings ({plural(len(settings), 'key')})", facts_or_nothing(settings)),
+        Fold("Versions", facts_or_nothing(list(record.versions.items()))),
+        Fold("Hardware", facts_or_nothing(hardware_rows(record.hardware))),
+        Fold("Fingerprints", [Facts(identity)]),
+    ]
+    return Section("To repeat it", folds)
+
+
+# ------------------------------------------------------------------------------------------------------------ terminal
+
+
+def print_run_summary(folder: RunFolder, console: Console | None = None) -> None:
+    """Prints verdict, changes and cost of one run: the figures of its report.html.
+
+    Raises:
+        DataError: the folder has no readable run.json.
+    """
+    run = read_run(folder)
+    record, trained, move = run.record, run.trained, run.largest_move
+    found: list[Block] = [Paragraph(f"{run.title} ({record.status})", "strong"), Paragraph(run.verdict)]
+    if record.error:
+        found.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
+    found += [Paragraph(p, "warn") for p in run.problems] + [Paragraph("")]
+    for suite in dict.fromkeys(r.raw.suite for r in run.rows):
+        found.append(_brief([r for r in run.rows if r.raw.suite == suite]))
+    if run.levels:
+        rows = [
+            [
+                f"{v.which}, {v.group}: {v.name} ({v.unit})",
+                v.value,
+                Span(v.interval, tone="flat"),
+                Span(v.n, tone="flat"),
+            ]
+            for v in run.levels
+        ]
+        heads = columns("Model, measure", "Value", "Interval", "n")
+        found.append(Table(columns=heads, rows=rows, title="Measured, but not compared"))
+    facts = [("Method", run.method)]
+    if trained["steps"] is not None:
+        spent = (
+            f"{significant(trained['steps'])} steps, {count(trained['tokens'])} tokens, {duration(trained['seconds'])}"
         )
-    )
+        facts.append(("Training", spent))
+    if move is not None:
+        reach = percent(100 * move.relative, sign=False)
+        facts.append(("Distance", f"up to {reach} of a layer's norm ({_layer(move)})"))
+    found.append(Facts(facts))
+    found += [Paragraph(text, "note") for text in (*run.missing, *(f"Note: {n}" for n in record.notes))]
+    if folder.report_file.is_file():
+        found.append(Facts([("Report", str(folder.report_file))]))
+    Printer(console).show(found)
+
+
+def _brief(rows: Sequence[Row]) -> Table:
+    """A suite in five columns, which fit into eighty characters."""
+    cells = []
+    for r in rows:
+        c = r.raw
+        # Text measures are known by their unit; a task may have several of one unit (acc and acc_norm).
+        what = r.unit if "/" in r.unit or c.metric == r.unit else c.metric
+        below = [f"({r.relative})", f"p {r.p}, n {r.n}", c.test, r.flips]
+        verdict = Span((r.verdict, *(sub(b) for b in below if b)), tone=r.tone)
+        name = (r.name, sub(f"{what}, {'↑' if c.higher_is_better else '↓'} is better"))
+        cells.append([name, r.before, r.after, figure(r.difference, r.interval), verdict])
+    heads = columns("Measure", "Before", "After", "Difference", "Verdict", right=(1, 2, 3))
+    tones = ["" if r.raw.primary else "minor" for r in rows]
+    return Table(columns=heads, rows=cells, title=group_title(rows[0].raw.suite), tones=tones)

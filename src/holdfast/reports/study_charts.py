@@ -14,19 +14,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.records.study import Objective, StudyRecord
-from holdfast.reports.figures import decimals_for, duration, number, plural, significant
-from holdfast.reports.legacy_charts import LEGEND, Chart, axis, layout, plain, shorten
-from holdfast.reports.markup import Column
+from holdfast.reports.charts import (
+    COLOURS,
+    DASHES,
+    SYMBOLS,
+    Axis,
+    Chart,
+    Col,
+    Mark,
+    Note,
+    Value,
+    log_ticks,
+    plain,
+    ticks_at,
+)
+from holdfast.reports.format import decimals_for, direction, duration, number, plural, shorten, significant
+from holdfast.reports.methods import kind_title
 from holdfast.reports.study_figures import (
     StudyCurve,
     TrialFigures,
     covered,
-    direction,
     figure,
-    gain_interval,
-    gain_text,
+    gain_texts,
     long_name,
-    method_title,
     moment,
     shown_params,
     study_curves,
@@ -35,9 +45,6 @@ from holdfast.statistics.gains import Gain, mean_gain
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import Selection
 
-COLOURS = ("accent", "second", "good", "third", "fourth")
-SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon")
-DASHES = ("solid", "dash", "dot", "dashdot")
 MANY = 60
 """With more points than this, bars are faint and curves unnamed."""
 MOST_PARAMETERS = 6
@@ -49,8 +56,7 @@ MOST_LANES = 40
 def kind_styles(kinds: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Kind -> (colour, symbol), the same on every plot of a page."""
     others = [k for k in dict.fromkeys(kinds) if k != "direct"]
-    styles = {k: (f"var(--{COLOURS[i % 5]})", SYMBOLS[(i + i // 5) % 5]) for i, k in enumerate(others)}
-    return styles | {"direct": ("var(--bad)", "x")}
+    return {k: (COLOURS[i % 5], SYMBOLS[(i + i // 5) % 5]) for i, k in enumerate(others)} | {"direct": ("bad", "x")}
 
 
 # ------------------------------------------------------------------------------------------------------------ frontier
@@ -77,7 +83,7 @@ def frontier_chart(
     gains: dict[int, tuple[Gain, Gain]] = {}
     for t in trials:
         if t.whole:
-            s, g = mean_gain(t.trial, across, seeds=record.seeds), mean_gain(t.trial, up, seeds=record.seeds)
+            s, g = (mean_gain(t.trial, o, seeds=record.seeds) for o in (across, up))
             if s is not None and g is not None:
                 gains[t.trial.number] = (s, g)
     if not gains:
@@ -85,92 +91,140 @@ def frontier_chart(
     drawn = [t for t in trials if t.trial.number in gains]
     start = next((s.before, g.before) for s, g in gains.values())
     numbers = [*gains, None]
-    places = pareto([*((s.value, g.value) for s, g in gains.values()), (0.0, 0.0)])
-    front = [numbers[i] for i in places]
-    box = _Box(
-        start,
-        gains,
-        {n for n in front if n is not None} | {t.trial.number for t in drawn if t.trial.kind == "direct"},
-        wide=wide,
-    )
+    front = [numbers[i] for i in pareto([*((s.value, g.value) for s, g in gains.values()), (0.0, 0.0)])]
+    direct = {t.trial.number for t in drawn if t.trial.kind == "direct"}
+    box = _Box(start, gains, {n for n in front if n is not None} | direct, wide=wide)
+    ring = chosen.chosen if chosen is not None and chosen.chosen in gains else None
+    faint = len(drawn) > MANY
+    curves = study_curves(drawn)
+    named = _names(curves, gains, start, box, ring, many=faint or not wide)
 
-    styles, curves = kind_styles([t.trial.kind for t in trials]), study_curves(drawn)
-    ring = chosen is not None and chosen.chosen in gains
-    named = _names(
-        curves, gains, start, box, chosen.chosen if chosen is not None else None, many=len(drawn) > MANY or not wide
-    )
-    data: list[dict[str, Any]] = [_front(front, gains, start)] if len(front) > 1 else []
-    shown: set[str] = set()
-    split = {c.kind for c in curves if sum(o.kind == c.kind and o.joined for o in curves) in (2, 3, 4)}
-    lines: dict[str, int] = {}
-    for curve in curves:
-        dash = DASHES[lines.get(curve.kind, 0) % 4]
-        lines[curve.kind] = lines.get(curve.kind, 0) + curve.joined
-        name = curve.name if curve.kind in split and curve.joined else method_title(curve.kind)
-        more: dict[str, Any] = {
-            "name": name,
-            "ringed": chosen.chosen if chosen is not None else None,
-            "legend": name not in shown,
-            "faint": len(drawn) > MANY,
+    digits = [decimals_for(next(iter(gains.values()))[i].interval) for i in (0, 1)]
+    rows: list[dict[str, Any]] = [
+        {
+            "label": "start",
+            "trial": "",
+            "order": 0,
+            "x": Value(value=start[0], text=number(start[0], max(4, digits[0]))),
+            "y": Value(value=start[1], text=number(start[1], max(4, digits[1]))),
+            "kind": "start",
+            "name": "start",
+            "side": named.get("start", "top center"),
         }
-        data.append(_trace(curve, gains, styles[curve.kind], dash, named, **more))
-        shown.add(name)
-    if ring:
-        assert chosen is not None
-        assert chosen.chosen is not None
-        text = next(point_name(c, t) for c in curves for t in c.members if t.trial.number == chosen.chosen)
-        data.append(_ring(gains[chosen.chosen], chosen.rule, text, named.get(chosen.chosen)))
-    data.append(_start(start, gains, named.get("start", "top center")))
-
-    height = 540 if wide else 340
-    titles = [(plain(shorten(o.label, 60 if wide else 34)), f"({plain(o.unit)}, {direction(o)})") for o in (across, up)]
-    annotations = [_arrow(right=across.higher_is_better, up=up.higher_is_better)]
-    figure_ = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis("<br>".join(titles[0]), zeroline=False, range=box.x),
-            yaxis=axis(" ".join(titles[1]), zeroline=False, range=box.y),
-            annotations=annotations,
-            showlegend=wide,  # the plots beside the first one have its colours
-            legend=LEGEND,
-            margin={"l": 12, "r": 20, "t": 40 if wide else 16, "b": 12},
-        ),
-    }
-    caption = (
-        "Points and bars as above."
-        if not wide
-        else "Bars: 95 % intervals of the change from the start. Broad line: what no other trial beats on both sides."
-    )
-    if wide and any(c.joined for c in curves):
-        caption += " Curves join trials of one method in the order of its strength."
-    caption = f"{caption} {_outside(box.outside)}".rstrip()
-    rows = [["start", "", number(start[1], 4), "", number(start[0], 4), ""]]
-    for t in drawn:
-        s, g = gains[t.trial.number]
-        rows.append(
-            [
-                t.trial.label,
-                str(t.trial.number),
-                _value(g),
-                covered(gain_text(g), gain_interval(g)),
-                _value(s),
-                covered(gain_text(s), gain_interval(s)),
-            ]
-        )
-    columns = [Column(title="Label"), Column(title="Trial", numeric=True)]
-    columns += [
-        Column(title=title, numeric=True)
-        for title in (f"Target ({up.unit})", "Gain", f"Source ({across.unit})", "Gain")
     ]
+    for t, curve, place in ((t, c, place) for place, c in enumerate(curves) for t in c.members):
+        n = t.trial.number
+        rows.append(
+            {
+                "label": t.trial.label,
+                "trial": str(n),
+                "order": 1 + drawn.index(t),
+                "x": _around(gains[n][0]),
+                "y": _around(gains[n][1]),
+                "source gain": covered(*gain_texts(gains[n][0])),
+                "target gain": covered(*gain_texts(gains[n][1])),
+                "settings": settings_text(t),
+                "curve": place,
+                "name": point_name(curve, t) if n in named and n != ring else "",
+                "ring": point_name(curve, t) if n == ring else None,
+                "side": named.get(n, "top right"),
+            }
+        )
     return Chart(
         title=f"{up.label} against {across.label}",
-        figure=figure_,
-        caption=caption,
-        columns=columns,
         rows=rows,
-        height=height,
+        order="order",
+        columns=[
+            Col("Label", "label", numeric=False),
+            Col("Trial", "trial"),
+            Col("Settings", "settings", numeric=False),
+            Col(f"Target ({up.unit})", lambda r: r["y"].text),
+            Col("Target gain", "target gain"),
+            Col(f"Source ({across.unit})", lambda r: r["x"].text),
+            Col("Source gain", "source gain"),
+        ],
+        marks=_frontier_marks(trials, curves, rows, front, gains, start, chosen, ring, faint=faint),
+        x=Axis(title=_axis_title(across, 60 if wide else 34, "\n"), range=box.x),
+        y=Axis(title=_axis_title(up, 60 if wide else 34, " "), range=box.y),
+        notes=[_arrow(right=across.higher_is_better, up=up.higher_is_better)],
+        caption=_frontier_caption(curves, box, wide=wide),
+        height=540 if wide else 340,
+        width="full" if wide else "half",
+        legend=wide,  # the plots beside the first one have its colours
     )
+
+
+def _frontier_caption(curves: Sequence[StudyCurve], box: _Box, *, wide: bool) -> str:
+    caption = "Points and bars as above."
+    if wide:
+        caption = (
+            "Bars: 95 % intervals of the change from the start. Broad line: what no other trial beats on both sides."
+        )
+        if any(c.joined for c in curves):
+            caption += " Curves join trials of one method in the order of its strength."
+    return f"{caption} {_outside(box.outside)}".rstrip()
+
+
+def _axis_title(side: Objective, length: int, between: str) -> str:
+    return f"{shorten(side.label, length)}{between}({side.unit}, {direction(side.higher_is_better)})"
+
+
+def _around(gain: Gain) -> Value:
+    """The metric itself with the interval of its change."""
+    low, high = gain.interval_after or (None, None)
+    return Value(value=gain.after, low=low, high=high, text=number(gain.after, decimals_for(gain.interval)))
+
+
+def _frontier_marks(
+    trials: Sequence[TrialFigures],
+    curves: Sequence[StudyCurve],
+    rows: Sequence[Mapping[str, Any]],
+    front: Sequence[int | None],
+    gains: Mapping[int, tuple[Gain, Gain]],
+    start: tuple[float, float],
+    chosen: Selection | None,
+    ring: int | None,
+    *,
+    faint: bool,
+) -> list[Mark]:
+    styles = kind_styles([t.trial.kind for t in trials])
+    marks: list[Mark] = []
+    if len(front) > 1:
+        at = [start if n is None else (gains[n][0].after, gains[n][1].after) for n in front]
+        line = [{"x": x, "y": y} for x, y in at]
+        broad: dict[str, Any] = {"opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
+        marks.append(Mark(kind="line", rows=line, name="Pareto frontier", **broad))
+    split = {c.kind for c in curves if sum(o.kind == c.kind and o.joined for o in curves) in (2, 3, 4)}
+    shown: set[str] = set()
+    lines: dict[str, int] = {}
+    for place, curve in enumerate(curves):
+        name = curve.name if curve.kind in split and curve.joined else kind_title(curve.kind)
+        colour, symbol = styles[curve.kind]
+        dash = DASHES[lines.get(curve.kind, 0) % 4]
+        lines[curve.kind] = lines.get(curve.kind, 0) + curve.joined
+        texts = any(r.get("curve") == place and r["name"] for r in rows)
+        marks.append(
+            Mark(
+                kind="line" if curve.joined and len(curve.members) > 1 else "points",
+                where={"curve": place},
+                name=name,
+                legend=name not in shown,
+                colour=colour,
+                symbol=symbol,
+                dash=dash,
+                size=8 if faint else 10,
+                bars=0.6 if faint else 1.2,
+                text="name" if texts else "",
+                more={"legendgroup": plain(name)},
+            )
+        )
+        shown.add(name)
+    if ring is not None and chosen is not None:
+        # It has the trial's name too, since plotly keeps names clear of the marker they belong to.
+        held = [r | {"x": r["x"].value, "y": r["y"].value} for r in map(dict, rows) if r.get("ring")]
+        circle: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
+        marks.append(Mark(rows=held, name=f"chosen ({chosen.rule})", text="ring", **circle))
+    return [*marks, Mark(where={"kind": "start"}, name="start", colour="ink", symbol="star", size=15, text="name")]
 
 
 class _Box:
@@ -201,11 +255,11 @@ class _Box:
 
     def _range(
         self, side: int, start: tuple[float, float], gains: Sequence[Gain], limit: tuple[float, float]
-    ) -> list[float]:
+    ) -> tuple[float, float]:
         ends = [start[side], *(v for g in gains for v in (g.interval_after or (g.after, g.after)))]
         low, high = max(min(ends), limit[0]), min(max(ends), limit[1])
         margin = 0.07 * ((high - low) or 1.0)
-        return [low - margin, high + margin]
+        return (low - margin, high + margin)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """In pixels from the lower left corner."""
@@ -301,151 +355,22 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _trace(
-    curve: StudyCurve,
-    gains: Mapping[int, tuple[Gain, Gain]],
-    style: tuple[str, str],
-    dash: str,
-    named: Mapping[int | str, str],
-    *,
-    name: str,
-    ringed: int | None,
-    legend: bool,
-    faint: bool,
-) -> dict[str, Any]:
-    colour, symbol = style
-    pairs = [(t, *gains[t.trial.number]) for t in curve.members]
-    texts = [
-        plain(point_name(curve, t)) if t.trial.number in named and t.trial.number != ringed else ""
-        for t in curve.members
-    ]
-    lines = "lines+" if curve.joined and len(pairs) > 1 else ""
-    return {
-        "type": "scatter",
-        "mode": f"{lines}markers+text" if any(texts) else f"{lines}markers",
-        "name": plain(name),
-        "legendgroup": plain(name),
-        "showlegend": legend,
-        "x": [s.after for _, s, _ in pairs],
-        "y": [g.after for _, _, g in pairs],
-        "text": texts,
-        "textposition": [named.get(t.trial.number, "top right") for t in curve.members],
-        "textfont": {"size": 11, "color": "var(--muted)"},
-        "meta": "named in legend",
-        "error_x": _bars([s for _, s, _ in pairs], colour, faint=faint),
-        "error_y": _bars([g for _, _, g in pairs], colour, faint=faint),
-        "line": {"color": colour, "width": 2, "dash": dash},
-        "marker": {"size": 8 if faint else 10, "color": colour, "symbol": symbol},
-        "hovertemplate": [
-            f"{hover(t)}<br>{_hover_side('source', s)}<br>{_hover_side('target', g)}<extra></extra>"
-            for t, s, g in pairs
-        ],
-    }
-
-
-def hover(t: TrialFigures) -> str:
-    """The trial and its parameters, for hover text."""
-    params = "".join(f"<br>{plain(long_name(k))} {plain(_setting(v))}" for k, v in shown_params(t.trial).items())
-    return f"<b>trial {t.trial.number}</b> {plain(shorten(t.trial.label, 60))}{params}"
+def settings_text(t: TrialFigures) -> str:
+    """A trial's parameters in one line."""
+    params = shown_params(t.trial).items()
+    return ", ".join(f"{long_name(k)} {_setting(v)}" for k, v in params)
 
 
 def _setting(value: Any) -> str:
     return shorten(significant(value) if isinstance(value, (int, float)) else str(value), 40)
 
 
-def _hover_side(name: str, gain: Gain) -> str:
-    return f"{name} {_value(gain)} (gain {covered(gain_text(gain), gain_interval(gain))})"
-
-
-def _value(gain: Gain) -> str:
-    return number(gain.after, decimals_for(gain.interval))
-
-
-def _bars(gains: Sequence[Gain], colour: str, *, faint: bool) -> dict[str, Any]:
-    half = [0.0 if math.isnan(g.half) else g.half for g in gains]
-    return {
-        "type": "data",
-        "array": half,
-        "color": colour,
-        "thickness": 0.6 if faint else 1.2,
-        "width": 0 if faint else 3,
-    }
-
-
-def _front(
-    front: Sequence[int | None], gains: Mapping[int, tuple[Gain, Gain]], start: tuple[float, float]
-) -> dict[str, Any]:
-    at = [start if n is None else (gains[n][0].after, gains[n][1].after) for n in front]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "Pareto frontier",
-        "x": [p[0] for p in at],
-        "y": [p[1] for p in at],
-        "line": {"color": "var(--muted)", "width": 7},
-        "opacity": 0.22,
-        "hoverinfo": "skip",
-    }
-
-
-def _ring(pair: tuple[Gain, Gain], rule: str, text: str, side: str | None) -> dict[str, Any]:
-    """Around the chosen trial. It has the trial's name too, since plotly keeps names clear of the marker they belong
-    to."""
-    return {
-        "type": "scatter",
-        "mode": "markers+text" if side else "markers",
-        "name": f"chosen ({rule})",
-        "x": [pair[0].after],
-        "y": [pair[1].after],
-        "text": [plain(text)],
-        "textposition": side or "top right",
-        "textfont": {"size": 11, "color": "var(--ink)"},
-        "meta": "named in legend",
-        "marker": {
-            "size": 22,
-            "symbol": "circle-open",
-            "color": "var(--ink)",
-            "line": {"width": 2.5, "color": "var(--ink)"},
-        },
-        "hoverinfo": "skip",
-    }
-
-
-def _start(start: tuple[float, float], gains: Mapping[int, tuple[Gain, Gain]], side: str) -> dict[str, Any]:
-    digits = [decimals_for(next(iter(gains.values()))[i].interval) for i in (0, 1)]
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "name": "start",
-        "x": [start[0]],
-        "y": [start[1]],
-        "text": ["start"],
-        "textposition": side,
-        "textfont": {"size": 12, "color": "var(--ink)"},
-        "meta": "named in legend",
-        "marker": {"size": 15, "symbol": "star", "color": "var(--ink)"},
-        "hovertemplate": f"<b>start</b><br>source {number(start[0], digits[0])}<br>target "
-        f"{number(start[1], digits[1])}<extra></extra>",
-    }
-
-
-def _arrow(*, right: bool, up: bool) -> dict[str, Any]:
+def _arrow(*, right: bool, up: bool) -> Note:
     """In the corner of the worst, pointing away from it: that is where the fewest trials lie."""
-    return {
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0.2 if right else 0.8,
-        "xanchor": "left" if right else "right",
-        "y": 0.15 if up else 0.85,
-        "ax": -34 if right else 34,
-        "ay": 30 if up else -30,
-        "text": "better",
-        "showarrow": True,
-        "arrowhead": 2,
-        "arrowwidth": 2,
-        "arrowcolor": "var(--good)",
-        "font": {"size": 13, "color": "var(--good)"},
-    }
+    point = {"xanchor": "left" if right else "right", "ax": -34 if right else 34, "ay": 30 if up else -30}
+    head = {"showarrow": True, "arrowhead": 2, "arrowwidth": 2, "arrowcolor": "var(--good)"}
+    place = {"x": 0.2 if right else 0.8, "y": 0.15 if up else 0.85}
+    return Note(text="better", colour="good", paper=True, more=point | head, **place)
 
 
 # ---------------------------------------------------------------------------------------------------------- parameters
@@ -466,81 +391,61 @@ def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
 def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> list[tuple[Chart, Chart]]:
     """(target gain, source gain) against each varied number, logarithmic where its values span more than a factor of
     ten."""
-    styles = kind_styles([t.trial.kind for t in trials])
-    return [
-        (_parameter(key, record.target, trials, styles), _parameter(key, record.source, trials, styles))
-        for key in varied_numbers(trials)[:MOST_PARAMETERS]
-    ]
+    keys = varied_numbers(trials)[:MOST_PARAMETERS]
+    return [(_parameter(key, record.target, trials), _parameter(key, record.source, trials)) for key in keys]
 
 
-def _parameter(
-    key: str, side: Objective, trials: Sequence[TrialFigures], styles: Mapping[str, tuple[str, str]]
-) -> Chart:
+def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Chart:
     found = [
-        (t, value, t.target if side.side == "target" else t.source)
+        (t, value, gain)
         for t in trials
         if t.whole and (value := figure(t.trial.params.get(key))) is not None
+        for gain in [t.target if side.side == "target" else t.source]
+        if gain is not None
     ]
-    points = [(t, value, gain) for t, value, gain in found if gain is not None]
-    values = sorted({value for _, value, _ in points})
+    values = sorted({value for _, value, _ in found})
     log = values[0] > 0 and values[-1] / values[0] > 10
-    data = []
-    for kind in dict.fromkeys(t.trial.kind for t, _, _ in points):
-        mine = sorted(((t, v, g) for t, v, g in points if t.trial.kind == kind), key=lambda p: p[1])
-        colour, symbol = styles[kind]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": plain(method_title(kind)),
-                "x": [v for _, v, _ in mine],
-                "y": [g.value for _, _, g in mine],
-                "error_y": _bars([g for _, _, g in mine], colour, faint=len(points) > MANY),
-                "marker": {"size": 7 if len(points) > MANY else 9, "color": colour, "symbol": symbol},
-                "hovertemplate": [
-                    f"{hover(t)}<br>gain {covered(gain_text(g), gain_interval(g))}<extra></extra>" for t, _, g in mine
-                ],
-            }
+    rows = []
+    for t, value, gain in sorted(found, key=lambda p: p[1]):
+        low, high = gain.interval or (None, None)
+        text, interval = gain_texts(gain)
+        drawn = Value(value=gain.value, low=low, high=high, text=text, interval=interval)
+        rows.append(
+            {"trial": str(t.trial.number), "x": value, "y": drawn, "kind": t.trial.kind, "label": t.trial.label}
         )
-    limits, outside = _limits([(t.trial.number, g) for t, _, g in points])
-    ticks: dict[str, Any] = {"type": "log"} if log else {}
-    if len(values) <= 7:
-        ticks |= {"tickvals": values, "ticktext": [significant(v) for v in values]}
-    elif log:
-        powers = range(math.floor(math.log10(values[0])), math.ceil(math.log10(values[-1])) + 1)
-        steps = (1, 3) if len(powers) <= 4 else (1,)
-        marks = [step * 10.0**power for power in powers for step in steps]
-        ticks |= {"tickvals": marks, "ticktext": [significant(v) for v in marks]}
-    height = 280
-    name = long_name(key)
-    shape = layout(
-        height,
-        xaxis=axis(plain(name), zeroline=False, **ticks),
-        yaxis=axis(f"gain ({plain(side.unit)}) → better", zeroline=True, zerolinewidth=2, **limits),
-    )
-    if len(data) > 1:
-        shape |= {"showlegend": True, "legend": LEGEND, "margin": {"l": 12, "r": 12, "t": 30, "b": 12}}
-    columns = [
-        Column(title="Trial"),
-        Column(title=name, numeric=True),
-        Column(title=f"Gain ({side.unit})", numeric=True),
-    ]
-    rows = [
-        [f"{t.trial.number}", significant(v), covered(gain_text(g), gain_interval(g))]
-        for t, v, g in sorted(points, key=lambda p: p[1])
-    ]
-    title = f"{side.side.capitalize()} against {name}"
+    limits, outside = _limits([(t.trial.number, g) for t, _, g in found])
+    ticks = ticks_at(values) if len(values) <= 7 else log_ticks(values[0], values[-1], (1, 3)) if log else []
+    name, faint = long_name(key), len(found) > MANY
+    styles = kind_styles([t.trial.kind for t in trials])
     return Chart(
-        title=title,
-        figure={"data": data, "layout": shape},
-        caption=_outside(outside),
-        columns=columns,
+        title=f"{side.side.capitalize()} against {name}",
         rows=rows,
-        height=height,
+        columns=[
+            Col("Trial", "trial", numeric=False),
+            Col("Label", "label", numeric=False),
+            Col(name, "x"),
+            Col(f"Gain ({side.unit})", "y"),
+        ],
+        marks=[
+            Mark(
+                where={"kind": kind},
+                name=kind_title(kind),
+                colour=styles[kind][0],
+                symbol=styles[kind][1],
+                size=7 if faint else 9,
+                bars=0.6 if faint else 1.2,
+            )
+            for kind in dict.fromkeys(t.trial.kind for t, _, _ in found)
+        ],
+        x=Axis(title=name, log=log, ticks=ticks),
+        y=Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits),
+        caption=_outside(outside),
+        height=280,
+        width="half",
     )
 
 
-def _limits(gains: Sequence[tuple[int, Gain]]) -> tuple[dict[str, Any], list[int]]:
+def _limits(gains: Sequence[tuple[int, Gain]]) -> tuple[tuple[float, float] | None, list[int]]:
     """A range without the trials that lie far off from nearly all others, and those trials; no range where there are
     none."""
     values = sorted(g.value for _, g in gains)
@@ -548,10 +453,10 @@ def _limits(gains: Sequence[tuple[int, Gain]]) -> tuple[dict[str, Any], list[int
     spread = 2 * (high - low)
     outside = [n for n, g in gains if spread > 0 and not low - spread <= g.value <= high + spread]
     if not outside:
-        return {}, []
+        return None, []
     ends = [v for n, g in gains if n not in outside for v in (g.interval or (g.value, g.value))]
     bottom, top = max(min(ends), low - spread), min(max(ends), high + spread)
-    return {"range": [bottom - 0.06 * (top - bottom), top + 0.06 * (top - bottom)]}, sorted(outside)
+    return (bottom - 0.06 * (top - bottom), top + 0.06 * (top - bottom)), sorted(outside)
 
 
 def _outside(numbers: Sequence[int]) -> str:
@@ -570,83 +475,69 @@ STATE_COLOURS = {"complete": "accent", "pruned": "second", "failed": "bad", "los
 
 def time_chart(record: StudyRecord) -> Chart | None:
     """Trials over time, one lane a worker; None where no trial lasted any time that is known."""
-    known = [(t, begun) for t in record.trials if (begun := moment(t.started)) is not None]
+    known = {t.number: (t, begun) for t in record.trials if (begun := moment(t.started)) is not None}
     if not known:
         return None
-    first = min(begun for _, begun in known)
-    ends = [moment(t.finished) for t, _ in known] + [moment(record.finished)]
-    latest = max([*(e for e in ends if e is not None), *(begun for _, begun in known)])
-    again = {t.number: begun for t, begun in known}
-    workers = sorted({t.worker or "unknown" for t, _ in known})[:MOST_LANES]
+    begins = [begun for _, begun in known.values()]
+    ends = [moment(t.finished) for t, _ in known.values()] + [moment(record.finished)]
+    first, latest = min(begins), max([*(e for e in ends if e is not None), *begins])
+    workers = sorted({t.worker or "unknown" for t, _ in known.values()})[:MOST_LANES]
     spans = []
-    for t, begun in known:
-        end = moment(t.finished) or (again.get(t.continued_by) if t.continued_by is not None else None) or latest
+    for t, begun in known.values():
+        taken_over = known.get(t.continued_by) if t.continued_by is not None else None
+        end = moment(t.finished) or (taken_over[1] if taken_over else latest)
         if (t.worker or "unknown") in workers:
             spans.append((t, (begun - first).total_seconds(), max(0.0, (end - begun).total_seconds())))
     whole = max((at + lasted for _, at, lasted in spans), default=0.0)
     if whole == 0:
         return None
-    size, unit = next(
-        (s, u)
-        for s, u in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-        if whole >= 3 * s or s == 1.0
-    )
-    data = []
-    for state in dict.fromkeys(t.state for t, _, _ in spans):
-        mine = [(t, at, lasted) for t, at, lasted in spans if t.state == state]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": plain(state),
-                "y": [plain(shorten(t.worker or "unknown", 22)) for t, _, _ in mine],
-                "x": [max(lasted, 0.006 * whole) / size for _, _, lasted in mine],  # what just began shows as a stroke
-                "base": [at / size for _, at, _ in mine],
-                "marker": {
-                    "color": f"var(--{STATE_COLOURS.get(state, 'flat')})",
-                    "line": {"width": 1, "color": "var(--surface)"},
-                },
-                "hovertemplate": [
-                    f"<b>trial {t.number}</b> {plain(shorten(t.label, 60))}<br>{plain(state)}, "
-                    f"{duration(lasted)}<extra></extra>"
-                    for t, _, lasted in mine
-                ],
-            }
-        )
-    height = 110 + 30 * len(workers)
-    shown = {
-        "data": data,
-        "layout": layout(
-            height,
-            xaxis=axis(f"{unit} since the first trial began", zeroline=False, rangemode="tozero"),
-            yaxis=axis(
-                "",
-                type="category",
-                categoryorder="array",
-                categoryarray=[plain(shorten(w, 22)) for w in reversed(workers)],
-                fixedrange=True,
-            ),
-            barmode="overlay",
-            bargap=0.3,
-            showlegend=len(data) > 1,
-            legend=LEGEND,
-            margin={"l": 12, "r": 12, "t": 34, "b": 12},
-        ),
-    }
-    busy, overhead = (
-        math.fsum(s for t in record.trials for s in (r.seconds for r in t.runs)),
-        math.fsum(t.overhead for t in record.trials),
-    )
-    caption = f"{plural(len(workers), 'worker')}, {duration(busy)} in finished runs"
-    caption += (
-        f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / busy:.1f} %)." if busy > 0 else "."
-    )
-    columns = [
-        Column(title="Worker"),
-        *(Column(title=title, numeric=True) for title in ("Trials", "Busy", "Share of the time")),
+    units = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+    size, unit = next((s, u) for s, u in units if whole >= 3 * s or s == 1.0)
+    lanes = {w: shorten(w, 22) for w in workers}
+    rows = [
+        {
+            "trial": f"{t.number}, {shorten(t.label, 60)}",
+            "worker": lanes[t.worker or "unknown"],
+            "state": t.state,
+            "lasted": duration(lasted),
+            "x": max(lasted, 0.006 * whole) / size,  # what just began shows as a stroke
+            "base": at / size,
+        }
+        for t, at, lasted in spans
     ]
-    rows = []
+    busy = math.fsum(r.seconds for t in record.trials for r in t.runs)
+    overhead = math.fsum(t.overhead for t in record.trials)
+    shares = []
     for worker in workers:
-        lasted = [d for t, _, d in spans if (t.worker or "unknown") == worker]
-        rows.append([worker, str(len(lasted)), duration(math.fsum(lasted)), f"{100 * math.fsum(lasted) / whole:.0f} %"])
-    return Chart(title="Trials over time", figure=shown, caption=caption, columns=columns, rows=rows, height=height)
+        mine = [d for t, _, d in spans if (t.worker or "unknown") == worker]
+        total = math.fsum(mine)
+        shares.append(f"{worker}: {plural(len(mine), 'trial')}, {duration(total)} ({100 * total / whole:.0f} %)")
+    caption = f"{plural(len(workers), 'worker')}, {duration(busy)} in finished runs"
+    caption += f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / busy:.1f} %)" if busy > 0 else ""
+    return Chart(
+        title="Trials over time",
+        heading=False,
+        rows=rows,
+        columns=[
+            Col("Trial", "trial", numeric=False),
+            Col("Worker", "worker", numeric=False),
+            Col("State", "state", numeric=False),
+            Col("Time", "lasted"),
+        ],
+        marks=[
+            Mark(kind="spans", y="worker", where={"state": state}, name=state, colour=STATE_COLOURS.get(state, "flat"))
+            for state in dict.fromkeys(t.state for t, _, _ in spans)
+        ],
+        x=Axis(title=f"{unit} since the first trial began", from_zero=True),
+        y=Axis(
+            more={
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": [lanes[w] for w in reversed(workers)],
+                "fixedrange": True,
+            }
+        ),
+        caption=f"{caption}. Busy: {'; '.join(shares)}.",
+        height=110 + 30 * len(workers),
+        layout={"barmode": "overlay", "bargap": 0.3},
+    )

@@ -14,19 +14,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.reports.arms import STRENGTH_KEYS
-from holdfast.reports.figures import (
-    DIRECT,
-    METHOD_NAMES,
-    MINUS,
-    decimals_for,
-    interval_text,
-    number,
-    percent,
-    plural,
-    setting,
-)
+from holdfast.records.study import StudyRecord, TrialRecord
+from holdfast.reports.format import MINUS, decimals_for, interval_text, number, percent, plural, setting
+from holdfast.reports.methods import kind_title
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.selection import Selection
 from holdfast.statistics.shares import Share, shares
@@ -34,8 +24,6 @@ from holdfast.statistics.stability import RuleGain
 
 STATES = ("complete", "running", "waiting", "pruned", "failed", "lost")
 """In the order of reading."""
-SHORT_NAMES = {"l2": "L2", "ewc": "EWC", "sfa": "SFA", "ema": "EMA", "wise_ft": "WiSE-FT"}
-"""For legends, where the names of `METHOD_NAMES` would not fit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +89,11 @@ def gain_interval(gain: Gain | RuleGain | None) -> str:
     return "" if gain is None else interval_text(gain.interval, decimals_for(gain.interval), sign=True)
 
 
+def gain_texts(gain: Gain | RuleGain | None) -> tuple[str, str]:
+    """Both."""
+    return gain_text(gain), gain_interval(gain)
+
+
 def tone(gain: Gain | None) -> str:
     """ "good", "bad" or "flat": whether the whole interval is on one side of the start."""
     if gain is None or gain.interval is None or gain.interval[0] <= 0 <= gain.interval[1]:
@@ -125,20 +118,6 @@ def share_interval_text(share: Share | None) -> str:
 def covered(text: str, interval: str) -> str:
     """`text [low, high]`."""
     return f"{text} {interval}".rstrip()
-
-
-def method_title(kind: str) -> str:
-    """A trial's kind for people: "direct fine-tuning", "replay + label annealing"."""
-    if kind == "direct":
-        return DIRECT
-    return " + ".join(
-        SHORT_NAMES.get(k, METHOD_NAMES.get(k, k.replace("_", " ")).removesuffix(" of source data"))
-        for k in kind.split("+")
-    )
-
-
-def direction(objective: Objective | Gain) -> str:
-    return "higher is better" if objective.higher_is_better else "lower is better"
 
 
 def counts(record: StudyRecord) -> dict[str, int]:
@@ -225,10 +204,9 @@ def parameter_name(key: str) -> str:
 
 def long_name(key: str) -> str:
     """`retention.label_annealing.weight` as "label annealing: weight"."""
-    parts = [
-        p.replace("_", " ") if p not in SHORT_NAMES else SHORT_NAMES[p]
-        for p in key.removeprefix("retention.").split(".")
-    ]
+    from holdfast.retention.registry import title
+
+    parts = [title(p) for p in key.removeprefix("retention.").split(".")]
     return ": ".join((" ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
@@ -254,8 +232,13 @@ def figure(value: Any) -> float | None:
 def strength_key(trials: Iterable[TrialRecord]) -> str | None:
     """The varied parameter that says how strongly these trials hold on to the start; None where none of them has
     one."""
-    params = [t.params for t in trials]
-    for name in STRENGTH_KEYS:
+    from holdfast.retention.registry import declared
+
+    found = list(trials)
+    params = [t.params for t in found]
+    kinds = dict.fromkeys(k for t in found for k in t.kind.split("+"))
+    methods = [cls for k in kinds if (cls := declared(k)) is not None]
+    for name in (n for cls in sorted(methods, key=lambda c: c.place == "data") for n in cls.strength):
         for key in dict.fromkeys(k for p in params for k in p):
             if key.rsplit(".", 1)[-1] == name and len({v for p in params if (v := figure(p.get(key))) is not None}) > 1:
                 return key
@@ -296,7 +279,7 @@ def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
             groups[tuple(sorted((k, repr(v)) for k, v in t.trial.params.items() if k != key))].append(
                 t
             )  # to the last digit: random rates are no curve
-        title = method_title(kind)
+        title = kind_title(kind)
         lines = {
             rest: sorted(g, key=lambda t: figure(t.trial.params.get(str(key))) or 0.0)
             for rest, g in groups.items()

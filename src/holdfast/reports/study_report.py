@@ -2,33 +2,52 @@
 command that trains the choice.
 
 Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.statistics.selection`), so it can be written at any
-moment of a study: what is still under way is said to be. Which trial to take is not decided here.
+moment of a study: what is still under way is said to be. Which trial to take is not decided here. Runs of one's own
+side by side (`holdfast.reports.arms`) are the same sections over the same record.
 """
 
 from __future__ import annotations
 
-import importlib.resources
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.records.study import Objective, StudyRecord
-from holdfast.reports.figures import duration, flatten, hardware_text, percent, plural, setting
-from holdfast.reports.legacy_charts import shorten
-from holdfast.reports.markup import Column, Html, join, table, tag
-from holdfast.reports.page import Page, bullets, facts, fold, header, tiles
+from holdfast.records.study import StudyRecord
+from holdfast.reports.blocks import (
+    Bars,
+    Block,
+    Bullets,
+    Code,
+    Facts,
+    Fold,
+    Heading,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    chip,
+    columns,
+    figure,
+    notes,
+    sub,
+)
+from holdfast.reports.format import direction, duration, flatten, hardware_text, plural, setting, shorten
+from holdfast.reports.html import write_page
+from holdfast.reports.methods import kind_title
 from holdfast.reports.study_charts import frontier_chart, parameter_charts, time_chart, varied_numbers
 from holdfast.reports.study_figures import (
     TrialFigures,
     counts_text,
-    direction,
-    gain_interval,
-    gain_text,
+    gain_texts,
     lead,
-    method_title,
     parameters_text,
     read_trials,
     rule_title,
@@ -41,10 +60,9 @@ from holdfast.reports.study_figures import (
 from holdfast.statistics.gains import SAMPLES, Gain
 from holdfast.statistics.selection import Selection
 from holdfast.statistics.shares import Share
-from holdfast.statistics.stability import RuleGain
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
-STATE_TONES = {"complete": "", "running": "good", "waiting": "", "pruned": "warn", "failed": "bad", "lost": "warn"}
+STATE_TONES = {"running": "good", "pruned": "warn", "failed": "bad", "lost": "warn"}
 MOST_PLOTS = 12
 """Frontier plots of single pairs; a study of many entries has more pairs than anybody looks at."""
 MOST_BARS = 4
@@ -74,392 +92,291 @@ def write_study_report(
     path = Path(path)
     trials = read_trials(record)
     first = selections[0] if selections else None
-    page = Page(f"{record.name}: holdfast study report")
-    page.add(tag("style", Html(_asset("study_report.css"))))
-    status = (record.status, STATUS_TONES.get(record.status, ""))
-    page.add(
-        header(
-            eyebrow="holdfast study report",
-            title=record.name,
-            lead=lead(record, selections),
-            status=status,
-            details=_details(record),
-        )
-    )
-    page.add(tag("div", tiles(_tiles(trials, first)), cls="five"))
-    _frontier(page, record, trials, first)
-    if any(s.candidates for s in selections):
-        page.section(
-            "The rules side by side",
-            tag("div", *(_rule(s, record, own=s is first) for s in selections), cls="rules"),
-            anchor="rules",
-        )
-    if first is not None and first.chosen is not None and (command or config_yaml):
-        page.section("Train the chosen trial", *_training(first, command, config_yaml), anchor="train")
-    page.section(
-        "All trials",
-        _table(record, trials, selections, path.parent),
-        tag("p", _legend(record), cls="note"),
-        anchor="trials",
-    )
-    if record.trials:
-        page.add(tag("script", Html(_asset("study_report.js"))))
-    _parameters(page, record, trials)
     chart = time_chart(record)
-    if chart is not None:
-        page.section("Who worked on what", tag("div", page.chart(chart, heading=False), cls="panels"), anchor="time")
-    if record.notes:
-        page.section("Notes", tag("div", bullets(record.notes), cls="card"), anchor="notes")
-    page.section("How to read this page", tag("div", bullets(_reading(record)), cls="card"), anchor="reading")
-    page.section(
-        "The study",
-        tag("div", facts(_facts(record)), cls="card"),
-        fold("Configuration", facts(flatten(record.config))) if record.config else None,
+    rules = [_rule(s, record, own=s is first) for s in selections]
+    train = first is not None and first.chosen is not None and (command or config_yaml)
+    configuration = Fold("Configuration", [Facts(flatten(record.config))]) if record.config else None
+    page = Page(
+        tab=f"{record.name}: holdfast study report",
+        eyebrow="holdfast study report",
+        title=record.name,
+        lead=lead(record, selections),
+        status=(record.status, STATUS_TONES.get(record.status, "")),
+        details=(
+            f"{plural(len(record.trials), 'trial')}: {counts_text(record)} · {plural(len(record.seeds), 'seed')} a "
+            f"trial · target: {record.target.label} · source: {record.source.label}"
+        ),
+        blocks=[
+            Tiles(study_tiles(trials, first)),
+            frontier_section(record, trials, first),
+            Section("The rules side by side", rules, anchor="rules") if any(s.candidates for s in selections) else None,
+            _training(first, command, config_yaml) if train and first is not None else None,
+            trials_section(record, trials, selections, path.parent),
+            _parameters(record, trials),
+            Section("Who worked on what", [chart], anchor="time") if chart is not None else None,
+            notes(record.notes, anchor="notes"),
+            Section("How to read this page", [Panel([Bullets(_reading(record))], "card")], anchor="reading"),
+            Section("The study", [Panel([Facts(_facts(record))], "card"), configuration]),
+        ],
+        footer="Written by holdfast from the study's records.",
     )
-    page.add(tag("footer", "Written by holdfast from the study's records. This page needs no network."))
-    return page.write(path)
+    return write_page(page, path)
 
 
-def _asset(name: str) -> str:
-    return importlib.resources.files("holdfast.reports").joinpath(name).read_text(encoding="utf-8")
-
-
-def _details(record: StudyRecord) -> str:
-    seeds = f"{plural(len(record.seeds), 'seed')} a trial"
-    return (
-        f"{plural(len(record.trials), 'trial')}: {counts_text(record)} · {seeds} · target: {record.target.label} "
-        f"· source: {record.source.label}"
-    )
-
-
-def _tiles(trials: Sequence[TrialFigures], first: Selection | None) -> list[tuple[str, str, str, str]]:
-    whole = sum(t.whole for t in trials)
+def study_tiles(trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
+    """How many trials count, what direct fine-tuning did, and what the chosen trial keeps of it."""
     direct = next((t for t in trials if t.trial.kind == "direct" and t.whole), None)
+    time = duration(math.fsum(t.seconds for t in trials))
     found = [
-        (
-            "Trials that count",
-            f"{whole} of {len(trials)}",
-            f"{duration(math.fsum(t.seconds for t in trials))} of the workers' time",
-            "",
-        )
+        Tile("Trials that count", f"{sum(t.whole for t in trials)} of {len(trials)}", f"{time} of the workers' time")
     ]
-    if direct is not None:
-        for name, gain in (("target", direct.target), ("source", direct.source)):
-            if gain is not None:
-                found.append(
-                    (
-                        f"Direct fine-tuning, {name} gain",
-                        gain_text(gain),
-                        f"{gain.unit} {gain_interval(gain)}",
-                        _toned(gain),
-                    )
-                )
+    for name, gain in (("target", direct.target), ("source", direct.source)) if direct is not None else ():
+        if gain is not None:
+            text, interval = gain_texts(gain)
+            found.append(Tile(f"Direct fine-tuning, {name} gain", text, f"{gain.unit} {interval}", tone(gain)))
     if first is not None and first.chosen is not None:
-        for name, share in (("Gain kept", first.kept), ("Loss avoided", first.avoided)):
-            if share is not None and share.value is not None:
-                interval = f"95 % interval {share_interval_text(share)}" if share.interval else "no interval"
-                found.append((f"{name}, trial {first.chosen}", share_text(share), f"of direct's, {interval}", ""))
+        found += share_tiles(f"trial {first.chosen}", first.kept, first.avoided)
     return found
 
 
-def _toned(gain: Gain) -> str:
-    return "" if tone(gain) == "flat" else tone(gain)
+def share_tiles(who: str, kept: Share | None, avoided: Share | None) -> list[Tile]:
+    """Shares of what direct fine-tuning did, as far as they exist."""
+    found = []
+    for name, share in (("Gain kept", kept), ("Loss avoided", avoided)):
+        if share is not None and share.value is not None:
+            interval = f"95 % interval {share_interval_text(share)}" if share.interval else "no interval"
+            found.append(Tile(f"{name}, {who}", share_text(share), f"of direct's, {interval}"))
+    return found
 
 
-# ------------------------------------------------------------------------------------------------------------ frontier
-
-
-def _frontier(page: Page, record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> None:
+def frontier_section(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> Section:
+    """Target against source: the objectives, then every pair of single measures."""
     sides = (record.target, record.source)
-    pairs = [p for p in record.pairs if _entries(p) != _entries(sides)]
+    pairs = [p for p in record.pairs if [o.entries for o in p] != [o.entries for o in sides]]
     main = frontier_chart(record, trials, sides, first)
     if main is None:
-        page.section(
-            "Target against source",
-            tag("p", "No trial is complete with all its seeds yet, so there is nothing to draw.", cls="note"),
-        )
-        return
-    others = [c for p in pairs[:MOST_PLOTS] if (c := frontier_chart(record, trials, p, first, wide=False)) is not None]
-    panels = [page.chart(main, width="full"), *(page.chart(c, width="half") for c in others)]
-    left = (
-        f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
-        if len(pairs) > MOST_PLOTS
-        else None
-    )
-    page.section(
-        "Target against source",
-        tag("div", *panels, cls="panels"),
-        tag("p", left, cls="note") if left else None,
-        anchor="frontier",
-    )
-
-
-def _entries(pair: tuple[Objective, Objective]) -> tuple[Any, Any]:
-    return pair[0].entries, pair[1].entries
+        text = "No trial is complete with all its seeds yet, so there is nothing to draw."
+        return Section("Target against source", [Paragraph(text, "note")])
+    charts = [main, *(frontier_chart(record, trials, p, first, wide=False) for p in pairs[:MOST_PLOTS])]
+    text = f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
+    left = Paragraph(text, "note") if len(pairs) > MOST_PLOTS else None
+    return Section("Target against source", [*charts, left], anchor="frontier")
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
 
 
-def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Html:
-    parts: list[Any] = [tag("h3", rule_title(s), tag("span", "the study's rule", cls="chip good") if own else None)]
-    parts.append(tag("p", f"{typographic(s.text[:1].upper() + s.text[1:])}.", cls="says"))
-    if s.chosen is None:
-        parts.append(tag("p", "No trial", cls="taken"))
-    else:
-        parts.append(tag("p", f"{s.label} ", tag("span", f"trial {s.chosen}", cls="chip"), cls="taken"))
-    parts.append(tag("p", f"{typographic(s.reason[:1].upper() + s.reason[1:])}.", cls="why"))
+def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
+    def sentence(text: str) -> str:
+        return f"{typographic(text[:1].upper() + text[1:])}."
+
+    parts: list[Block] = [Heading(rule_title(s))]
+    if own:
+        parts.append(Paragraph(chip("the study's rule", "good")))
+    parts.append(Paragraph(sentence(s.text), "note"))
+    parts.append(Paragraph("No trial" if s.chosen is None else (f"{s.label} ", chip(f"trial {s.chosen}")), "taken"))
+    parts.append(Paragraph(sentence(s.reason), "note"))
     if s.target is not None and s.source is not None:
-        rows: list[tuple[str, Any]] = [("Target", _two(s.target)), ("Source", _two(s.source))]
-        rows += [("Gain kept", _share(s.kept)), ("Loss avoided", _share(s.avoided))]
-        parts.append(tag("dl", *(tag("div", tag("dt", a), tag("dd", b)) for a, b in rows), cls="facts"))
+        shares = [(name, _share(share)) for name, share in (("Gain kept", s.kept), ("Loss avoided", s.avoided))]
+        sides = [("Target", figure(*gain_texts(s.target))), ("Source", figure(*gain_texts(s.source)))]
+        parts.append(Facts([*sides, *shares]))
     if s.stability is not None:
-        parts += _stability(s, record)
+        parts += [Heading(f"Chosen in {s.draws:,} draws of the seeds"), Bars(_stability(s, s.stability, record))]
     if s.rule_target is not None and s.rule_source is not None:
-        parts.append(tag("h4", "On seeds it did not choose by"))
-        rows = [("Target", _two(s.rule_target)), ("Source", _two(s.rule_source))]
-        parts.append(tag("dl", *(tag("div", tag("dt", a), tag("dd", b)) for a, b in rows), cls="facts"))
+        unseen = [("Target", figure(*gain_texts(s.rule_target))), ("Source", figure(*gain_texts(s.rule_source)))]
+        parts += [Heading("On seeds it did not choose by"), Facts(unseen)]
     if s.seeds_reason is not None:
-        parts.append(tag("p", f"No stability: {s.seeds_reason}.", cls="note"))
+        parts.append(Paragraph(f"No stability: {s.seeds_reason}.", "note"))
     if s.dropped:
-        lines = [join(tag("span", f"trial {d.number}, {d.label}: "), typographic(d.reason)) for d in s.dropped]
-        parts.append(
-            tag("details", tag("summary", f"{plural(len(s.dropped), 'trial')} dropped, and why"), bullets(lines))
-        )
-    return tag("div", *parts, cls="rule own" if own else "rule")
+        lines = [f"trial {d.number}, {d.label}: {typographic(d.reason)}" for d in s.dropped]
+        parts.append(Fold(f"{plural(len(s.dropped), 'trial')} dropped, and why", [Bullets(lines)]))
+    return Panel(parts, "rule own" if own else "rule")
 
 
-def _two(gain: Gain | RuleGain) -> Html:
-    return join(gain_text(gain), tag("span", gain_interval(gain), cls="sub"))
+def _share(share: Share | None) -> Text:
+    reason = share.reason if share is not None else None
+    return figure(share_text(share), share_interval_text(share) or reason or "")
 
 
-def _share(share: Share | None) -> Html:
-    return join(
-        share_text(share), tag("span", share_interval_text(share) or (share.reason if share else None) or "", cls="sub")
-    )
-
-
-def _stability(s: Selection, record: StudyRecord) -> list[Html]:
-    assert s.stability is not None
+def _stability(s: Selection, found: Mapping[int, float], record: StudyRecord) -> list[tuple[str, float, bool]]:
     labels = {t.number: t.label for t in record.trials}
-    shown = [(number, share) for number, share in s.stability.items()][:MOST_BARS]
-    bars = [_bar(f"{n} · {shorten(labels.get(n, ''), 42)}", share, taken=n == s.chosen) for n, share in shown]
-    rest = math.fsum(list(s.stability.values())[MOST_BARS:])
-    if rest > 0:
-        bars.append(_bar(f"{len(s.stability) - MOST_BARS} more", rest, taken=False))
-    if s.stability_none:
-        bars.append(_bar("no trial", s.stability_none, taken=s.chosen is None))
-    return [tag("h4", f"Chosen in {s.draws:,} draws of the seeds"), *bars]
+    shown = list(found.items())
+    bars = [(f"{n} · {shorten(labels.get(n, ''), 42)}", share, n == s.chosen) for n, share in shown[:MOST_BARS]]
+    rest = math.fsum(share for _, share in shown[MOST_BARS:])
+    bars += [(f"{len(shown) - MOST_BARS} more", rest, False)] if rest > 0 else []
+    return bars + ([("no trial", s.stability_none, s.chosen is None)] if s.stability_none else [])
 
 
-def _bar(name: str, share: float, *, taken: bool) -> Html:
-    track = tag("div", tag("div", cls="bar", style=f"width:{100 * share:.1f}%"), cls="track")
-    text = percent(100 * share, sign=False) if share < 0.01 else f"{100 * share:.0f} %"
-    return tag(
-        "div",
-        tag("span", name, cls="name"),
-        track,
-        tag("span", text, cls="part"),
-        cls="share taken-bar" if taken else "share",
-    )
-
-
-def _training(first: Selection, command: str, config_yaml: str) -> list[Html]:
-    parts = [tag("p", f"The command that trains {first.label} once more, with the study's settings:", cls="intro")]
-    if command:
-        parts.append(tag("pre", tag("code", command), cls="block", tabindex="0"))
+def _training(first: Selection, command: str, config_yaml: str) -> Section:
+    parts: list[Block] = [Code(command)] if command else []
     if config_yaml:
-        parts.append(
-            tag(
-                "details",
-                tag("summary", "The configuration"),
-                tag("pre", tag("code", config_yaml), cls="block", tabindex="0"),
-                cls="fold",
-                open=True,
-            )
-        )
-    return parts
+        parts.append(Fold("The configuration", [Code(config_yaml)], open=True))
+    intro = f"The command that trains {first.label} once more, with the study's settings:"
+    return Section("Train the chosen trial", parts, intro=intro, anchor="train")
 
 
 # --------------------------------------------------------------------------------------------------------------- table
 
 
-def _table(record: StudyRecord, trials: Sequence[TrialFigures], selections: Sequence[Selection], here: Path) -> Html:
+def trials_section(
+    record: StudyRecord,
+    trials: Sequence[TrialFigures],
+    selections: Sequence[Selection],
+    here: Path,
+    *,
+    title: str = "All trials",
+    links: Mapping[int, str] | None = None,
+    more: Mapping[int, str] | None = None,
+) -> Section:
+    """Every trial as a row.
+
+    Args:
+        record: of the study.
+        trials: its figures.
+        selections: whose choices are marked.
+        here: the page's folder, which links to runs start from.
+        title: of the section.
+        links: number -> page of the trial itself.
+        more: number -> what else is said below its label.
+    """
     if not trials:
-        return tag("p", "No trial was begun yet.", cls="note")
-    columns = [Column(title="Trial"), Column(title="State")]
-    columns += [
-        Column(title=t, numeric=True) for t in ("Target gain", "Source gain", "Gain kept", "Loss avoided", "Time")
-    ] + [Column(title="Seeds")]
-    rows, classes = [], []
+        return Section(title, [Paragraph("No trial was begun yet.", "note")], anchor="trials")
+    rows, tones = [], []
     for t in trials:
-        by = [s.rule for s in selections if s.chosen == t.trial.number]
+        n = t.trial.number
+        by = [s.rule for s in selections if s.chosen == n]
+        name = Span(t.trial.label, link=(links or {}).get(n, ""))
         rows.append(
             [
-                _name(t, by),
+                (name, *((" ", chip(rule, "good")) for rule in by), *_below(t, (more or {}).get(n, ""))),
                 _state(t, record),
                 _gain_cell(t.target, whole=t.whole),
                 _gain_cell(t.source, whole=t.whole),
                 _share_cell(t.kept, t),
                 _share_cell(t.avoided, t),
-                _sortable(t.seconds, duration(t.seconds), "") if t.trial.runs else "",
+                Span(duration(t.seconds), value=t.seconds) if t.trial.runs else "",
                 _seeds(t, here),
             ]
         )
-        classes.append("taken" if by else "" if t.whole else "minor")
-    return tag("div", table(columns, rows, cards=True, classes=classes), cls="panel dense trials")
-
-
-def _state(t: TrialFigures, record: StudyRecord) -> Html:
-    chip = tag("span", t.trial.state, cls=f"chip {STATE_TONES.get(t.trial.state, '')}".rstrip())
-    done = len({r.seed for r in t.trial.runs} & set(record.seeds))
-    return join(
-        chip,
-        tag("span", f"{done} of {plural(len(record.seeds), 'seed')}", cls="sub")
-        if t.trial.state == "running"
-        else None,
+        tones.append("taken" if by else "" if t.whole else "minor")
+    titles = ("Trial", "State", "Target gain", "Source gain", "Gain kept", "Loss avoided", "Time", "Seeds")
+    heads = columns(*titles, right=range(2, 7))
+    table = Table(columns=heads, rows=rows, kind="dense trials", tones=tones, find="trial")
+    target, source = record.target, record.source
+    whole = next((t for t in trials if t.whole and t.target is not None and t.source is not None), None)
+    samples = [f"n {g.samples:,}" for g in (whole.target, whole.source) if g is not None] if whole is not None else []
+    legend = (
+        f"Gains are against the start, more is better: target {target.label} ({target.unit}, "
+        f"{direction(target.higher_is_better)} in itself), source {source.label} ({source.unit}, "
+        f"{direction(source.higher_is_better)}), means over the seeds with 95 % intervals. Gain kept: the trial's "
+        "target gain over direct fine-tuning's. Loss avoided: 1 minus the trial's source loss over direct's. Time: of "
+        "the worker, all seeds together."
     )
+    legend += f" Samples of target and source: {', '.join(samples)}." if samples else ""
+    return Section(title, [table, Paragraph(legend, "note")], anchor="trials")
 
 
-def _name(t: TrialFigures, by: Sequence[str]) -> Html:
-    params = parameters_text(
-        {k: v for k, v in shown_params(t.trial).items() if parameters_text({k: v}) not in t.trial.label}
-    )
-    details = [
-        f"trial {t.trial.number}",
-        method_title(t.trial.kind) if method_title(t.trial.kind) not in t.trial.label else "",
-        params,
-    ]
-    lines = [tag("span", " · ".join(d for d in details if d), cls="sub")]
+def _below(t: TrialFigures, more: str) -> list[Text]:
+    """What stands under a trial's label: its number and settings, and why it does not count."""
+    label, kind = t.trial.label, kind_title(t.trial.kind)
+    unsaid = {k: v for k, v in shown_params(t.trial).items() if parameters_text({k: v}) not in label}
+    details = [f"trial {t.trial.number}", kind if kind not in label else "", parameters_text(unsaid), more]
+    found: list[Text] = [sub(" · ".join(d for d in details if d))]
     if t.trouble and t.trial.state not in ("running", "waiting"):
-        lines.append(tag("span", typographic(t.trouble), cls="sub bad-text" if t.trial.state == "failed" else "sub"))
-    chips = [join(" ", tag("span", rule, cls="chip good")) for rule in by]
-    return join(t.trial.label, *chips, *lines)
+        found.append(sub(typographic(t.trouble), tone="bad" if t.trial.state == "failed" else ""))
+    return found
 
 
-def _sortable(value: float, text: str, below: str, cls: str | None = None) -> Html:
-    number = tag("data", text, value=repr(value), cls=cls)
-    return join(number, tag("span", below, cls="sub") if below else None)
+def _state(t: TrialFigures, record: StudyRecord) -> Text:
+    done = len({r.seed for r in t.trial.runs} & set(record.seeds))
+    of = sub(f"{done} of {plural(len(record.seeds), 'seed')}") if t.trial.state == "running" else None
+    return chip(t.trial.state, STATE_TONES.get(t.trial.state, "")), of
 
 
-def _gain_cell(gain: Gain | None, *, whole: bool) -> Html | str:
+def _gain_cell(gain: Gain | None, *, whole: bool) -> Text:
     if gain is None:
         return ""
-    below = gain_interval(gain) if whole else f"{plural(len(gain.by_seed), 'seed')} so far"
-    return _sortable(gain.value, gain_text(gain), below, f"tone {tone(gain)}" if whole else None)
+    text, interval = gain_texts(gain)
+    if not whole:
+        return figure(text, f"{plural(len(gain.by_seed), 'seed')} so far", value=gain.value)
+    return figure(text, interval, value=gain.value, tone=tone(gain))
 
 
-def _share_cell(share: Share, t: TrialFigures) -> Html | str:
-    if share.value is None:
-        return "" if not t.whole else _sortable(math.nan, "reference" if t.trial.kind == "direct" else "n/a", "")
-    return _sortable(share.value, share_text(share), share_interval_text(share))
-
-
-def _seeds(t: TrialFigures, here: Path) -> Html | str:
-    if not t.trial.runs:
+def _share_cell(share: Share, t: TrialFigures) -> Text:
+    if share.value is not None:
+        return figure(share_text(share), share_interval_text(share), value=share.value)
+    if not t.whole:
         return ""
-    found: list[Any] = []
+    return Span("reference" if t.trial.kind == "direct" else "n/a", value=math.nan)
+
+
+def _seeds(t: TrialFigures, here: Path) -> Text:
+    found: list[Text] = []
     for run in sorted(t.trial.runs, key=lambda r: r.seed):
-        report = here / run.folder / "report.html"
-        link = (
-            tag("a", str(run.seed), href=quote(f"{run.folder}/report.html"))
-            if _inside(run.folder) and report.is_file()
-            else str(run.seed)
-        )
-        found += [" ", link] if found else [link]
-    return join(*found)
-
-
-def _inside(folder: str) -> bool:
-    return not Path(folder).is_absolute() and ".." not in Path(folder).parts
-
-
-def _legend(record: StudyRecord) -> str:
-    target, source = record.target, record.source
-    return (
-        f"Gains are against the start, more is better: target {target.label} ({target.unit}, {direction(target)} in "
-        f"itself), source {source.label}"
-        f" ({source.unit}, {direction(source)}), means over the seeds with 95 % intervals. Gain kept: the trial's "
-        f"target gain over direct"
-        " fine-tuning's. Loss avoided: 1 minus the trial's source loss over direct's. Time: of the worker, all seeds "
-        "together."
-    )
+        inside = not Path(run.folder).is_absolute() and ".." not in Path(run.folder).parts
+        there = inside and (here / run.folder / "report.html").is_file()
+        found += [" " if found else "", Span(str(run.seed), link=quote(f"{run.folder}/report.html") if there else "")]
+    return found
 
 
 # -------------------------------------------------------------------------------------------------------------- others
 
 
-def _parameters(page: Page, record: StudyRecord, trials: Sequence[TrialFigures]) -> None:
+def _parameters(record: StudyRecord, trials: Sequence[TrialFigures]) -> Section | None:
     charts = parameter_charts(record, trials)
     if not charts:
-        return
-    panels = [page.chart(c, width="half") for pair in charts for c in pair]
+        return None
     left = len(varied_numbers(trials)) - len(charts)
-    note = (
-        tag(
-            "p",
-            f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} in the table alone.",
-            cls="note",
-        )
-        if left > 0
-        else None
+    text = f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} in the table alone."
+    intro = (
+        "Target and source gain of every trial against the numbers that were varied; whatever else differs between "
+        "the trials differs here too."
     )
-    page.section(
-        "What each number does", tag("div", *panels, cls="panels"), note, intro=PARAMETERS, anchor="parameters"
-    )
-
-
-PARAMETERS = (
-    "Target and source gain of every trial against the numbers that were varied; whatever else differs "
-    "between the trials differs here too."
-)
+    parts: list[Block] = [c for pair in charts for c in pair]
+    parts += [Paragraph(text, "note")] if left > 0 else []
+    return Section("What each number does", parts, intro=intro, anchor="parameters")
 
 
 def _reading(record: StudyRecord) -> list[str]:
     one = len(record.seeds) < 2
-    parts = [
+    covered = (
+        f"cover {SAMPLES.removesuffix(' only')} alone, because there is one seed: another seed may land outside."
+        if one
+        else "cover training seeds (t distribution) and evaluated samples together."
+    )
+    several = [
+        "The chosen trial looks a little better than it is, because noise helped to choose it. “On seeds it did not "
+        "choose by” scores the rule instead: it chooses on all seeds but one and is scored on that one, in turn. Take "
+        "that figure for what to expect.",
+        "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from draw to draw "
+        "is one among equals.",
+    ]
+    return [
         "A gain is the change from the start, its sign turned so that more is better, mean over the side's measures "
         "and over the seeds.",
-        f"Intervals are at 95 % and cover {SAMPLES.removesuffix(' only')} alone, because there is one seed: another "
-        f"seed may land outside."
-        if one
-        else "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples together.",
+        f"Intervals are at 95 % and {covered}",
         "A trial is on the Pareto frontier when no other is at least as good on both sides and better on one. The "
         "start is a point of it too.",
         "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's intervals; none where "
-        "direct's own change cannot be"
-        " told from zero.",
-        "The chosen trial looks a little better than it is, because noise helped to choose it. “On seeds it did not "
-        "choose by” scores the"
-        " rule instead: it chooses on all seeds but one and is scored on that one, in turn. Take that figure for what "
-        "to expect.",
-        "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from draw to draw "
-        "is one among equals.",
+        "direct's own change cannot be told from zero.",
+        *([] if one else several),
         "Only complete trials with every seed and measure count; pruned, failed and lost ones are in the table with "
         "their reason.",
     ]
-    if one:
-        parts = [p for p in parts if not p.startswith(("The chosen trial", "Stability"))]
-    return parts
 
 
-def _facts(record: StudyRecord) -> list[tuple[str, str]]:
-    found = [
+def _facts(record: StudyRecord) -> list[tuple[str, Any]]:
+    rule = [setting(v) if k == "rule" else f"{k} {setting(v)}" for k, v in record.selection.items() if v is not None]
+    hosts = sorted({run.host for t in record.trials for run in t.runs if run.host})
+    return [
         ("Began", record.created),
         ("Finished", record.finished or f"no ({record.status})"),
         ("Trials", counts_text(record)),
         ("Seeds", ", ".join(map(str, record.seeds))),
         ("Sampler", record.sampler),
-        (
-            "Rule",
-            ", ".join(
-                setting(v) if k == "rule" else f"{k} {setting(v)}" for k, v in record.selection.items() if v is not None
-            )
-            or "paper",
-        ),
+        ("Rule", ", ".join(rule) or "paper"),
         ("Storage", record.storage or "not recorded"),
         ("Hardware", hardware_text(record.hardware) or "not recorded"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in record.versions.items()) or "not recorded"),
+        *([("Machines", ", ".join(hosts))] if hosts else []),
     ]
-    hosts = sorted({run.host for t in record.trials for run in t.runs if run.host})
-    return [*found, ("Machines", ", ".join(hosts))] if hosts else found

@@ -18,17 +18,17 @@ import functools
 import heapq
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.records.study import FINISHED, StudyRecord, TrialRecord
-from holdfast.reports.figures import duration, number, plural
+from holdfast.reports.blocks import Block, Paragraph, Span, Table, Text, columns, figure, sub
+from holdfast.reports.format import duration, number, plural
 from holdfast.reports.study_figures import (
     TrialFigures,
     chosen_text,
     counts_text,
     covered,
-    gain_interval,
-    gain_text,
+    gain_texts,
     kept_text,
     lead,
     moment,
@@ -40,20 +40,14 @@ from holdfast.reports.study_figures import (
     typographic,
     worker_seconds,
 )
-from holdfast.reports.terminal import STYLE, Printer
+from holdfast.reports.terminal import Printer, plain_table
 from holdfast.statistics.selection import Selection, select_all
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-STATE_STYLES = {
-    "complete": "",
-    "running": "green",
-    "waiting": "dim",
-    "pruned": "yellow",
-    "failed": "red",
-    "lost": "yellow",
-}
+
+STATE_TONES = {"running": "good", "waiting": "flat", "pruned": "warn", "failed": "bad", "lost": "warn"}
 
 
 # --------------------------------------------------------------------------------------------------------------- table
@@ -67,114 +61,86 @@ def print_study(record: StudyRecord, selections: Sequence[Selection], console: C
         selections: the study's own rule first, as `holdfast.statistics.selection.select_all` gives it.
         console: where to print; the terminal by default.
     """
-    out = Printer(console)
-    out.line(f"{record.name} ({record.status})", "bold")
-    _say(out, lead(record, selections))
-    out.line()
-    by = {s.chosen: [o.rule for o in selections if o.chosen == s.chosen] for s in selections if s.chosen is not None}
+    out = Printer(console, unbroken=True)
+    found: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record, selections))]
+    found += [Paragraph(""), trials_table(record, read_trials(record), selections, narrow=out.console.is_terminal)]
+    for s in selections:
+        found += [*_selection(s, record), Paragraph("")]
+    out.show([*found, *(Paragraph(f"Note: {n}", "note") for n in record.notes)])
+
+
+def trials_table(
+    record: StudyRecord, trials: Sequence[TrialFigures], selections: Sequence[Selection] = (), *, narrow: bool
+) -> Table:
+    """Every trial with its gains and shares; `narrow` fits into eighty characters: shares without intervals, the time
+    below the label."""
     title = (
         f"Gains against the start, more is better: target {record.target.label} ({record.target.unit}), source "
         f"{record.source.label}"
     )
     title += "" if record.source.unit == record.target.unit else f" ({record.source.unit})"
-    rows = [_row(t, by.get(t.trial.number, [])) for t in read_trials(record)]
-    if out.console.is_terminal:
-        columns = [
-            ("#", True),
-            ("Trial, time", False),
-            ("Target", True),
-            ("Source", True),
-            ("Gain kept\nLoss avoided", True),
-        ]
-        out.table(title, columns, [_narrow(row) for row in rows])
-    else:
-        _say(out, title)
-        for line in plain_table(WIDE, [name != "Trial" for name in WIDE], [[cell for cell, _ in row] for row in rows]):
-            _say(out, line)
-        out.line()
-    for s in selections:
-        _selection(out, s, record)
-    for note in record.notes:
-        _say(out, f"Note: {note}", "dim")
-
-
-WIDE = ("#", "Trial", "Target", "Source", "Gain kept", "Loss avoided", "Time")
-
-
-def _narrow(row: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The same in five columns, which fit into eighty characters: shares without intervals, the time below the
-    label."""
-    number_, (label, style), target, source, (kept, quiet), (avoided, _), (time, _) = row
-    shares = [share.partition("\n")[0] for share in (kept, avoided)]
-    return [number_, (f"{label}\n{time}".rstrip(), style), target, source, ("\n".join(shares).rstrip(), quiet)]
-
-
-def _row(t: TrialFigures, by: Sequence[str]) -> list[tuple[str, str]]:
-    trouble = typographic(t.trouble).removeprefix(f"{t.trial.state}: ").removeprefix(t.trial.state)
-    state = "" if t.trial.state == FINISHED else t.trial.state
-    # The trouble of what has not begun, or is under way, is its state.
-    below = [
-        f"chosen: {', '.join(by)}" if by else "",
-        ": ".join(x for x in (state, "" if state in ("running", "waiting") else trouble) if x),
-    ]
-    quiet = "" if t.whole else "dim"
-    style = "bold" if by else quiet or STATE_STYLES.get(t.trial.state, "")
-    return [
-        (str(t.trial.number), quiet),
-        ("\n".join([t.trial.label, *(b for b in below if b)]), STATE_STYLES.get(t.trial.state, "") or style),
-        (
-            f"{gain_text(t.target)}\n{gain_interval(t.target)}".rstrip() if t.target else "",
-            STYLE[tone(t.target)] if t.whole else "dim",
-        ),
-        (
-            f"{gain_text(t.source)}\n{gain_interval(t.source)}".rstrip() if t.source else "",
-            STYLE[tone(t.source)] if t.whole else "dim",
-        ),
-        *(
-            ((f"{share_text(s)}\n{share_interval_text(s)}".rstrip() if s.value is not None else "", quiet))
+    rows, tones = [], []
+    for t in trials:
+        by = [s.rule for s in selections if s.chosen == t.trial.number]
+        shares = [
+            figure(share_text(s), "" if narrow else share_interval_text(s)) if s.value is not None else ""
             for s in (t.kept, t.avoided)
-        ),
-        (duration(t.seconds) if t.trial.runs else "", quiet),
-    ]
-
-
-def _selection(out: Printer, s: Selection, record: StudyRecord) -> None:
-    _say(out, f"{rule_title(s)}: {typographic(s.text)}", "bold")
-    _say(out, f"  {chosen_text(s, record)}.", None if s.chosen is not None else "yellow")
-    if s.chosen is not None:
-        _say(out, f"  {typographic(s.reason[:1].upper() + s.reason[1:])}.", "dim")
-    if s.rule_target is not None and s.rule_source is not None:
-        sides = [
-            f"{name} {covered(gain_text(g), gain_interval(g))}"
-            for name, g in (("target", s.rule_target), ("source", s.rule_source))
         ]
-        _say(out, f"  On seeds it did not choose by: {', '.join(sides)}.", "dim")
+        time = duration(t.seconds) if t.trial.runs else ""
+        label = Span(_label(t, by), tone=STATE_TONES.get(t.trial.state, ""))
+        sides = [
+            Span(figure(*gain_texts(g)), tone=tone(g) if t.whole else "flat") if g is not None else ""
+            for g in (t.target, t.source)
+        ]
+        first: list[Text] = [str(t.trial.number)]
+        if narrow:
+            below = sub(shares[1]) if shares[1] else None
+            rows.append([*first, (label, sub(time) if time else None), *sides, (shares[0], below)])
+        else:
+            rows.append([*first, label, *sides, *shares, time])
+        tones.append("taken" if by else "" if t.whole else "minor")
+    if narrow:
+        heads = columns("#", "Trial, time", "Target", "Source", "Gain kept\nLoss avoided", right=(0, 2, 3, 4))
+    else:
+        titles = ("#", "Trial", "Target", "Source", "Gain kept", "Loss avoided", "Time")
+        heads = columns(*titles, right=(0, 2, 3, 4, 5, 6))
+    return Table(columns=heads, rows=rows, title=title, tones=tones)
+
+
+def _label(t: TrialFigures, by: Sequence[str]) -> Text:
+    """A trial's label, who chose it, and why it does not count."""
+    state = "" if t.trial.state == FINISHED else t.trial.state
+    trouble = typographic(t.trouble).removeprefix(f"{t.trial.state}: ").removeprefix(t.trial.state)
+    # The trouble of what has not begun, or is under way, is its state.
+    why = ": ".join(x for x in (state, "" if state in ("running", "waiting") else trouble) if x)
+    below = [f"chosen: {', '.join(by)}" if by else "", why]
+    return t.trial.label, *(sub(b) for b in below if b)
+
+
+def _selection(s: Selection, record: StudyRecord) -> list[Block]:
+    found = [Paragraph(f"{rule_title(s)}: {typographic(s.text)}", "strong")]
+    found.append(Paragraph(f"  {chosen_text(s, record)}.", "" if s.chosen is not None else "warn"))
+    said = []
+    if s.chosen is not None:
+        said.append(f"{typographic(s.reason[:1].upper() + s.reason[1:])}.")
+    if s.rule_target is not None and s.rule_source is not None:
+        sides = (("target", s.rule_target), ("source", s.rule_source))
+        unseen = ", ".join(f"{name} {covered(*gain_texts(g))}" for name, g in sides)
+        said.append(f"On seeds it did not choose by: {unseen}.")
     if s.stability is not None:
         parts = [f"trial {n} in {100 * share:.0f} %" for n, share in list(s.stability.items())[:4]]
         parts += [f"{len(s.stability) - 4} more"] if len(s.stability) > 4 else []
         parts += [f"none in {100 * s.stability_none:.0f} %"] if s.stability_none else []
-        _say(out, f"  Of {s.draws:,} draws of the seeds it chooses {', '.join(parts)}.", "dim")
+        said.append(f"Of {s.draws:,} draws of the seeds it chooses {', '.join(parts)}.")
     if s.seeds_reason is not None and s.candidates:
-        _say(out, f"  No stability: {s.seeds_reason}.", "dim")
-    out.line()
-
-
-def _say(out: Printer, text: str, style: str | None = None) -> None:
-    """A line that breaks where a terminal ends, and nowhere else."""
-    out.console.print(out.text(text), style=style, markup=False, highlight=False, soft_wrap=not out.console.is_terminal)
-
-
-def plain_table(titles: Sequence[str], figures: Sequence[bool], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns, one line a row: what a cell holds in several lines stands there side by side."""
-    cells = [list(titles), *([" ".join(cell.split("\n")) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
-    return [
-        "  ".join(c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True)).rstrip()
-        for row in cells
-    ]
+        said.append(f"No stability: {s.seeds_reason}.")
+    return found + [Paragraph(f"  {text}", "note") for text in said]
 
 
 # -------------------------------------------------------------------------------------------------------------- status
+
+
+WORKERS = (("Worker", False), ("#", True), ("Trial", False), ("Last measured", False), ("For", True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -277,17 +243,17 @@ class StatusView:
         unknown = self.to_come - sum(t.state == "waiting" for t in record.trials)
         if unknown > 0 and record.status != "finished":
             found.append(f"{plural(unknown, 'trial')} of the {planned(record)} planned not begun")
-        rows = [
+        if self.workers:
+            found += ["", *plain_table(WORKERS, self._working)]
+        found += ["", *(self._best(s) for s in self.chosen)]
+        return [*found, *self._troubles()]
+
+    @property
+    def _working(self) -> list[list[str]]:
+        return [
             [w.worker, str(w.number), w.label, w.rung, "" if w.elapsed is None else duration(w.elapsed)]
             for w in self.workers
         ]
-        if rows:
-            found += [
-                "",
-                *plain_table(["Worker", "#", "Trial", "Last measured", "For"], [False, True, False, False, True], rows),
-            ]
-        found += ["", *(self._best(s) for s in self.chosen)]
-        return [*found, *self._troubles()]
 
     def _best(self, s: Selection) -> str:
         if s.chosen is None:
@@ -314,31 +280,10 @@ class StatusView:
         if not console.is_terminal:
             yield from (Text(out.text(line)) for line in self.lines())
             return
-        from rich import box
-        from rich.table import Table
-
         yield Text.assemble((self.record.name, "bold"), out.text(f" {self.record.status}: {counts_text(self.record)}"))
         yield Text(out.text(self.ending[:1].upper() + self.ending[1:]))
         if self.workers:
-            made = Table(box=box.SIMPLE_HEAD if out.fancy else box.ASCII, pad_edge=False, padding=(0, 1))
-            for title, figure in (
-                ("Worker", False),
-                ("#", True),
-                ("Trial", False),
-                ("Last measured", False),
-                ("For", True),
-            ):
-                made.add_column(title, justify="right" if figure else "left", overflow="fold", no_wrap=figure)
-            for w in self.workers:
-                cells: list[Any] = [
-                    w.worker,
-                    str(w.number),
-                    w.label,
-                    w.rung,
-                    "" if w.elapsed is None else duration(w.elapsed),
-                ]
-                made.add_row(*(Text(out.text(c)) for c in cells))
-            yield made
+            yield out.made("", WORKERS, [[Text(out.text(c)) for c in row] for row in self._working])
         for place, s in enumerate(self.chosen):
             yield Text(out.text(self._best(s)), style="" if place == 0 else "dim")
         for line in self._troubles():
@@ -367,12 +312,12 @@ def print_status(
         console: where to print; the terminal by default.
         selections: as `holdfast.statistics.selection.select_all` gives them; made here where they are not given.
     """
-    out, view = Printer(console), StatusView(record, now, selections)
+    out, view = Printer(console, unbroken=True), StatusView(record, now, selections)
     if out.console.is_terminal:
         out.console.print(view)
         return
     for line in view.lines():
-        _say(out, line)
+        out.line(line)
 
 
 def status_lines(

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from holdfast.config.declare import Meta
 from holdfast.errors import ModelError, did_you_mean
+from holdfast.retention.method import WeightCopy
 
 if TYPE_CHECKING:
     import torch
@@ -28,12 +30,10 @@ if TYPE_CHECKING:
 
 START = "start"
 """The name of the start model as an anchor."""
-KEEP = ("device", "cpu", "disk")
+Keep = Annotated[Literal["device", "cpu", "disk"], Meta(decides=False)]
 """Where an anchor may be kept between steps: beside the parameters, in host memory, or in a file that is streamed."""
-KEEP_HELP = (
-    "where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file "
-    "that is read when needed)"
-)
+KeepAuto = Annotated[Literal["auto", "device", "cpu", "disk"], Meta(decides=False)]
+"""The same, or "auto": on the disk for a folder, which lies there anyway, and on the device for the start."""
 
 
 class Anchors:
@@ -74,16 +74,14 @@ class Anchors:
 
         Args:
             anchor: as of `get`.
-            where: one of `KEEP`, or "auto": on the disk for a folder, which lies there anyway, and on the device for
-                the start. "disk" streams a named folder as it is, and writes the start's parameters to a file without a
+            where: one of `KeepAuto`. "disk" streams a named folder as it is, and writes the start's parameters to a file without a
                 name, which is gone when the process ends.
 
         Raises:
             ModelError: as `get`.
             StorageError: the disk has no room for the file.
         """
-        if where == "auto":
-            where = "device" if anchor == START else "disk"
+        where = _place(anchor, where)
         if where == "device":
             return self.get(anchor)
         if anchor != START:
@@ -215,9 +213,14 @@ def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
             return streamed(place, tensors)
 
 
-def keep_problems(where: str, keep: str, *more: str) -> list[str]:
-    """A sentence where `keep` is none of `KEEP` (and `more`)."""
-    return [] if keep in (*KEEP, *more) else [f"{where}: expected one of {', '.join((*KEEP, *more))}, got {keep!r}"]
+def kept_anchor(anchor: str, where: str) -> WeightCopy:
+    """What `Anchors.keep(anchor, where)` keeps, for `RetentionMethod.copies`."""
+    return WeightCopy(what=f"anchor {anchor}", place=_place(anchor, where))
+
+
+def _place(anchor: str, where: str) -> str:
+    """ "auto" is the disk for a folder, which lies there anyway, and the device for the start."""
+    return where if where != "auto" else "device" if anchor == START else "disk"
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

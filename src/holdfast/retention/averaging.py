@@ -32,11 +32,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, aligned, anchor_problems, keep_problems
-from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
+from holdfast.config.declare import Meta
+from holdfast.retention.anchor import START, Anchors, KeepAuto, aligned, anchor_problems, kept_anchor
+from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
 
 if TYPE_CHECKING:
     import torch
@@ -52,28 +53,28 @@ class SequentialAveraging(RetentionMethod):
     """
 
     name: ClassVar[str] = "sfa"
+    title: ClassVar[str] = "SFA"
+    strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
     )
 
-    p: float | None = field(
-        default=None,
-        metadata={"help": "fraction of the run between averages, in (0, 1]; default 0.25 when `every` is not given"},
-    )
-    every: int | None = field(default=None, metadata={"help": "optimiser steps between averages, instead of p"})
-    beta: float = field(
-        default=0.5, metadata={"help": "weight on the OLD model in each average, in [0, 1]; 0 is direct fine-tuning"}
-    )
-    previous: str = field(
-        default=START, metadata={"help": "the old model: 'start', or the folder of the previous task's checkpoint"}
-    )
-    reset_optimizer: bool = field(default=False, metadata={"help": "clear the optimiser's moments after each average"})
-    keep: str = field(
-        default="auto",
-        metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False},
-    )
+    p: Annotated[float | None, Meta(gt=0, le=1)] = None
+    """Fraction of the run between averages; 0.25 when `every` is not given. 1 averages once, at the end, which is
+    WiSE-FT."""
+    every: Annotated[int | None, Meta(ge=1)] = None
+    """Optimiser steps between averages, instead of p."""
+    beta: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Weight on the OLD model in each average; 0 is direct fine-tuning."""
+    previous: str = START
+    """The old model: 'start', or the folder of the previous task's checkpoint."""
+    reset_optimizer: bool = False
+    """Clear the optimiser's moments after each average."""
+    keep: KeepAuto = "auto"
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
+    needed); auto: disk for a folder, device for the start."""
 
     @property
     def off(self) -> bool:
@@ -83,13 +84,7 @@ class SequentialAveraging(RetentionMethod):
         found = []
         if self.p is not None and self.every is not None:
             found.append(f"sfa: expected one of p and every, got p={self.p} and every={self.every}")
-        if self.p is not None and not 0 < self.p <= 1:
-            found.append(f"sfa.p: expected a fraction in (0, 1], got {self.p}")
-        if self.every is not None and self.every < 1:
-            found.append(f"sfa.every: expected 1 step or more, got {self.every}")
-        if not 0 <= self.beta <= 1:
-            found.append(f"sfa.beta: expected a weight in [0, 1], got {self.beta}")
-        return found + anchor_problems("sfa.previous", self.previous) + keep_problems("sfa.keep", self.keep, "auto")
+        return found + anchor_problems("sfa.previous", self.previous)
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
@@ -109,6 +104,9 @@ class SequentialAveraging(RetentionMethod):
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("sfa.previous", self.previous, named)
 
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (kept_anchor(self.previous, self.keep),)
+
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Average(
             anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer
@@ -124,32 +122,32 @@ class WiseFT(RetentionMethod):
     """
 
     name: ClassVar[str] = "wise_ft"
+    title: ClassVar[str] = "WiSE-FT"
+    strength: ClassVar[tuple[str, ...]] = ("alpha",)
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "interpolate start and result once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
 
-    alpha: float = field(
-        default=0.5,
-        metadata={"help": "weight on the fine-tuned weights, in [0, 1]; 1 is direct fine-tuning, 0 the start"},
-    )
-    anchor: str = field(
-        default=START, metadata={"help": "what to interpolate with: 'start', or the folder of an earlier checkpoint"}
-    )
-    keep: str = field(
-        default="auto",
-        metadata={"help": f"{KEEP_HELP}; auto: disk for a folder, device for the start", "decides": False},
-    )
+    alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Weight on the fine-tuned weights; 1 is direct fine-tuning, 0 the start."""
+    anchor: str = START
+    """What to interpolate with: 'start', or the folder of an earlier checkpoint."""
+    keep: KeepAuto = "auto"
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
+    needed); auto: disk for a folder, device for the start."""
 
     @property
     def off(self) -> bool:
         return self.alpha == 1
 
     def problems(self) -> list[str]:
-        found = [] if 0 <= self.alpha <= 1 else [f"wise_ft.alpha: expected a weight in [0, 1], got {self.alpha}"]
-        return found + anchor_problems("wise_ft.anchor", self.anchor) + keep_problems("wise_ft.keep", self.keep, "auto")
+        return anchor_problems("wise_ft.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("wise_ft.anchor", self.anchor, named)
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (kept_anchor(self.anchor, self.keep),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Average(
@@ -250,28 +248,28 @@ class ExponentialAverage(RetentionMethod):
     """
 
     name: ClassVar[str] = "ema"
+    title: ClassVar[str] = "EMA"
+    strength: ClassVar[tuple[str, ...]] = ("decay",)
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
 
-    decay: float = field(
-        default=0.999,
-        metadata={"help": "share of the average that an update keeps, in [0, 1]; 0 is direct fine-tuning"},
-    )
-    every: int = field(default=1, metadata={"help": "optimiser steps between updates of the average"})
+    decay: Annotated[float, Meta(ge=0, le=1)] = 0.999
+    """Share of the average that an update keeps; 0 is direct fine-tuning."""
+    every: Annotated[int, Meta(ge=1)] = 1
+    """Optimiser steps between updates of the average."""
 
     @property
     def off(self) -> bool:
         return self.decay == 0
 
-    def problems(self) -> list[str]:
-        found = [] if 0 <= self.decay <= 1 else [f"ema.decay: expected a share in [0, 1], got {self.decay}"]
-        return found + ([] if self.every >= 1 else [f"ema.every: expected 1 step or more, got {self.every}"])
-
     def check_run(self, *, total_steps: int | None) -> list[str]:
         if total_steps is not None and self.every > total_steps:
             return [f"ema.every: expected at most the run's {total_steps} steps, got {self.every}"]
         return []
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (WeightCopy(what="average", dtype="float32"),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Shadow(

@@ -41,9 +41,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
 from holdfast.retention.method import ActiveMethod, Host, NamedParams, Passive, RetentionMethod, StepFigures, StepInfo
 from holdfast.retention.paths import data_problems
@@ -80,6 +81,51 @@ RANGE = 1e3
 """Of a strength in other units (L2, EWC): the factor within which it stays of where it began."""
 
 
+def _points(value: str | None) -> float | None:
+    """ "1 point", "0.5 points", "1pt" and "inf" as numbers; None where it is something else, a bare number too: 0.01
+    could be meant either way."""
+    if value is None:
+        return None
+    text = value.strip().lower()
+    if text == "inf":
+        return math.inf
+    unit = next((u for u in ("points", "point", "pts", "pt") if text.endswith(u)), None)
+    try:
+        return None if unit is None else float(text.removesuffix(unit))
+    except ValueError:
+        return None
+
+
+def _share(value: str | float | None) -> float | None:
+    """ "2%" and 0.02 as 0.02; None where that is no number."""
+    if not isinstance(value, str):
+        return value if isinstance(value, (int, float)) else None
+    text = value.strip()
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return None
+
+
+def _rise(value: Any) -> str | float:
+    """A value of `perplexity_increase`, checked."""
+    share = None if isinstance(value, bool) else _share(value)
+    if share is None or not share > 0:
+        raise ValueError
+    return value if isinstance(value, str) else float(value)
+
+
+def _drop(value: Any) -> str:
+    """A value of `metric_drop`, checked."""
+    if not isinstance(value, str) or not (_points(value) or 0) > 0:
+        raise ValueError
+    return value
+
+
+_RISE = Meta(parse=_rise, expected="a share above 0 such as 2% or 0.02 (noise alone would exceed 0)")
+_DROP = Meta(parse=_drop, expected="points above 0 with their unit, such as '1 point' or '0.5 points'")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget(RetentionMethod):
     """Adapts the strength of another method so that the run ends within a budget for forgetting; memory kept where that
@@ -90,46 +136,31 @@ class Budget(RetentionMethod):
     """
 
     name: ClassVar[str] = "budget"
+    title: ClassVar[str] = "budget for forgetting"
     place: ClassVar[str] = "loss"
     summary: ClassVar[str] = (
         "state how much forgetting is acceptable; the strength of label annealing (or L2, EWC) is found during the run"
     )
+    not_in_cost: ClassVar[str] = "its measurements of held-out data are not counted"
     source: ClassVar[str] = (
         "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential "
         "optimization"
     )
 
-    kl: float | None = field(
-        default=None, metadata={"help": "largest KL to the start at the end, nats per token; inf: no constraint"}
-    )
-    perplexity_increase: str | float | None = field(
-        default=None,
-        metadata={"help": "largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint"},
-    )
-    metric_drop: str | None = field(
-        default=None,
-        metadata={
-            "help": "largest drop of a task's metric, in points (hundredths), such as '1 point'; inf: no constraint"
-        },
-    )
-    data: str = field(
-        default="",
-        metadata={
-            "help": "held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of "
-            "each step"
-        },
-    )
-    task: str = field(
-        default="",
-        metadata={"help": "with metric_drop: the task that is measured, one of those under `evaluation:`, by its name"},
-    )
-    every: int | None = field(
-        default=None,
-        metadata={
-            "help": "optimiser steps between measurements of `data` (default 10) or `task` (a twentieth of the run)"
-        },
-    )
-    rate: float = field(default=1.0, metadata={"help": "factor on the speed at which the strength is adapted"})
+    kl: Annotated[float | None, Meta(gt=0, finite=False)] = None
+    """Largest KL to the start at the end, nats per token; inf: no constraint."""
+    perplexity_increase: Annotated[str | float | None, _RISE] = None
+    """Largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint."""
+    metric_drop: Annotated[str | None, _DROP] = None
+    """Largest drop of a task's metric, in points (hundredths), such as '1 point'; inf: no constraint."""
+    data: str = ""
+    """Held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of each step."""
+    task: str = ""
+    """With metric_drop: the task that is measured, one of those under `evaluation:`, by its name."""
+    every: Annotated[int | None, Meta(ge=1)] = None
+    """Optimiser steps between measurements of `data` (default 10) or `task` (a twentieth of the run)."""
+    rate: Annotated[float, Meta(gt=0)] = 1.0
+    """Factor on the speed at which the strength is adapted."""
 
     @property
     def off(self) -> bool:
@@ -144,31 +175,12 @@ class Budget(RetentionMethod):
                 f"budget: expected one of kl, perplexity_increase and metric_drop, got {came}; write for example "
                 f"budget: {{kl: 0.02}}"
             )
-        if self.kl is not None and not self.kl > 0:
+        if self.perplexity_increase is not None and not self.data:
             found.append(
-                f"budget.kl: expected more than 0 nats per token, got {self.kl}; a model that must not change need "
-                f"not be trained"
+                "budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, folder "
+                "or hub id"
             )
-        if self.perplexity_increase is not None:
-            share = _share(self.perplexity_increase)
-            if share is None or not share > 0:
-                found.append(
-                    f"budget.perplexity_increase: expected a share above 0 such as 2% or 0.02, got "
-                    f"{self.perplexity_increase!r}; "
-                    "a constraint of 0 would be met by noise only"
-                )
-            if not self.data:
-                found.append(
-                    "budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, "
-                    "folder or hub id"
-                )
         if self.metric_drop is not None:
-            points = _points(self.metric_drop)
-            if points is None or not points > 0:
-                found.append(
-                    f"budget.metric_drop: expected points above 0 with their unit, such as '1 point' or '0.5 points', "
-                    f"got {self.metric_drop!r}"
-                )
             if not self.task:
                 found.append(
                     "budget.task: expected the task whose metric may drop, by its name under evaluation:, got nothing"
@@ -180,10 +192,6 @@ class Budget(RetentionMethod):
                 )
         elif self.task:
             found.append("budget.task: belongs to metric_drop; give data with kl or perplexity_increase")
-        if self.every is not None and self.every < 1:
-            found.append(f"budget.every: expected 1 step or more, got {self.every}")
-        if not 0 < self.rate < math.inf:
-            found.append(f"budget.rate: expected more than 0, got {self.rate}")
         return found + data_problems("budget.data", self.data)
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
@@ -241,32 +249,6 @@ def combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     """Sentences about a run's methods that leave a budget nothing to adapt; empty without a budget."""
     names = [m.name for m in methods if not m.off]
     return [problem for m in methods if isinstance(m, Budget) and not m.off for problem in adapted(m, names)[1]]
-
-
-def _points(value: str | None) -> float | None:
-    """ "1 point", "0.5 points", "1pt" and "inf" as numbers; None where it is something else, a bare number too: 0.01
-    could be meant either way."""
-    if value is None:
-        return None
-    text = value.strip().lower()
-    if text == "inf":
-        return math.inf
-    unit = next((u for u in ("points", "point", "pts", "pt") if text.endswith(u)), None)
-    try:
-        return None if unit is None else float(text.removesuffix(unit))
-    except ValueError:
-        return None
-
-
-def _share(value: str | float | None) -> float | None:
-    """ "2%" and 0.02 as 0.02; None where that is no number."""
-    if value is None or isinstance(value, (int, float)):
-        return value
-    text = value.strip()
-    try:
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        return None
 
 
 class _Controller:

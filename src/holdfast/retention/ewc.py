@@ -30,15 +30,15 @@ adapter, which do not move.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from holdfast.config.declare import Meta
 from holdfast.errors import ModelError
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems, open_anchor
+from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor, open_anchor
 from holdfast.retention.fisher import (
-    ESTIMATORS,
     Diagonal,
+    Estimator,
     SavedFisher,
     all_ranks,
     choose_rows,
@@ -48,7 +48,7 @@ from holdfast.retention.fisher import (
     made_of,
     save_fisher,
 )
-from holdfast.retention.method import ActiveMethod, RetentionMethod
+from holdfast.retention.method import ActiveMethod, RetentionMethod, WeightCopy
 from holdfast.retention.paths import data_problems
 from holdfast.retention.pull import Pull
 
@@ -72,87 +72,58 @@ class EWC(RetentionMethod):
     """
 
     name: ClassVar[str] = "ewc"
+    title: ClassVar[str] = "EWC"
+    strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on moving the weights that old data needs, by their Fisher information"
     source: ClassVar[str] = (
         "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, section 4"
     )
 
-    coefficient: float = field(
-        default=1.0,
-        metadata={
-            "help": "lambda of lambda/2 * sum F (theta - theta_o)^2, F per trained token: 1 weighs old and new tokens "
-            "alike; 0 is direct fine-tuning"
-        },
-    )
-    fisher: str = field(
-        default="", metadata={"help": "folder of a Fisher diagonal ('holdfast fisher'); empty: computed on data"}
-    )
-    data: str = field(
-        default="",
-        metadata={"help": "file, folder or hub id of the old task's data, to compute the Fisher information on"},
-    )
-    samples: int = field(
-        default=256, metadata={"help": "samples of data that the Fisher information is computed on, at most"}
-    )
-    estimator: str = field(
-        default="empirical",
-        metadata={"help": "empirical: gradients for the data's labels; sampled: for labels drawn from the start model"},
-    )
-    seed: int = field(default=0, metadata={"help": "which samples are taken, and the drawn labels"})
-    anchor: str = field(
-        default=START, metadata={"help": "theta_o: 'start', or the folder of the checkpoint that fisher is of"}
-    )
-    decoupled: bool = field(
-        default=False,
-        metadata={
-            "help": "move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead of "
-            "adding a gradient"
-        },
-    )
-    decay: float = field(
-        default=1.0,
-        metadata={
-            "help": "with fisher and data: share of the earlier tasks' Fisher information that is kept, in [0, 1]"
-        },
-    )
-    keep: str = field(
-        default="device", metadata={"help": f"{KEEP_HELP}; the Fisher information lies there too", "decides": False}
-    )
+    coefficient: Annotated[float, Meta(ge=0)] = 1.0
+    """Lambda of lambda/2 * sum F (theta - theta_o)^2, F per trained token: 1 weighs old and new tokens alike; 0 is
+    direct fine-tuning."""
+    fisher: str = ""
+    """Folder of a Fisher diagonal ('holdfast fisher'); empty: computed on data."""
+    data: str = ""
+    """File, folder or hub id of the old task's data, to compute the Fisher information on."""
+    samples: Annotated[int, Meta(ge=1)] = 256
+    """Samples of data that the Fisher information is computed on, at most."""
+    estimator: Estimator = "empirical"
+    """Whose labels gradients are taken for: empirical: the data's; sampled: drawn from the start model."""
+    seed: int = 0
+    """Which samples are taken, and the drawn labels."""
+    anchor: str = START
+    """Theta_o: 'start', or the folder of the checkpoint that fisher is of."""
+    decoupled: bool = False
+    """Move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead of adding a
+    gradient."""
+    decay: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """With fisher and data: share of the earlier tasks' Fisher information that is kept."""
+    keep: Keep = "device"
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
+    needed); the Fisher information lies there too."""
 
     @property
     def off(self) -> bool:
         return self.coefficient == 0
 
     def problems(self) -> list[str]:
-        found = (
-            [] if 0 <= self.coefficient < math.inf else [f"ewc.coefficient: expected 0 or more, got {self.coefficient}"]
-        )
+        found = []
         if not self.fisher and not self.data:
             found.append(
                 "ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"
             )
         if self.fisher:
             found += [f"ewc.fisher: {problem}" for problem in fisher_folder_problems(self.fisher)]
-        if self.samples < 1:
-            found.append(f"ewc.samples: expected 1 or more, got {self.samples}")
-        if self.estimator not in ESTIMATORS:
-            found.append(f"ewc.estimator: expected one of {', '.join(ESTIMATORS)}, got {self.estimator!r}")
-        if not 0 <= self.decay <= 1:
-            found.append(f"ewc.decay: expected a share in [0, 1], got {self.decay}")
-        elif self.decay != 1 and not (self.fisher and self.data):
+        if self.decay != 1 and not (self.fisher and self.data):
             found.append("ewc.decay: says something only with fisher (of earlier tasks) and data (of the newest)")
         if self.data and self.anchor != START:
             found.append(
                 f"ewc.anchor: expected start, on which data's Fisher information is computed, got {self.anchor}; give "
                 f"its fisher instead"
             )
-        return (
-            found
-            + data_problems("ewc.data", self.data)
-            + anchor_problems("ewc.anchor", self.anchor)
-            + keep_problems("ewc.keep", self.keep)
-        )
+        return found + data_problems("ewc.data", self.data) + anchor_problems("ewc.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         found = anchor_problems("ewc.anchor", self.anchor, named)
@@ -166,6 +137,13 @@ class EWC(RetentionMethod):
             except ModelError as error:
                 found.append(f"ewc.fisher: {error}")
         return found
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        anchor = kept_anchor(self.anchor, self.keep)
+        return (anchor, WeightCopy(what="Fisher information", place=anchor.place, dtype="float32"))
+
+    def samples_before(self) -> int:
+        return self.samples if self.data else 0
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         """See `RetentionMethod.start`.

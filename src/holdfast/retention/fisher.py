@@ -39,7 +39,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from holdfast.errors import DataError, ModelError, StorageError
 from holdfast.support.files import fingerprint, read_json, write_json
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
 
 FILE, RECORD = "fisher.safetensors", "fisher.json"
 KIND = "diagonal Fisher information"
-ESTIMATORS = ("empirical", "sampled")
+Estimator = Literal["empirical", "sampled"]
+"""Whose labels the gradients are taken for: the data's, or labels drawn from the model."""
+ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 COMPARED = 1 << 16
 """Values of each tensor that a fingerprint looks at, at most about twice as many."""
 
@@ -155,7 +157,7 @@ def made_of(
     Args:
         rows: the chosen ones, tokenised.
         weights: `fingerprints` of the model.
-        estimator: one of `ESTIMATORS`.
+        estimator: as of `Estimator`.
         seed: of the choice and of the draws.
         data: what to call the data.
         model: what else to say of the model.
@@ -338,7 +340,7 @@ class SavedFisher:
 
     def kept(self, named: NamedParams, where: str) -> Kept:
         """The values where they are to be kept: beside the parameters, in host memory, or on the disk, streamed
-        (`retention.anchor.KEEP`)."""
+        (`retention.anchor.Keep`)."""
         from holdfast.retention.anchor import like, streamed
 
         if where == "disk":

@@ -15,12 +15,12 @@ them a step (see `pull`).
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from holdfast.retention.anchor import KEEP_HELP, START, Anchors, anchor_problems, keep_problems
-from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod
+from holdfast.config.declare import Meta
+from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor
+from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
 from holdfast.retention.pull import Pull
 
 
@@ -33,35 +33,34 @@ class L2(RetentionMethod):
     """
 
     name: ClassVar[str] = "l2"
+    title: ClassVar[str] = "L2"
+    strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
     summary: ClassVar[str] = "penalty on the squared distance of the weights to the start"
     source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"
 
-    coefficient: float = field(
-        default=0.01, metadata={"help": "lambda of lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning"}
-    )
-    anchor: str = field(default=START, metadata={"help": "theta_o: 'start', or the folder of an earlier checkpoint"})
-    decoupled: bool = field(
-        default=False,
-        metadata={
-            "help": "move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of "
-            "adding a gradient"
-        },
-    )
-    keep: str = field(default="device", metadata={"help": KEEP_HELP, "decides": False})
+    coefficient: Annotated[float, Meta(ge=0)] = 0.01
+    """Lambda of lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning."""
+    anchor: str = START
+    """Theta_o: 'start', or the folder of an earlier checkpoint."""
+    decoupled: bool = False
+    """Move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of adding a gradient."""
+    keep: Keep = "device"
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
+    needed)."""
 
     @property
     def off(self) -> bool:
         return self.coefficient == 0
 
     def problems(self) -> list[str]:
-        found = (
-            [] if 0 <= self.coefficient < math.inf else [f"l2.coefficient: expected 0 or more, got {self.coefficient}"]
-        )
-        return found + anchor_problems("l2.anchor", self.anchor) + keep_problems("l2.keep", self.keep)
+        return anchor_problems("l2.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("l2.anchor", self.anchor, named)
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (kept_anchor(self.anchor, self.keep),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return Pull(

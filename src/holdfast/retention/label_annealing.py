@@ -14,22 +14,16 @@ direct fine-tuning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from holdfast.config.declare import Meta
 from holdfast.retention.method import ActiveMethod, Passive, RetentionMethod, TeacherSettings, TokenLoss
 
 if TYPE_CHECKING:
     from holdfast.retention.anchor import Anchors
 
-_CHOICES = {
-    "direction": ("forward", "reverse", "jsd"),
-    "tokens": ("trained", "all"),
-    "teacher": ("auto", "online", "adapter_off", "cached"),
-    "teacher_dtype": (None, "float32", "bfloat16", "float16"),
-    "teacher_bits": (None, 8, 4),
-    "cache_dtype": (None, "float32", "bfloat16", "float16"),
-}
+Dtype = Literal["float32", "bfloat16", "float16"]
 _BELONGS = {
     "teacher_dtype": ("auto", "online"),
     "teacher_bits": ("online",),
@@ -51,62 +45,41 @@ class LabelAnnealing(RetentionMethod):
     """
 
     name: ClassVar[str] = "label_annealing"
+    title: ClassVar[str] = "label annealing"
+    strength: ClassVar[tuple[str, ...]] = ("weight", "beta")
     place: ClassVar[str] = "loss"
     summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
 
-    weight: float = field(
-        default=1.0, metadata={"help": "lambda, factor of the KL term (nats per token); 0 is direct fine-tuning"}
-    )
-    temperature: float = field(default=1.0, metadata={"help": "T > 0 of both softmaxes in the KL term (no T^2 factor)"})
-    direction: str = field(
-        default="forward",
-        metadata={
-            "help": "forward: KL(teacher || student), the paper's implementation; reverse: KL(student || teacher); "
-            "jsd: between them, by beta"
-        },
-    )
-    beta: float = field(
-        default=0.5,
-        metadata={"help": "with direction jsd: the teacher's weight in the mixture both are compared with, in (0, 1)"},
-    )
-    tokens: str = field(default="trained", metadata={"help": "trained: tokens with a label; all: prompt tokens too"})
-    teacher: str = field(
-        default="auto",
-        metadata={
-            "help": "online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its states, "
-            "computed once and kept on disk; "
-            "auto: adapter_off under LoRA, else online"
-        },
-    )
-    teacher_dtype: str | None = field(
-        default=None,
-        metadata={"help": "dtype of an online teacher (float32, bfloat16, float16); empty: the start model's"},
-    )
-    teacher_bits: int | None = field(
-        default=None, metadata={"help": "8 or 4: quantise an online teacher (bitsandbytes); empty: not quantised"}
-    )
-    teacher_on_cpu: bool = field(
-        default=False, metadata={"help": "keep an online teacher's layers in host memory and stream them to the device"}
-    )
-    teacher_sharded: bool = field(
-        default=False, metadata={"help": "share an online teacher's weights out over the processes (FSDP2 runs)"}
-    )
-    cache_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the "
-            "user's cache",
-            "decides": False,
-        },
-    )
-    cache_dtype: str | None = field(
-        default=None,
-        metadata={
-            "help": "dtype of cached states (float32, bfloat16, float16); empty: what the teacher's forward yields, "
-            "which loses nothing"
-        },
-    )
+    weight: Annotated[float, Meta(ge=0, finite=False)] = 1.0
+    """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and learns
+    less."""
+    temperature: Annotated[float, Meta(gt=0, finite=False)] = 1.0
+    """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the pull over the vocabulary,
+    like label smoothing."""
+    direction: Literal["forward", "reverse", "jsd"] = "forward"
+    """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse: KL(student ||
+    teacher); jsd: between them, by beta."""
+    beta: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    """With direction jsd: the teacher's weight in the mixture both are compared with; the ends are the directions
+    forward (0) and reverse (1)."""
+    tokens: Literal["trained", "all"] = "trained"
+    """Where the KL is taken: trained: tokens with a label; all: prompt tokens too."""
+    teacher: Literal["auto", "online", "adapter_off", "cached"] = "auto"
+    """What the teacher is: online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its
+    states, computed once and kept on disk; auto: adapter_off under LoRA, else online."""
+    teacher_dtype: Dtype | None = None
+    """dtype of an online teacher; empty: the start model's."""
+    teacher_bits: Literal[8, 4] | None = None
+    """Bits that an online teacher is quantised to (bitsandbytes); empty: not quantised."""
+    teacher_on_cpu: bool = False
+    """Keep an online teacher's layers in host memory and stream them to the device."""
+    teacher_sharded: bool = False
+    """Share an online teacher's weights out over the processes (FSDP2 runs)."""
+    cache_dir: Annotated[str | None, Meta(decides=False)] = None
+    """Folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the user's cache."""
+    cache_dtype: Dtype | None = None
+    """dtype of cached states; empty: what the teacher's forward yields, which loses nothing."""
 
     @property
     def off(self) -> bool:
@@ -114,30 +87,12 @@ class LabelAnnealing(RetentionMethod):
 
     def problems(self) -> list[str]:
         found = []
-        if not self.weight >= 0:
-            found.append(f"label_annealing.weight: expected 0 or more, got {self.weight}")
-        if not self.temperature > 0:
-            found.append(f"label_annealing.temperature: expected more than 0, got {self.temperature}")
-        if not 0 < self.beta < 1:
-            found.append(
-                f"label_annealing.beta: expected a number between 0 and 1, got {self.beta}; the ends are the "
-                f"directions forward (0) and reverse (1)"
-            )
-        for key, allowed in _CHOICES.items():
-            value: Any = getattr(self, key)
-            if value not in allowed:
-                known = ", ".join(str(a) for a in allowed if a is not None)
-                found.append(f"label_annealing.{key}: expected one of {known}, got {value!r}")
-        if self.beta != 0.5 and self.direction in ("forward", "reverse"):
+        if self.beta != 0.5 and self.direction != "jsd":
             found.append(
                 f"label_annealing.beta: says something with direction: jsd only, got direction {self.direction!r}"
             )
         for key, teachers in _BELONGS.items():
-            if (
-                getattr(self, key) not in (None, False)
-                and self.teacher in _CHOICES["teacher"]
-                and self.teacher not in teachers
-            ):
+            if getattr(self, key) not in (None, False) and self.teacher not in teachers:
                 found.append(
                     f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher "
                     f"{self.teacher!r}"

@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from holdfast.config.declare import deciding, settings_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -203,11 +205,39 @@ class Passive:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightCopy:
+    """A copy of the trained parameters, or as many other numbers, that a method keeps during a run."""
+
+    what: str
+    """In a few words, such as "anchor start". Methods that keep the same thing on the device share one copy."""
+    place: str = "device"
+    """"device", "cpu" (host memory) or "disk"."""
+    dtype: str | None = None
+    """None: the parameters' own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a method from outside of the package is from."""
+
+    reference: str
+    """As the user names it, such as "my_method.py:Dropback"."""
+    sha256: str
+    """Of the source file, the first 16 hexadecimal digits."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RetentionMethod:
-    """Base of all methods. Subclasses are frozen dataclasses whose fields carry `metadata={"help": ...}`."""
+    """Base of all methods. Subclasses are frozen dataclasses whose fields declare the parameters: type, bounds
+    (`Annotated[float, Meta(ge=0)]`), default, and a docstring under each (`holdfast.config.declare`)."""
 
     name: ClassVar[str]
     """The key in a config's `retention:` list."""
+    title: ClassVar[str]
+    """What people call it, in a sentence or a legend."""
+    strength: ClassVar[tuple[str, ...]] = ()
+    """The parameters that say how strongly it holds on to the start, the leading one first; runs and trials of one
+    method are ordered by it."""
     summary: ClassVar[str]
     """One line for `--help` and reports."""
     source: ClassVar[str]
@@ -216,6 +246,10 @@ class RetentionMethod:
     """Where memory is kept: "data", "loss", "gradient" or "weights"."""
     repeatable: ClassVar[bool] = False
     """Whether a run may hold the method twice."""
+    origin: ClassVar[Origin | None] = None
+    """Set for methods from outside of the package when they are found."""
+    not_in_cost: ClassVar[str] = ""
+    """What it does that `holdfast cost` does not count, and what to do about it; empty: nothing."""
 
     @property
     def off(self) -> bool:
@@ -223,29 +257,58 @@ class RetentionMethod:
         return False
 
     def problems(self) -> list[str]:
-        """Sentences about parameters out of range, empty when all is well."""
+        """Sentences about parameters that do not go together ("sfa: ...") or about one beyond its bounds ("sfa.p:
+        ..."), empty when all is well."""
         return []
 
     def describe(self) -> dict[str, Any]:
-        """`{"method": name, **parameters}` as plain JSON values."""
-        return {"method": self.name, **dataclasses.asdict(self)}
+        """`{"method": name, **parameters}` as plain JSON values; for a method from outside of the package also where it is
+        from ("from") and the SHA-256 of its source ("sha256")."""
+        return {"method": self.name, **dataclasses.asdict(self), **self._origin()}
+
+    def _origin(self) -> dict[str, str]:
+        return {} if self.origin is None else {"from": self.origin.reference, "sha256": self.sha256}
+
+    @property
+    def sha256(self) -> str:
+        """Of the source that decides what the method does: the one that was recorded, where the method was made from a
+        record, else the one that was loaded; empty for methods of the package."""
+        return str(vars(self).get("recorded_sha256") or (self.origin.sha256 if self.origin else ""))
+
+    def setting(self) -> dict[str, dict[str, Any]]:
+        """The method as an item of a config's `retention:` list, of which it is made again."""
+        held = {k: v for k, v in self.describe().items() if k not in ("method", "from")}
+        return {self.origin.reference if self.origin else self.name: held}
+
+    def record(self) -> dict[str, Any]:
+        """`describe()` for a run's record; for a method from outside of the package also what a page has to know of it
+        ("title", "strength")."""
+        more = {} if self.origin is None else {"title": self.title, "strength": list(self.strength)}
+        return {**self.describe(), **more}
 
     def identity(self) -> dict[str, Any]:
-        """`describe()` without the parameters that leave the trained weights alone (`metadata={"decides": False}`, a
-        cache's folder for example)."""
-        aside = {f.name for f in dataclasses.fields(self) if not f.metadata.get("decides", True)}
-        return {k: v for k, v in self.describe().items() if k not in aside}
+        """`describe()` without the parameters that leave the trained weights alone (`Meta(decides=False)`, a cache's
+        folder for example)."""
+        return {"method": self.name, **deciding(self), **self._origin()}
 
     def label(self) -> str:
         """A short name for tables, with the parameters that were changed and decide the weights:
         `label_annealing(weight=0.3)`."""
-        changed = [
-            f"{f.name}={getattr(self, f.name)}"
-            for f in dataclasses.fields(self)
-            if f.metadata.get("decides", True)
-            and (f.default is dataclasses.MISSING or getattr(self, f.name) != f.default)
-        ]
+        defaults = {s.name: s.default for s in settings_of(type(self))}
+        changed = [f"{name}={value}" for name, value in deciding(self).items() if value != defaults[name]]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        """The copies of the trained parameters that a run with the method keeps."""
+        return ()
+
+    def replayed(self) -> float:
+        """The share of the training tokens that the method adds, in [0, 1)."""
+        return 0.0
+
+    def samples_before(self) -> int:
+        """Samples whose gradients are computed before the first step."""
+        return 0
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         """Sentences about parameters that do not fit this run's length, empty when they do."""

@@ -8,25 +8,28 @@ retention:
 ```
 
 Direct fine-tuning is an empty list (or `none`). Adding a method: write its file, add its class to `METHODS`; the law
-suite, the help texts and the config checks then apply to it. No torch at import.
+suite, the help texts and the config checks then apply to it. A method in the user's own file needs neither (`method_class`). No torch at import.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.config.declare import settings_of
+from holdfast.config.decode import Given, decode, mistakes_in
+from holdfast.config.schema import object_schema
+from holdfast.config.values import Mistake, Path, show
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.budget import Budget, combination_problems
 from holdfast.retention.ewc import EWC
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import RetentionMethod
+from holdfast.retention.method import Origin, RetentionMethod
 from holdfast.retention.replay import Multitask, Replay
+from holdfast.support.own_code import load_class, origin
 
 METHODS: dict[str, type[RetentionMethod]] = {
     cls.name: cls
@@ -36,132 +39,171 @@ METHODS: dict[str, type[RetentionMethod]] = {
 NONE = ("none", "direct", "")
 
 
-def parse_retention(value: Any) -> tuple[list[RetentionMethod], list[str]]:
+GROUP = "holdfast.methods"
+"""Entry points that installed packages declare methods by."""
+NEEDED = ("name", "title", "summary", "source", "place")
+"""What a class has to say of itself."""
+_own: dict[str, type[RetentionMethod]] = {}
+"""The user's own methods that this process has loaded, by the name the user gave."""
+
+
+def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> type[RetentionMethod]:
+    """The class behind a name of a config: a method of the package, a class of the user's own (`my_method.py:Dropback`,
+    `package.module:Dropback`), or an entry point of the group `GROUP`.
+
+    Naming the user's own code runs it; configurations of finished runs are read without (`load=False`).
+
+    Args:
+        name: as the user wrote it.
+        load: whether the user's own code may run; False: only what this process has loaded already is known.
+        also: words that stand for something else there, for the message.
+
+    Raises:
+        ConfigError: no such method, with the nearest name; or what is wrong with the user's own.
+    """
+    found = METHODS.get(name) or (_load_own(name) if load else _own.get(name))
+    if found is None:
+        raise ConfigError(
+            f"unknown method '{name}'; known: {', '.join([*also, *METHODS])}.{did_you_mean(name, METHODS)}"
+        )
+    return found
+
+
+def _load_own(name: str) -> type[RetentionMethod] | None:
+    cls = load_class(name, base=RetentionMethod, group=GROUP)
+    if cls is None or cls in METHODS.values():
+        return cls
+    lacking = [n for n in NEEDED if not isinstance(getattr(cls, n, None), str)]
+    if lacking:
+        raise ConfigError(
+            f"{name}: expected the class to say its {', '.join(lacking)}, as in 'name: ClassVar[str] = \"dropback\"'."
+        )
+    if cls.name in METHODS:
+        raise ConfigError(f"{name}: the name '{cls.name}' is that of a method of holdfast. Give it another.")
+    if "__dataclass_params__" not in vars(cls) or not vars(cls)["__dataclass_params__"].frozen:
+        raise ConfigError(f"{name}: expected a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
+    if cls.origin is None or cls.origin.reference != name:
+        cls.origin = Origin(reference=name, sha256=str(origin(cls).get("code_sha256", "")))
+    _own[name] = cls
+    return cls
+
+
+def declared(name: str) -> type[RetentionMethod] | None:
+    """The class of a method by its name in a record (or by the name a config gives), where this process knows it."""
+    return METHODS.get(name) or _own.get(name) or next((c for c in _own.values() if c.name == name), None)
+
+
+def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMethod], list[Mistake]]:
     """Turns a config's `retention:` value into methods.
 
     Args:
         value: None or "none" (direct), a method name, a `{name: parameters}` mapping, or a list of these.
+        load: as of `method_class`.
 
     Returns:
-        The methods that could be built, and every problem found as one sentence each (unknown methods and parameters
-        with the nearest known name, wrong types, values out of range, combinations that make no sense).
+        The methods that could be built, and every mistake, with paths that begin with "retention" (unknown methods and
+        parameters with the nearest known name, wrong types, values out of range, combinations that make no sense).
     """
     if value is None or (isinstance(value, str) and value.lower() in NONE):
         return [], []
-    items: Sequence[Any] = value if isinstance(value, (list, tuple)) else [value]
+    several = isinstance(value, (list, tuple))
     methods: list[RetentionMethod] = []
-    problems: list[str] = []
-    for number, item in enumerate(items):
-        where = f"retention[{number}]"
-        if isinstance(item, RetentionMethod):
-            methods.append(item)
-            problems.extend(item.problems())
-            continue
-        if isinstance(item, str):
-            item = {item: {}}
-        if not isinstance(item, Mapping) or len(item) != 1:
-            problems.append(f"{where}: expected a method name or one '{{name: {{parameters}}}}' mapping, got {item!r}")
-            continue
-        name, parameters = next(iter(item.items()))
-        if str(name).lower() in NONE:
-            continue
-        if name not in METHODS:
-            problems.append(
-                f"{where}: unknown method '{name}'; known: {', '.join(METHODS)}.{did_you_mean(str(name), METHODS)}"
-            )
-            continue
-        method, found = _build(METHODS[name], {} if parameters is None else parameters)
-        problems.extend(found)
+    mistakes: list[Mistake] = []
+    complete = True
+    for number, item in enumerate(value if several else [value]):
+        path: Path = ("retention", number) if several else ("retention",)
+        method, found = _method(item, load=load)
+        complete = complete and (method is not None or not found)
+        mistakes += (dataclasses.replace(m, path=(*path, *m.path)) for m in found)
         if method is not None:
             methods.append(method)
-    problems.extend(_combination_problems(methods))
-    return methods, problems
+    if complete:  # otherwise what seems to be missing may be there, mistyped
+        mistakes += (Mistake(path=("retention",), text=problem) for problem in _combination_problems(methods))
+    return methods, mistakes
 
 
 def retention(value: Any) -> list[RetentionMethod]:
     """`parse_retention` for library users.
 
     Raises:
-        ConfigError: with all problems at once.
+        ConfigError: with all mistakes at once.
     """
-    methods, problems = parse_retention(value)
-    if problems:
-        raise ConfigError(problems)
+    methods, mistakes = parse_retention(value)
+    Given().check(mistakes)
     return methods
 
 
-def parameters_of(cls: type[RetentionMethod]) -> list[tuple[str, Any, str]]:
-    """`(name, default, help)` of each parameter, for help texts."""
-    return [(f.name, f.default, str(f.metadata.get("help", ""))) for f in dataclasses.fields(cls)]
+def retention_schema() -> dict[str, Any]:
+    """JSON Schema of a config's `retention:` value."""
+    parameters = {
+        name: {"description": cls.summary, "anyOf": [object_schema(settings_of(cls)), {"type": "null"}]}
+        for name, cls in METHODS.items()
+    }
+    one = {"type": "object", "properties": parameters, "additionalProperties": False, "minProperties": 1}
+    entry = {"anyOf": [{"enum": [*METHODS, *NONE]}, {**one, "maxProperties": 1}]}
+    return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
 
 
-def _build(cls: type[RetentionMethod], parameters: Any) -> tuple[RetentionMethod | None, list[str]]:
-    if not isinstance(parameters, Mapping):
-        return None, [f"{cls.name}: expected a mapping of parameters, got {parameters!r}"]
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for key, value in parameters.items():
-        if key not in known:
-            problems.append(
-                f"{cls.name}: unknown parameter '{key}'; known: {', '.join(known)}.{did_you_mean(str(key), known)}"
-            )
-            continue
-        try:
-            values[key] = _coerce(value, hints[key])
-        except (TypeError, ValueError):
-            problems.append(f"{cls.name}.{key}: expected {_type_name(hints[key])}, got {value!r}")
-    if problems:
-        return None, problems
-    method = cls(**values)
-    return method, method.problems()
+def title(name: str) -> str:
+    """What people call a method; a name that is not known here with spaces for its underscores."""
+    cls = declared(name)
+    return name.replace("_", " ") if cls is None else cls.title
 
 
-def _coerce(value: Any, hint: Any) -> Any:
-    """`value` as the field's type. YAML reads `1e-4` as a string, so strings that are numbers are numbers here."""
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    if value is None:
-        if type(None) in options:
-            return None
-        raise TypeError
-    for option in options:
-        if option is bool:
-            if isinstance(value, bool):
-                return value
-            if isinstance(value, str) and value.lower() in ("true", "false"):
-                return value.lower() == "true"
-        elif option is int and not isinstance(value, bool):
-            if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-                return int(value)
-            if isinstance(value, str):
-                return int(value)
-        elif option is float and not isinstance(value, bool):
-            return float(value)
-        elif option is str and isinstance(value, str):
-            return value
-    raise TypeError
+def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Mistake]]:
+    """One entry as a method; None where it stands for none, or does not work."""
+    if isinstance(item, RetentionMethod):
+        return item, _named(item, mistakes_in(item))
+    if isinstance(item, str):
+        item = {item: None}
+    if not isinstance(item, Mapping) or len(item) != 1:
+        text = f"expected a method name or one '{{name: {{parameters}}}}' mapping, got {show(item)}."
+        return None, [Mistake(path=(), text=text)]
+    name, parameters = next(iter(item.items()))
+    if str(name).lower() in NONE:
+        return None, []
+    try:
+        cls = method_class(str(name), load=load)
+    except ConfigError as error:
+        return None, [Mistake(path=(), text=problem) for problem in error.problems]
+    if parameters is not None and not isinstance(parameters, Mapping):
+        text = f"expected a mapping of parameters, got {show(parameters)}."
+        return None, [Mistake(path=(name,), text=text)]
+    values = dict(parameters or {})
+    recorded = values.pop("sha256", None) if cls.origin is not None else None
+    method, mistakes = decode(cls, values)
+    if method is None:
+        return None, _named(cls, mistakes)
+    method = _with_floats(method)
+    if recorded is not None:
+        object.__setattr__(method, "recorded_sha256", recorded)
+    return method, _named(cls, mistakes)
 
 
-def _type_name(hint: Any) -> str:
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
-    return " or ".join(names.get(o, str(o)) for o in options)
+def _named(cls: Any, mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """A method's mistakes with its name in their paths, and once in their words."""
+    return [Mistake(path=(cls.name, *m.path), text=m.text.removeprefix(f"{cls.name}: ")) for m in mistakes]
+
+
+def _with_floats(method: RetentionMethod) -> RetentionMethod:
+    """The method with a float where one is declared, whether a config says 2 or 2.0: both are one run and one label."""
+    values = {s.name: getattr(method, s.name) for s in settings_of(type(method)) if float in s.types}
+    floats = {name: float(value) for name, value in values.items() if type(value) is int}
+    return dataclasses.replace(method, **floats)
 
 
 def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     problems = []
+    repeatable = {method.name for method in methods if method.repeatable}
     counts: dict[str, int] = {}
     for method in methods:
         counts[method.name] = counts.get(method.name, 0) + 1
     for name, count in counts.items():
-        if count > 1 and not METHODS[name].repeatable:
-            problems.append(
-                f"retention: '{name}' is given {count} times; expected once. Put all its parameters in one entry."
-            )
+        if count > 1 and name not in repeatable:
+            problems.append(f"'{name}' is given {count} times; expected once. Put all its parameters in one entry.")
     share = sum(m.fraction for m in methods if isinstance(m, Replay))
     if share >= 1:
         problems.append(
-            f"retention: the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
+            f"the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
         )
     return problems + combination_problems(methods)

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from holdfast.config.declare import Meta
 from holdfast.retention.method import PrepareData, RetentionMethod
 from holdfast.retention.paths import data_problems
 
@@ -54,69 +55,68 @@ class Replay(RetentionMethod):
     """
 
     name: ClassVar[str] = "replay"
+    title: ClassVar[str] = "replay"
+    strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
     repeatable: ClassVar[bool] = True
 
-    data: str = field(default="", metadata={"help": "file, folder or hub id of the data to replay (required)"})
-    fraction: float = field(
-        default=0.1, metadata={"help": "share of the mixture that is replayed, in [0, 1); 0 is direct fine-tuning"}
-    )
-    unit: str = field(default="tokens", metadata={"help": "what the share counts: tokens or examples"})
+    data: str = ""
+    """File, folder or hub id of the data to replay (required)."""
+    fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """Share of the mixture that is replayed; 0 is direct fine-tuning."""
+    unit: Literal["tokens", "examples"] = "tokens"
+    """What the share counts."""
 
     @property
     def off(self) -> bool:
         return self.fraction == 0
 
+    def replayed(self) -> float:
+        return self.fraction
+
     def problems(self) -> list[str]:
-        found = []
         if not self.data:
-            found.append("replay.data: expected a file, folder or hub id of the data to replay, got nothing")
-        if not 0 <= self.fraction < 1:
-            found.append(f"replay.fraction: expected a share in [0, 1), got {self.fraction}")
-        if self.unit not in ("tokens", "examples"):
-            found.append(f"replay.unit: expected tokens or examples, got {self.unit!r}")
-        return found + data_problems("replay.data", self.data)
+            return ["replay.data: expected a file, folder or hub id of the data to replay, got nothing"]
+        return data_problems("replay.data", self.data)
 
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_replay
 
-        mixed, info = mix_replay(
-            train, prepare(self.data), fraction=self.fraction, seed=seed, unit=cast(Any, self.unit)
-        )
+        mixed, info = mix_replay(train, prepare(self.data), fraction=self.fraction, seed=seed, unit=self.unit)
         return mixed, dataclasses.asdict(info)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Multitask(RetentionMethod):
-    """Trains on another task's data too, all of it unless told otherwise; memory kept in the data.
+    """Trains on another task's data too, all of it by default; memory kept in the data.
 
     References: paper 002, section 5 (multitask, the upper line); Caruana 1997, Multitask learning.
     """
 
     name: ClassVar[str] = "multitask"
+    title: ClassVar[str] = "multitask mixing"
+    strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
     source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     repeatable: ClassVar[bool] = True
+    not_in_cost: ClassVar[str] = "the other tasks' data is not counted; state --tokens with it"
 
-    data: str = field(default="", metadata={"help": "file, folder or hub id of another task's data (required)"})
-    share: float = field(
-        default=1.0, metadata={"help": "share of its examples that is used, in [0, 1]; 0 is direct fine-tuning"}
-    )
+    data: str = ""
+    """File, folder or hub id of another task's data (required)."""
+    share: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of its examples that is used; 0 is direct fine-tuning."""
 
     @property
     def off(self) -> bool:
         return self.share == 0
 
     def problems(self) -> list[str]:
-        found = []
         if not self.data:
-            found.append("multitask.data: expected a file, folder or hub id of another task's data, got nothing")
-        if not 0 <= self.share <= 1:
-            found.append(f"multitask.share: expected a share in [0, 1], got {self.share}")
-        return found + data_problems("multitask.data", self.data)
+            return ["multitask.data: expected a file, folder or hub id of another task's data, got nothing"]
+        return data_problems("multitask.data", self.data)
 
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_tasks

@@ -31,20 +31,23 @@ Relative paths start from the working directory, as in TRL. Nothing heavy is imp
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.command_line import CONFIG, find_option, parse_words
+from holdfast.config.declare import Setting
+from holdfast.config.decode import Given, as_mistake, coerce_all
+from holdfast.config.values import Mistake, show
+from holdfast.config.yaml_file import read_yaml
+from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
-from holdfast.runs.settings import OWN_KEYS, Setting, SettingError, coerce, known_settings, show
-from holdfast.runs.settings_source import Given, find_config, read_command_line, read_yaml, unknown_key
+from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.support.files import fingerprint, to_jsonable
 
 if TYPE_CHECKING:
@@ -105,12 +108,36 @@ def load_train_config(argv: Sequence[str]) -> TrainConfig:
     Raises:
         ConfigError: with every mistake at once.
     """
-    path = find_config(argv)
-    from_file = (
-        read_yaml(path) if path is not None else Given()
-    )  # before the slow import: a syntax error is reported at once
-    _set_environment(from_file.values.get("env"))
-    return _build(from_file, read_command_line(argv, known_settings()), source=path)
+    path = find_option(argv, "config")
+    file = read_file(path)  # before the slow import: a syntax error is reported at once
+    _set_environment(file.values.get("env"))
+    return checked(given_words(argv).over(file))
+
+
+def given_words(argv: Sequence[str], more: Mapping[str, Setting] | None = None) -> Given:
+    """What the words after `holdfast train` say, without `--config`. Imports TRL.
+
+    Args:
+        argv: the words.
+        more: further settings by name, of a command that takes those of `holdfast train` too.
+    """
+    line = parse_words(argv, {"config": CONFIG, **OWN, **known_settings(), **(more or {})}, renamed=RENAMED)
+    line.values.pop("config", None)
+    return line
+
+
+def read_file(path: str | None) -> Given:
+    """The YAML; nothing without one.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    if path is None:
+        return Given()
+    file = read_yaml(path, needs="'model_name_or_path:' and 'dataset_name:'")
+    for name in file.take("source", "target"):
+        file.mistakes.append(Mistake(path=(name,), text="goes under 'evaluation:'."))
+    return file
 
 
 def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> TrainConfig:
@@ -127,35 +154,33 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
     """
     given = Given(values={**(settings or {}), **more})
     _set_environment(given.values.get("env"))
-    return _build(given, Given(), source=None)
+    return checked(given)
 
 
 # ----------------------------------------------------------------------------------------------------------- assembling
 
 
-def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainConfig:
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
+def checked(given: Given) -> TrainConfig:
+    """The configuration out of what a file and a command line say.
 
-    from holdfast.training.adapters import AdapterArguments
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    known, notes = known_settings(), list[str]()
+    raw = dict(given.values)
+    own = {name: raw.pop(name) for name in OWN if name in raw}
+    found, mistakes = coerce_all({name: OWN[name] for name in ("data", "env")}, _only(own, "data", "env"))
+    templates, environment = found.get("data"), found.get("env") or {}
+    methods, mistaken = parse_retention(own.get("retention"))
+    mistakes = mistaken + mistakes
+    keys = {*known, *OWN}
 
-    known = known_settings()
-    problems = [*from_file.problems, *from_line.problems]
-    raw = {**from_file.values, **from_line.values}
-    notes: list[str] = []
+    def add(problems: Iterable[str]) -> None:
+        mistakes.extend(as_mistake(problem, keys) for problem in problems)
 
-    for name in ("source", "target"):
-        if name in from_file.values:
-            problems.append(f"unknown key '{name}'. It goes under 'evaluation:'.")
-            if name not in from_line.values:
-                raw.pop(name)
-    own = {k: raw.pop(k) for k in ("retention", "evaluation", "data", "env", "source", "target") if k in raw}
-    methods = _retention(own.get("retention"), problems)
-    templates = _templates(own.get("data"), problems)
-    suites = _suites(own, problems)
-    plan = _evaluation(suites, problems)
-    environment = _environment(own.get("env"), problems)
-
-    values = _settings(raw, known, problems)
+    suites, plan = _evaluation(own, mistakes)
+    values, wrong = coerce_all(known, raw, also=list(OWN), renamed=RENAMED)
+    mistakes += wrong
     if values.get("trust_remote_code"):
         notes.append(
             "trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have read "
@@ -164,65 +189,53 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
     for name in ("model_name_or_path", "dataset_name"):
         if isinstance(values.get(name), str) and values[name].startswith("~"):
             values[name] = os.path.expanduser(values[name])
-    launching = {k: v for k, v in values.items() if known[k].group == "launch" and v is not None}
+    launching = {k: v for k, v in values.items() if known[k].source == "launch" and v is not None}
 
-    mistyped = {k for k in raw if k in known and k not in values}
-    if "model_name_or_path" not in mistyped:
-        problems += config_checks.check_model(values.get("model_name_or_path"))
-    if not mistyped & {"dataset_name", "datasets"}:
-        problems += config_checks.check_data(values.get("dataset_name"), values.get("datasets") or [], beside=source)
+    source = Path(given.file) if given.file is not None else None
+    refused = {k for k in raw if k in known and k not in values}
+    if "model_name_or_path" not in refused:
+        add(config_checks.check_model(values.get("model_name_or_path")))
+    if not refused & {"dataset_name", "datasets"}:
+        datasets = values.get("datasets") or []
+        add(config_checks.check_data(values.get("dataset_name"), datasets, beside=source))
     for method in methods:
-        problems += config_checks.check_method(method)
-        problems += config_checks.check_task(method, plan.tasks)
+        problems = config_checks.check_method(method) + config_checks.check_task(method, plan.tasks)
         if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
             problems += method.check_run(total_steps=values["max_steps"])
-    problems += config_checks.check_ranges(values)
-    problems += config_checks.check_combinations(values, has_accelerator=has_accelerator())
+        add(f"retention.{problem}" for problem in problems)
+    add(config_checks.check_ranges(values))
+    add(config_checks.check_combinations(values, has_accelerator=has_accelerator()))
     if launching.get("accelerate_config"):
-        problems += config_checks.check_preset(launching["accelerate_config"])
+        add(config_checks.check_preset(launching["accelerate_config"]))
     for name in launch.ignored(launching, has_accelerator=has_accelerator()):
         notes.append(f"{name} has no effect here: this machine has no accelerator.")
 
-    values.setdefault("output_dir", default_output_dir(values.get("model_name_or_path"), methods))
-    if values["output_dir"] is None:
+    if values.get("output_dir") is None:
         values["output_dir"] = default_output_dir(values.get("model_name_or_path"), methods)
-    sound = {k: v for k, v in values.items() if k not in _named_in(problems)}
+    wrong_keys = {m.path[0] for m in mistakes if m.path}
+    sound = {k: v for k, v in values.items() if k not in wrong_keys}
     if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not has_accelerator() and sound.get("use_cpu") is None:
         sound["use_cpu"] = (
             True  # without it transformers starts no process group on CPUs, and every rank would train alone
         )
     _decide_precision(sound, given=values, notes=notes)
     parts: dict[str, Any] = {}
-    own_keys = {f.name for f in dataclasses.fields(AdapterArguments)}
-    for group, cls in (
-        ("script", ScriptArguments),
-        ("training", SFTConfig),
-        ("model", ModelConfig),
-        ("mixture", DatasetMixtureConfig),
-    ):
-        mine = {k: v for k, v in sound.items() if known[k].group == group and k not in own_keys}
-        parts[group] = _construct(cls, mine, problems, notes, raw=raw, known=known)
-
-    parts["adapter"] = AdapterArguments(**{k: v for k, v in sound.items() if k in own_keys})
-
-    if parts["training"] is not None and "dataloader_pin_memory" not in raw and not has_accelerator():
+    for name, cls in sources().items():
+        mine = {k: v for k, v in sound.items() if known[k].source == name}
+        left_out = any(
+            known[k].source == "training" and _INTERLOCKED.search(k) for k in raw if k in known.keys() - mine
+        )
+        parts[name] = _construct(cls, mine, mistakes, notes, given=raw, doubtful=left_out and name == "training")
+    given.check(mistakes)
+    if "dataloader_pin_memory" not in raw and not has_accelerator():
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
 
-    if problems:
-        raise ConfigError(
-            [_with_line(p, from_file.lines, from_line.values) for p in dict.fromkeys(problems)],
-            source=str(source) if source else None,
-        )
-
     resolved = resolve(parts, sound, known)
-    resolved["retention"] = [{m.name: {k: v for k, v in m.describe().items() if k != "method"}} for m in methods]
+    resolved["retention"] = [m.setting() for m in methods]
     if suites:
         resolved["evaluation"] = to_jsonable(suites)
-    for name, value in (
-        ("data", set_fields(templates) if templates else None),
-        ("env", environment),
-        *launching.items(),
-    ):
+    public = {k: str(v) for k, v in environment.items() if not SECRET_NAME.search(k) and "@" not in str(v)}
+    for name, value in (("data", set_fields(templates) if templates else None), ("env", public), *launching.items()):
         if value and name not in SECRET:
             resolved[name] = to_jsonable(value)
     if launch.processes(launching) != 1:
@@ -240,60 +253,45 @@ def _build(from_file: Given, from_line: Given, *, source: Path | None) -> TrainC
     )
 
 
+def _only(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
 _INTERLOCKED = re.compile(r"_(strategy|steps)$|^(bf16|fp16|use_cpu|report_to)$")
 """Keys that TRL's dataclass checks against each other."""
-
-
-def _settings(raw: Mapping[str, Any], known: Mapping[str, Setting], problems: list[str]) -> dict[str, Any]:
-    """The values that fit their keys; the others become problems."""
-    values = {}
-    for name, value in raw.items():
-        if name not in known:
-            problems.append(unknown_key(name, [*known, *OWN_KEYS]))
-            continue
-        try:
-            values[name] = coerce(known[name], value)
-        except SettingError as error:
-            problems += error.problems
-    return values
 
 
 def _construct(
     cls: type,
     values: dict[str, Any],
-    problems: list[str],
+    mistakes: list[Mistake],
     notes: list[str],
     *,
-    raw: Mapping[str, Any],
-    known: Mapping[str, Setting],
+    given: Mapping[str, Any],
+    doubtful: bool,
 ) -> Any:
-    """Builds one of TRL's dataclasses. What it refuses is a problem; what it calls deprecated is a note, where the user
-    set it."""
+    """Builds one of the dataclasses. What it refuses is a mistake, unless it may be about the default that stands in for
+    a reported one (`doubtful`); what it calls deprecated is a note, where the user set it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            made = cls(**values)
-        except (
-            Exception
-        ) as error:  # whatever a user's values make TRL or transformers raise is the user's to hear, with the others
-            made = None
-            left_out = [k for k in raw if k in known and k not in values and _INTERLOCKED.search(k)]
-            if not any(
-                known[k].group == "training" for k in left_out
-            ):  # else it may be about the default that stands in for a reported mistake
-                detail = re.sub(r"\s*\n[\s-]*", "; ", str(error)) or type(error).__name__
-                problems.append(
-                    detail if isinstance(error, ValueError) else f"{cls.__name__}: {type(error).__name__}: {detail}"
-                )
+            value = cls(**values)
+        except Exception as error:  # whatever a user's values make TRL or transformers raise is one more mistake
+            value = None
+            detail = re.sub(r"\s*\n[\s-]*", "; ", str(error)) or type(error).__name__
+            if not isinstance(error, ValueError):
+                detail = f"{cls.__name__}: {type(error).__name__}: {detail}"
+            if not doubtful:
+                mistakes.append(Mistake(path=(), text=detail))
     for warning in caught:
         text = str(warning.message)
         if not issubclass(warning.category, FutureWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         elif (
-            any(f"`{name}" in text for name in raw) and "gradient_checkpointing" not in text
+            any(f"`{name}" in text for name in given) and "gradient_checkpointing" not in text
         ):  # both names do the same, and TRL's documentation uses the old
             notes.append(text)
-    return made
+    return value
 
 
 def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[str]) -> None:
@@ -338,72 +336,27 @@ def has_bf16() -> bool:
 # ------------------------------------------------------------------------------------------------------------- own keys
 
 
-def _retention(value: Any, problems: list[str]) -> list[RetentionMethod]:
-    from holdfast.retention.registry import parse_retention
-
-    methods, found = parse_retention(value)
-    problems += found
-    return methods
-
-
-def _suites(own: Mapping[Any, Any], problems: list[str]) -> Any:
-    """The evaluation section, with `--source` and `--target` appended to it."""
-    value = own.get("evaluation")
-    extra = {name: own[name] for name in ("source", "target") if own.get(name)}
-    if not extra:
-        return value
-    if value is not None and not isinstance(value, Mapping):
-        problems.append(f"evaluation: expected a mapping with source: and target: lists, got {show(value)}.")
-        return None
-    suites = dict(value or {})
-    for name, entries in extra.items():
-        old = suites.get(name)
-        suites[name] = [*(old if isinstance(old, list) else [] if old is None else [old]), *entries]
-    return suites
-
-
-def _evaluation(value: Any, problems: list[str]) -> EvaluationPlan:
+def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, EvaluationPlan]:
+    """The evaluation section, with `--source` and `--target` appended to it, and the plan that it is."""
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.suite import parse_evaluation
 
+    value = own.get("evaluation")
+    extra = {name: own[name] for name in ("source", "target") if own.get(name)}
+    if extra and value is not None and not isinstance(value, Mapping):
+        text = f"expected a mapping with source: and target: lists, got {show(value)}."
+        mistakes.append(Mistake(path=("evaluation",), text=text))
+        value, extra = None, {}
+    if extra:
+        value = dict(value or {})
+        for name, entries in extra.items():
+            old = value.get(name)
+            value[name] = [*(old if isinstance(old, list) else [] if old is None else [old]), *entries]
     if isinstance(value, EvaluationPlan):
-        return value
+        return value, value
     plan, found = parse_evaluation(value)
-    problems += found
-    return plan
-
-
-def _templates(value: Any, problems: list[str]) -> Templates | None:
-    from holdfast.data.formats import Templates
-
-    if value is None or isinstance(value, Templates):
-        return value
-    if not isinstance(value, Mapping):
-        problems.append(f"data: expected a mapping with 'text', or 'prompt' and 'completion', got {show(value)}.")
-        return None
-    known = [f.name for f in dataclasses.fields(Templates)]
-    unknown = [str(name) for name in value if name not in known]
-    problems += [f"data.{name}: unknown key.{did_you_mean(name, known)} Known: {', '.join(known)}." for name in unknown]
-    if unknown:
-        return None
-    try:
-        return Templates(**value)
-    except ConfigError as error:
-        problems += [f"data: {p.removeprefix('templates: ')}" for p in error.problems]
-    return None
-
-
-def _environment(value: Any, problems: list[str]) -> dict[str, str]:
-    """The `env:` section as recorded: without anything that may be a secret."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        problems.append(f"env: expected a mapping of environment variables, got {show(value)}.")
-        return {}
-    for name, item in value.items():
-        if isinstance(item, (Mapping, list)) or item is None:
-            problems.append(f"env.{name}: expected a value, got {show(item)}.")
-    return {str(k): str(v) for k, v in value.items() if not SECRET_NAME.search(str(k)) and "@" not in str(v)}
+    mistakes += (as_mistake(problem, ("evaluation",)) for problem in found)
+    return value, plan
 
 
 def _set_environment(value: Any) -> None:
@@ -411,27 +364,3 @@ def _set_environment(value: Any) -> None:
         for name, item in value.items():
             if not isinstance(item, (Mapping, list)) and item is not None:
                 os.environ[str(name)] = str(item)
-
-
-# ------------------------------------------------------------------------------------------------------------- messages
-
-
-def _named_in(problems: Sequence[str]) -> set[str]:
-    """The keys that the problems so far are about; they are left out when the dataclasses are built, so that each is
-    reported once."""
-    found: set[str] = set()
-    for problem in problems:
-        match = re.match(r"(\w+)(?: and (\w+))?(?::|,| is missing)", problem)
-        found.update(g for g in match.groups() if g) if match else None
-    return found
-
-
-def _with_line(problem: str, lines: Mapping[str, int], overridden: Mapping[str, Any]) -> str:
-    """Adds the line of the YAML key that a problem is about."""
-    match = re.match(r"(\w+)(?=[:,])|unknown key '([^']+)'", problem)
-    if match is None:
-        return problem
-    name = str(match.group(1) or match.group(2))
-    if name not in lines or name in overridden:
-        return problem
-    return f"{problem[: match.end()]} (line {lines[name]}){problem[match.end() :]}"

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import did_you_mean
-from holdfast.runs.settings_source import nearest_sibling
 
 if TYPE_CHECKING:
     from holdfast.retention.method import RetentionMethod
@@ -41,23 +41,6 @@ DATA_ENDINGS = (
 _LOCAL_FOLDERS = {"models", "model", "data", "datasets", "runs", "checkpoints", "output", "outputs", "out"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
-AT_LEAST: dict[str, tuple[float, bool]] = {
-    "per_device_train_batch_size": (1, True),
-    "per_device_eval_batch_size": (1, True),
-    "gradient_accumulation_steps": (1, True),
-    "max_length": (2, True),
-    "lora_r": (1, True),
-    "learning_rate": (0, True),
-    "weight_decay": (0, True),
-    "max_grad_norm": (0, True),
-    "warmup_steps": (0, True),
-    "num_train_epochs": (0, False),
-    "num_processes": (1, True),
-}
-"""Key: the bound, and whether the bound itself is allowed. transformers checks few of these, and late."""
-SHARES = ("adam_beta1", "adam_beta2", "lora_dropout", "label_smoothing_factor", "test_split_size")
-"""Keys that lie in [0, 1)."""
-
 
 def looks_local(name: str, *, endings: tuple[str, ...] = ()) -> bool:
     """Whether a name that does not exist was meant as a local path instead of a hub id."""
@@ -81,7 +64,7 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
     up here."""
     if not name:
         return [
-            f"{key} is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
+            f"{key}: is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
         ]
     path = Path(name).expanduser()
     if path.is_dir():
@@ -146,18 +129,18 @@ def check_data(dataset_name: str | None, datasets: list[Any], *, beside: Path | 
     """The training data: given at all, and where it is local, there."""
     if not dataset_name and not datasets:
         return [
-            "dataset_name is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub id, as in "
+            "dataset_name: is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub id, as in "
             "'dataset_name: train.jsonl'."
         ]
     problems = []
     if dataset_name:
         problems += check_path("dataset_name", dataset_name, beside=beside)
-    for number, entry in enumerate(datasets, 1):
+    for number, entry in enumerate(datasets):
         if Path(str(entry.path)).suffix or "/" in str(entry.path):
-            problems += check_path(f"datasets, entry {number}: path", str(entry.path), beside=beside)
+            problems += check_path(f"datasets[{number}].path", str(entry.path), beside=beside)
         for file in _files_of(entry.data_files):
             if entry.data_dir is None:
-                problems += check_path(f"datasets, entry {number}: data_files", file, beside=beside)
+                problems += check_path(f"datasets[{number}].data_files", file, beside=beside)
     return problems
 
 
@@ -221,20 +204,11 @@ def check_task(method: RetentionMethod, tasks: Collection[str]) -> list[str]:
 
 
 def check_ranges(values: Mapping[str, Any]) -> list[str]:
-    """Numbers outside of where they make sense."""
+    """Numbers whose bounds depend on more than the key."""
     problems = []
-    for key, (bound, inclusive) in AT_LEAST.items():
-        value = values.get(key)
-        if isinstance(value, (int, float)) and (value < bound or (value == bound and not inclusive)):
-            if key == "num_train_epochs" and (values.get("max_steps") or 0) > 0:
-                continue
-            problems.append(
-                f"{key}: expected a number {'of at least' if inclusive else 'above'} {bound:g}, got {value}."
-            )
-    for key in SHARES:
-        value = values.get(key)
-        if isinstance(value, (int, float)) and not 0 <= value < 1:
-            problems.append(f"{key}: expected a number from 0 to below 1, got {value}.")
+    epochs = values.get("num_train_epochs")
+    if isinstance(epochs, (int, float)) and epochs <= 0 and not (values.get("max_steps") or 0) > 0:
+        problems.append(f"num_train_epochs: expected a number above 0, got {epochs}.")
     kept = values.get("osf_effective_rank")
     if isinstance(kept, (int, float)) and (kept <= 0 or (isinstance(kept, float) and kept >= 1)):
         problems.append(
@@ -254,9 +228,9 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
             )
     problems += _check_adapter(values)
     if values.get("load_in_4bit") and values.get("load_in_8bit"):
-        problems.append("load_in_4bit and load_in_8bit: choose one of the two.")
+        problems.append("load_in_4bit: expected one of load_in_4bit and load_in_8bit, got both.")
     if values.get("bf16") and values.get("fp16"):
-        problems.append("bf16 and fp16: choose one of the two.")
+        problems.append("bf16: expected one of bf16 and fp16, got both.")
     if not has_accelerator:
         if values.get("bf16") and not values.get("use_cpu"):
             problems.append(

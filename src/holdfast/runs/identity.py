@@ -16,7 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.runs.settings import Setting, known_settings
+from holdfast.config.declare import Setting
+from holdfast.retention.registry import parse_retention
+from holdfast.runs.settings import known_settings
 from holdfast.support.files import to_jsonable
 
 _ALWAYS = (
@@ -64,11 +66,11 @@ def resolve(parts: Mapping[str, Any], values: Mapping[str, Any], known: Mapping[
     """The main settings, then everything that differs from its default."""
     resolved: dict[str, Any] = {}
     for name in _ALWAYS:
-        value = _plain(getattr(parts[known[name].group], name))
+        value = _plain(getattr(parts[known[name].source], name))
         if value is not None:
             resolved[name] = value
     for name, value in values.items():
-        if name in resolved or name in SECRET or known[name].group == "launch":
+        if name in resolved or name in SECRET or known[name].source == "launch":
             continue
         if value != known[name].default:
             resolved[name] = _plain(value)
@@ -100,19 +102,17 @@ def set_fields(value: Any) -> dict[str, Any]:
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The part of `resolved` that decides the trained weights, in one canonical form (3.0 is 3, `./model/` is
     `model`)."""
-    from holdfast.retention.registry import parse_retention
-
     known = known_settings()
     best = bool(resolved.get("load_best_model_at_end"))
     found = {}
     for name, value in resolved.items():
         aside = _NOT_DECIDING.fullmatch(name) and not (best and _CHOOSES_BEST.fullmatch(name))
-        if aside or (name in known and known[name].group == "launch" and name != "num_processes"):
+        if aside or (name in known and known[name].source == "launch" and name != "num_processes"):
             continue
         if name in ("model_name_or_path", "dataset_name") and isinstance(value, str) and os.path.exists(value):
             value = os.path.normpath(value)
         found[name] = _canonical(value)
-    methods, problems = parse_retention(resolved.get("retention"))
+    methods, problems = parse_retention(resolved.get("retention"), load=False)
     if not problems:
         found["retention"] = [_canonical(m.identity()) for m in methods if not m.off]
     return found
@@ -148,12 +148,15 @@ def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
 
 def _brief(name: str, value: Any) -> str:
     if name == "retention":
-        from holdfast.retention.registry import parse_retention
-
-        items = [{m["method"]: {k: v for k, v in m.items() if k != "method"}} for m in value or [] if "method" in m]
-        methods, found = parse_retention(items)
+        items = [
+            {m.get("from", m["method"]): {k: v for k, v in m.items() if k not in ("method", "from")}}
+            for m in value or []
+            if "method" in m
+        ]
+        methods, found = parse_retention(items, load=False)
         if not found:
-            return " + ".join(m.label() for m in methods) or "none"
+            labels = [m.label() + (f" with source {m.sha256[:12]}" if m.sha256 else "") for m in methods]
+            return " + ".join(labels) or "none"
     if value is None:
         return "not set"
     text = str(value)

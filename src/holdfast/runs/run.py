@@ -412,8 +412,7 @@ class _Run:
 
     def write_pages(self) -> None:
         from holdfast.reports.card import write_model_card
-        from holdfast.reports.run_report import write_run_report
-        from holdfast.reports.terminal import print_run_summary
+        from holdfast.reports.run_report import print_run_summary, write_run_report
 
         if self.main:
             write_run_report(self.folder)

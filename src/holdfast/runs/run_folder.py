@@ -59,7 +59,7 @@ def open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
         name=folder.path.resolve().name,
         config=config.resolved,
         config_key=config.key,
-        retention=[m.describe() for m in config.retention],
+        retention=[m.record() for m in config.retention],
         seed=config.training.seed,
         versions=versions(),
         hardware=hardware(),

@@ -33,6 +33,7 @@ sentences state.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,11 +42,25 @@ from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.shares import Share, avoided_share, kept_share, share_over_seeds
+from holdfast.studies.engine import claims as engine
+from holdfast.studies.engine.claims import (
+    FAILS,
+    HOLDS,
+    MARGIN,
+    UNKNOWN,
+    Claim,
+    Figure,
+    Part,
+    Statement,
+    above,
+    against,
+    below,
+    joint,
+    unknown,
+)
+from holdfast.studies.tradeoff.paper import PAPER
 
-RECIPES = ("math", "code", "alignment_tax", "niche_knowledge")
-HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "not enough data"
-MARGIN = 0.2
-"""Of an equivalence, as a share of what direct fine-tuning lost or gained."""
+RECIPES = tuple(PAPER.recipes)
 MOST = 0.5
 """What "most of" and "little" are held against: more than half is most, less than half is little."""
 NICHE_KEPT = 0.8
@@ -58,60 +73,6 @@ _L2 = frozenset({"l2"})
 _REPLAY = frozenset({"replay"})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClaimFigure:
-    """One figure that a verdict rests on, or that a reader wants beside it."""
-
-    what: str
-    value: float
-    interval: tuple[float, float] | None
-    """None where there is none."""
-    n: str
-    """What is behind it, such as "3 seeds, 299 samples"."""
-    unit: str
-    """The metric's, or "share of direct's gain" and the like."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One claim and what a study says of it."""
-
-    number: str
-    """The specification's number, with a letter where a number has several."""
-    text: str
-    recipe: str
-    """A member of `RECIPES`."""
-    paper: str
-    """What the paper prints, and where."""
-    verdict: str
-    """"holds", "does not hold" or "not enough data"."""
-    figures: list[ClaimFigure]
-    reason: str
-    """Why this verdict, for people."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Part:
-    """One condition of a claim."""
-
-    verdict: str
-    reason: str
-    figures: list[ClaimFigure] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Statement:
-    """One claim before it meets a study."""
-
-    number: str
-    recipe: str
-    text: str
-    paper: str
-    check: Callable[[StudyRecord], list[_Part]]
-    about_trials: bool = True
-    """Whether trials that are not finished may change the verdict; those about direct fine-tuning alone stand."""
-
-
 def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
     """Every claim about the recipes that were asked for.
 
@@ -121,98 +82,76 @@ def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
     Returns:
         In the order of their numbers. Recipes that are no key are left out.
     """
-    return [_checked(statement, studies[statement.recipe]) for statement in _STATEMENTS if statement.recipe in studies]
+    found = []
+    for statement in _STATEMENTS:
+        if statement.recipe in studies:
+            study = studies[statement.recipe]
+            waiting = 0 if study is None else sum(t.state in ("waiting", "running") for t in study.trials)
+            seeds = 0 if study is None else len(study.seeds)
+            found += engine.check_claims([statement], study, waiting=waiting, seeds=seeds)
+    return found
 
 
-def _checked(statement: _Statement, study: StudyRecord | None) -> Claim:
-    if study is None:
-        parts = [_unknown("the study was not run")]
-    elif study.direct is None:
-        parts = [_unknown("direct fine-tuning, which everything is held against, is not finished")]
-    elif (lacking := incomplete(study.direct, study)) is not None:
-        parts = [_unknown(f"direct fine-tuning: {lacking}")]
-    else:
-        parts = statement.check(study)
-    verdicts = [part.verdict for part in parts]
-    verdict = FAILS if FAILS in verdicts else UNKNOWN if UNKNOWN in verdicts else HOLDS
-    reasons = [part.reason for part in parts]
-    waiting = 0 if study is None else sum(t.state in ("waiting", "running") for t in study.trials)
-    if waiting and statement.about_trials and verdict != UNKNOWN:
-        verdict, reasons = (
-            UNKNOWN,
-            [
-                f"{waiting} trial{'s are' if waiting > 1 else ' is'} not finished and may change it; so far: {verdict}",
-                *reasons,
-            ],
-        )
-    if study is not None and len(study.seeds) == 1 and verdict != UNKNOWN:
-        reasons.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
-    return Claim(
-        number=statement.number,
-        text=statement.text,
-        recipe=statement.recipe,
-        paper=statement.paper,
-        verdict=verdict,
-        figures=[figure for part in parts for figure in part.figures],
-        reason=_sentences(reasons),
-    )
+def _direct_is_there(study: StudyRecord) -> str | None:
+    """What everything is held against has to be finished."""
+    if study.direct is None:
+        return "direct fine-tuning, which everything is held against, is not finished"
+    lacking = incomplete(study.direct, study)
+    return None if lacking is None else f"direct fine-tuning: {lacking}"
 
 
 # -------------------------------------------------------------------------------------------------------------- claims
 
 
-def _direct_forgets(study: StudyRecord) -> list[_Part]:
+def _direct_forgets(study: StudyRecord) -> list[Part]:
     """Direct fine-tuning's source gain lies below zero with its whole interval."""
-    gain = _gain(study.direct, study, "source")
-    figure = _gain_figure("direct fine-tuning, source", gain, study)
-    return [
-        _signed(
-            gain, below=True, yes="direct fine-tuning forgets", no="direct fine-tuning does not forget", figure=figure
-        )
-    ]
+    figure = _gain_figure("direct fine-tuning, source", _gain(study.direct, study, "source"), study)
+    return [below(figure, 0.0, yes="direct fine-tuning forgets", no="direct fine-tuning does not forget")]
 
 
-def _direct_learns(study: StudyRecord) -> list[_Part]:
+def _direct_learns(study: StudyRecord) -> list[Part]:
     """Direct fine-tuning's target gain lies above zero with its whole interval."""
-    gain = _gain(study.direct, study, "target")
-    figure = _gain_figure("direct fine-tuning, target", gain, study)
-    return [_signed(gain, below=False, yes="it learns the target", no="it does not learn the target", figure=figure)]
+    figure = _gain_figure("direct fine-tuning, target", _gain(study.direct, study, "target"), study)
+    return [above(figure, 0.0, yes="it learns the target", no="it does not learn the target")]
 
 
-def _direct_learns_and_forgets(study: StudyRecord) -> list[_Part]:
+def _direct_learns_and_forgets(study: StudyRecord) -> list[Part]:
     return [*_direct_learns(study), *_direct_forgets(study)]
 
 
-def _annealing_keeps_all(study: StudyRecord) -> list[_Part]:
+def _annealing_keeps_all(study: StudyRecord) -> list[Part]:
     """Of label annealing's trial: avoided and kept both at least 1 - MARGIN."""
     return _method_keeps(study, _ANNEALING, "label annealing", kept_least=1 - MARGIN)
 
 
-def _annealing_keeps_most(study: StudyRecord) -> list[_Part]:
+def _annealing_keeps_most(study: StudyRecord) -> list[Part]:
     """Of label annealing's trial: avoided at least 1 - MARGIN, kept at least MOST."""
     return _method_keeps(study, _ANNEALING, "label annealing", kept_least=MOST)
 
 
-def _l2_helps_little(study: StudyRecord) -> list[_Part]:
+def _l2_helps_little(study: StudyRecord) -> list[Part]:
     """Of L2's trial: less than MOST of direct's loss avoided."""
     trial = paper_choice(study, _L2)
     if trial is None:
-        return [_unknown(_none_of(study, _L2, "L2"))]
+        return [unknown(_none_of(study, _L2, "L2"))]
     avoided = share_of_direct(trial, study, "source")
     part = _bounded(
         avoided,
-        most=MOST,
-        yes=f"{trial.label} avoids less than half of the loss",
-        no=f"{trial.label} avoids more than half of the loss",
-        between=f"whether {trial.label} avoids half of the loss cannot be told",
-        figure=_share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
+        below(
+            _share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
+            MOST,
+            yes=f"{trial.label} avoids less than half of the loss",
+            no=f"{trial.label} avoids more than half of the loss",
+            between=f"whether {trial.label} avoids half of the loss cannot be told",
+            inclusive=True,
+        ),
     )
     return [
         dataclasses.replace(part, figures=[*part.figures, *_both_shares(study, trial)[1:], *_annealing_beside(study)])
     ]
 
 
-def _annealing_beats_l2(study: StudyRecord) -> list[_Part]:
+def _annealing_beats_l2(study: StudyRecord) -> list[Part]:
     """Label annealing's trial has a better source than L2's, beyond noise."""
     annealing, l2 = paper_choice(study, _ANNEALING), paper_choice(study, _L2)
     if annealing is None or l2 is None:
@@ -221,33 +160,28 @@ def _annealing_beats_l2(study: StudyRecord) -> list[_Part]:
             for trial, kind, name in ((annealing, _ANNEALING, "label annealing"), (l2, _L2, "L2"))
             if trial is None
         ]
-        return [_unknown("; ".join(missing))]
+        return [unknown("; ".join(missing))]
     value, interval = _difference(annealing, l2, study, "source")
-    figure = ClaimFigure(
+    figure = Figure(
         what=f"source of {annealing.label} - {l2.label}",
         value=value,
         interval=interval,
         n=_behind(study, "source"),
         unit=study.source.unit,
     )
+    part = above(
+        figure,
+        0.0,
+        yes=f"{annealing.label} keeps more of the source than {l2.label}",
+        no=f"{l2.label} keeps more of the source than {annealing.label}",
+        between=f"{annealing.label} and {l2.label} cannot be told apart on the source",
+    )
     if interval is None:
-        return [_unknown("there is no interval", [figure])]
-    verdict = HOLDS if interval[0] > 0 else FAILS if interval[1] < 0 else UNKNOWN
-    words = {
-        HOLDS: f"{annealing.label} keeps more of the source than {l2.label}",
-        FAILS: f"{l2.label} keeps more of the source than {annealing.label}",
-        UNKNOWN: f"{annealing.label} and {l2.label} cannot be told apart on the source",
-    }
-    return [
-        _Part(
-            verdict=verdict,
-            reason=words[verdict],
-            figures=[figure, *_both_shares(study, annealing), *_both_shares(study, l2)],
-        )
-    ]
+        return [part]
+    return [dataclasses.replace(part, figures=[figure, *_both_shares(study, annealing), *_both_shares(study, l2)])]
 
 
-def _smooth(study: StudyRecord) -> list[_Part]:
+def _smooth(study: StudyRecord) -> list[Part]:
     """Along label annealing's weights, at one temperature, at least three: from the weakest to the strongest the source
     rises and the target falls, both beyond noise, and no two weights between which either goes the other way.
 
@@ -257,7 +191,7 @@ def _smooth(study: StudyRecord) -> list[_Part]:
     line = weights_line(study)
     if len(line) < 3:
         return [
-            _unknown(f"a curve needs at least three finished weights of label annealing alone, there are {len(line)}")
+            unknown(f"a curve needs at least three finished weights of label annealing alone, there are {len(line)}")
         ]
     parts = []
     for side, sign in (("source", 1), ("target", -1)):
@@ -265,7 +199,7 @@ def _smooth(study: StudyRecord) -> list[_Part]:
         first, last = line[0], line[-1]
         value, interval = _difference(last[1], first[1], study, side)
         word = "rises" if sign > 0 else "falls"
-        figure = ClaimFigure(
+        figure = Figure(
             what=f"{side}: weight {last[0]:g} - weight {first[0]:g}",
             value=value,
             interval=interval,
@@ -277,25 +211,26 @@ def _smooth(study: StudyRecord) -> list[_Part]:
             _backwards(pairs, study, side, sign, level) for level in (CONFIDENCE, 1 - (1 - CONFIDENCE) / len(pairs))
         )
         if interval is None:
-            parts.append(_unknown(f"the {side} has no interval", [figure]))
+            parts.append(unknown(f"the {side} has no interval", [figure]))
         elif certain:
             text = f"the {side} goes the wrong way from weight {', from '.join(certain)}"
-            parts.append(_Part(verdict=FAILS, reason=text, figures=[figure]))
+            parts.append(Part(verdict=FAILS, reason=text, figures=[figure]))
         elif doubtful:
             text = (
                 f"the {side} seems to go the wrong way from weight {', from '.join(doubtful)}: beyond noise, but "
                 f"not for {len(pairs)} looks"
             )
-            parts.append(_unknown(text, [figure]))
+            parts.append(unknown(text, [figure]))
         else:
-            low, high = interval if sign > 0 else (-interval[1], -interval[0])
-            verdict = HOLDS if low > 0 else FAILS if high < 0 else UNKNOWN
-            words = {
-                HOLDS: f"the {side} {word} with the weight",
-                FAILS: f"the {side} goes the other way",
-                UNKNOWN: f"the {side} does not move beyond noise",
-            }
-            parts.append(_Part(verdict=verdict, reason=words[verdict], figures=[figure]))
+            parts.append(
+                (above if sign > 0 else below)(
+                    figure,
+                    0.0,
+                    yes=f"the {side} {word} with the weight",
+                    no=f"the {side} goes the other way",
+                    between=f"the {side} does not move beyond noise",
+                )
+            )
     return parts
 
 
@@ -315,23 +250,23 @@ def _backwards(
     return found
 
 
-def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
+def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[Part]]:
     """Some weight keeps `kept_least` of the gain and avoids 1 - MARGIN of the loss, with intervals widened for the
     number of weights."""
 
-    def check(study: StudyRecord) -> list[_Part]:
+    def check(study: StudyRecord) -> list[Part]:
         trials = complete_trials(study, _ANNEALING)
         if not trials:
-            return [_unknown(_none_of(study, _ANNEALING, "label annealing"))]
+            return [unknown(_none_of(study, _ANNEALING, "label annealing"))]
         level = 1 - (1 - CONFIDENCE) / len(trials)
-        verdicts: list[tuple[str, TrialRecord, list[ClaimFigure]]] = []
+        verdicts: list[tuple[str, TrialRecord, list[Figure]]] = []
         for trial in trials:
             kept, avoided = (
                 share_of_direct(trial, study, "target", level),
                 share_of_direct(trial, study, "source", level),
             )
             both = [_at_least(kept, kept_least), _at_least(avoided, 1 - MARGIN)]
-            verdict = FAILS if FAILS in both else UNKNOWN if UNKNOWN in both else HOLDS
+            verdict = joint(both)
             figures = [
                 _share_figure(f"{trial.label}: target gain kept", kept, study, trial, "target"),
                 _share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
@@ -345,7 +280,7 @@ def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
         if good:
             found = "; ".join(trial.label for _, trial, _ in good)
             return [
-                _Part(
+                Part(
                     verdict=HOLDS,
                     reason=f"{found} keeps {named}",
                     figures=[f for _, _, figures in good for f in figures],
@@ -357,14 +292,14 @@ def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
         )
         if all(verdict == FAILS for verdict, _, _ in verdicts):
             return [
-                _Part(
+                Part(
                     verdict=FAILS,
                     reason=f"none of {len(trials)} weights keeps {named}; {nearest[1].label} comes nearest",
                     figures=nearest[2],
                 )
             ]
         return [
-            _unknown(
+            unknown(
                 f"whether {nearest[1].label}, the nearest of {len(trials)}, keeps {named} cannot be told", nearest[2]
             )
         ]
@@ -372,7 +307,7 @@ def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[_Part]]:
     return check
 
 
-def _replay_alike(study: StudyRecord) -> list[_Part]:
+def _replay_alike(study: StudyRecord) -> list[Part]:
     """The source of replay + label annealing differs from that of replay alone by at most MARGIN of direct's loss."""
     alone, both = paper_choice(study, _REPLAY), paper_choice(study, _REPLAY | _ANNEALING)
     missing = [
@@ -384,7 +319,7 @@ def _replay_alike(study: StudyRecord) -> list[_Part]:
         if trial is None
     ]
     if alone is None or both is None:
-        return [_unknown("; ".join(missing))]
+        return [unknown("; ".join(missing))]
     first, second, direct = (_gain(trial, study, "source") for trial in (both, alone, study.direct))
     # direct's gain is negative, so the ratio's sign is turned: positive is better with label annealing
     share = share_over_seeds(first.minus(second), direct).taken_from(0.0)
@@ -393,7 +328,7 @@ def _replay_alike(study: StudyRecord) -> list[_Part]:
     )
     beside = [*_both_shares(study, alone), *_both_shares(study, both)]
     if share.value is None or share.interval is None:
-        return [_unknown(share.reason or "there is no interval", [figure, *beside])]
+        return [unknown(share.reason or "there is no interval", [figure, *beside])]
     low, high = share.interval
     if low >= -MARGIN and high <= MARGIN:
         verdict, reason = HOLDS, f"the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses"
@@ -409,27 +344,28 @@ def _replay_alike(study: StudyRecord) -> list[_Part]:
             UNKNOWN,
             f"whether the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses cannot be told",
         )
-    return [_Part(verdict=verdict, reason=reason, figures=[figure, *beside])]
+    return [Part(verdict=verdict, reason=reason, figures=[figure, *beside])]
 
 
-_STATEMENTS: tuple[_Statement, ...] = (
-    _Statement(
+_statement = functools.partial(Statement[StudyRecord], precondition=_direct_is_there)
+_STATEMENTS: tuple[Statement[StudyRecord], ...] = (
+    _statement(
         number="1a",
         recipe="math",
         text="Direct fine-tuning on mathematics improves the target and lowers source scores.",
         paper="TriviaQA -14.19 points (section 3.2, table 1)",
         check=_direct_learns_and_forgets,
-        about_trials=False,
+        may_change=False,
     ),
-    _Statement(
+    _statement(
         number="1b",
         recipe="code",
         text="Direct fine-tuning on code improves the target and lowers source scores.",
         paper="HumanEval +25.76 points, MATH -14.73 points (section 3.2, table 2)",
         check=_direct_learns_and_forgets,
-        about_trials=False,
+        may_change=False,
     ),
-    _Statement(
+    _statement(
         number="2a",
         recipe="math",
         text="Label annealing keeps the source at the start's level at no loss on the target.",
@@ -437,7 +373,7 @@ _STATEMENTS: tuple[_Statement, ...] = (
         "target (section 3.2, table 1)",
         check=_annealing_keeps_all,
     ),
-    _Statement(
+    _statement(
         number="2b",
         recipe="code",
         text="Label annealing keeps the source at the start's level and most of the target's gain.",
@@ -445,21 +381,21 @@ _STATEMENTS: tuple[_Statement, ...] = (
         "(section 3.2, table 2)",
         check=_annealing_keeps_most,
     ),
-    _Statement(
+    _statement(
         number="3a",
         recipe="math",
         text="L2 to the start helps little.",
         paper='"L2 regularization provides little help" (section 3.2, table 1)',
         check=_l2_helps_little,
     ),
-    _Statement(
+    _statement(
         number="3b",
         recipe="code",
         text="Label annealing keeps more of the source than L2 to the start.",
         paper='L2 is "still losing performance in both MATH and GSM8K", label annealing is not (section 3.2, table 2)',
         check=_annealing_beats_l2,
     ),
-    _Statement(
+    _statement(
         number="4a",
         recipe="alignment_tax",
         text="The weight of label annealing draws a smooth trade-off between instruction following and what the base "
@@ -467,7 +403,7 @@ _STATEMENTS: tuple[_Statement, ...] = (
         paper="a curve (section 3.3, figure 2)",
         check=_smooth,
     ),
-    _Statement(
+    _statement(
         number="4b",
         recipe="alignment_tax",
         text="With some weight about half of the improvement comes without losing what the base knew.",
@@ -475,7 +411,7 @@ _STATEMENTS: tuple[_Statement, ...] = (
         "2a, 2c)",
         check=_some_weight(HALF),
     ),
-    _Statement(
+    _statement(
         number="4c",
         recipe="niche_knowledge",
         text="The weight of label annealing draws a smooth trade-off between the niche's knowledge and instruction "
@@ -483,7 +419,7 @@ _STATEMENTS: tuple[_Statement, ...] = (
         paper="a curve (section 3.3, figure 3)",
         check=_smooth,
     ),
-    _Statement(
+    _statement(
         number="4d",
         recipe="niche_knowledge",
         text="With some weight more than 80 % of the gain comes at a small loss of instruction following.",
@@ -491,7 +427,7 @@ _STATEMENTS: tuple[_Statement, ...] = (
         "3b)",
         check=_some_weight(NICHE_KEPT),
     ),
-    _Statement(
+    _statement(
         number="5",
         recipe="math",
         text="Replay of 10 % alone and replay with label annealing keep the source alike.",
@@ -595,10 +531,10 @@ def _difference(
 # ------------------------------------------------------------------------------------------------------------ verdicts
 
 
-def _method_keeps(study: StudyRecord, methods: frozenset[str], name: str, *, kept_least: float) -> list[_Part]:
+def _method_keeps(study: StudyRecord, methods: frozenset[str], name: str, *, kept_least: float) -> list[Part]:
     trial = paper_choice(study, methods)
     if trial is None:
-        return [_unknown(_none_of(study, methods, name))]
+        return [unknown(_none_of(study, methods, name))]
     kept, avoided = share_of_direct(trial, study, "target"), share_of_direct(trial, study, "source")
     parts = []
     for share, least, side, what, verb in (
@@ -609,14 +545,15 @@ def _method_keeps(study: StudyRecord, methods: frozenset[str], name: str, *, kep
             f"{_percent(least)} of direct fine-tuning's "
             f"{'loss on the source' if side == 'source' else 'gain on the target'}"
         )
-        part = _bounded(
-            share,
-            least=least,
+        judged = above(
+            _share_figure(f"{trial.label}: {what}", share, study, trial, side),
+            least,
             yes=f"{trial.label} {verb} at least {much}",
             no=f"{trial.label} {verb} less than {much}",
             between=f"whether {trial.label} {verb} {much} cannot be told",
-            figure=_share_figure(f"{trial.label}: {what}", share, study, trial, side),
+            inclusive=True,
         )
+        part = _bounded(share, judged)
         parts.append(part)
     if any(part.verdict != HOLDS for part in parts):
         others = []
@@ -627,67 +564,35 @@ def _method_keeps(study: StudyRecord, methods: frozenset[str], name: str, *, kep
         if others:
             figures = [figure for other in others for figure in _both_shares(study, other)]
             text = f"the paper's rule took the best source; {', '.join(o.label for o in others)} would have met both"
-            parts.append(_Part(verdict=HOLDS, reason=text, figures=figures))
+            parts.append(Part(verdict=HOLDS, reason=text, figures=figures))
     return parts
 
 
 def _at_least(share: Share, least: float) -> str:
+    return against(share.interval if share.value is not None else None, least, inclusive=True)
+
+
+def _bounded(share: Share, judged: Part) -> Part:
+    """A part that rests on a share, which may not exist."""
     if share.value is None or share.interval is None:
-        return UNKNOWN
-    return HOLDS if share.interval[0] >= least else FAILS if share.interval[1] < least else UNKNOWN
-
-
-def _bounded(
-    share: Share,
-    *,
-    yes: str,
-    no: str,
-    between: str,
-    figure: ClaimFigure,
-    least: float | None = None,
-    most: float | None = None,
-) -> _Part:
-    """A share against a bound from below or from above."""
-    if share.value is None or share.interval is None:
-        return _unknown(share.reason or "there is no interval", [figure])
-    if least is not None:
-        verdict = _at_least(share, least)
-    else:
-        assert most is not None
-        verdict = HOLDS if share.interval[1] < most else FAILS if share.interval[0] >= most else UNKNOWN
-    return _Part(verdict=verdict, reason={HOLDS: yes, FAILS: no, UNKNOWN: between}[verdict], figures=[figure])
-
-
-def _signed(gain: Gain, *, below: bool, yes: str, no: str, figure: ClaimFigure) -> _Part:
-    if gain.interval is None:
-        return _unknown("there is no interval", [figure])
-    low, high = (-gain.interval[1], -gain.interval[0]) if below else gain.interval
-    verdict = HOLDS if low > 0 else FAILS if high < 0 else UNKNOWN
-    return _Part(
-        verdict=verdict,
-        reason={HOLDS: yes, FAILS: no, UNKNOWN: f"whether {yes} cannot be told"}[verdict],
-        figures=[figure],
-    )
-
-
-def _unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> _Part:
-    return _Part(verdict=UNKNOWN, reason=reason, figures=list(figures))
+        return unknown(share.reason or "there is no interval", judged.figures)
+    return judged
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
-def _gain_figure(what: str, gain: Gain, study: StudyRecord) -> ClaimFigure:
-    return ClaimFigure(
+def _gain_figure(what: str, gain: Gain, study: StudyRecord) -> Figure:
+    return Figure(
         what=what, value=gain.value, interval=gain.interval, n=_count(len(gain.by_seed), gain.samples), unit=gain.unit
     )
 
 
 def _share_figure(
     what: str, share: Share, study: StudyRecord, trial: TrialRecord, side: str, *, unit: str | None = None
-) -> ClaimFigure:
+) -> Figure:
     unit = unit or ("share of direct's gain" if side == "target" else "share of direct's loss")
-    return ClaimFigure(
+    return Figure(
         what=what,
         value=math.nan if share.value is None else share.value,
         interval=share.interval,
@@ -696,7 +601,7 @@ def _share_figure(
     )
 
 
-def _both_shares(study: StudyRecord, trial: TrialRecord) -> list[ClaimFigure]:
+def _both_shares(study: StudyRecord, trial: TrialRecord) -> list[Figure]:
     return [
         _share_figure(
             f"{trial.label}: source loss avoided", share_of_direct(trial, study, "source"), study, trial, "source"
@@ -707,7 +612,7 @@ def _both_shares(study: StudyRecord, trial: TrialRecord) -> list[ClaimFigure]:
     ]
 
 
-def _annealing_beside(study: StudyRecord) -> list[ClaimFigure]:
+def _annealing_beside(study: StudyRecord) -> list[Figure]:
     trial = paper_choice(study, _ANNEALING)
     return [] if trial is None else _both_shares(study, trial)
 
@@ -726,7 +631,3 @@ def _percent(share: float) -> str:
 
 def _or_low(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-
-def _sentences(reasons: Sequence[str]) -> str:
-    return " ".join(f"{reason[:1].upper()}{reason[1:]}." for reason in dict.fromkeys(reasons))

@@ -96,9 +96,7 @@ def quickstart(
     """
     from rich.console import Console
 
-    from holdfast.reports.arms import Arm
-    from holdfast.reports.terminal import print_tradeoff
-    from holdfast.reports.tradeoff_report import write_tradeoff_report
+    from holdfast.reports.arms import Arm, print_tradeoff, write_tradeoff_report
     from holdfast.worlds.embedded import embedded_corpus
 
     known = [arm.name for arm in arms("")]

@@ -1,10 +1,4 @@
-"""A paper again, from its recipes to its claims: every study is run, or found finished, and each claim is held against
-what came out.
-
-    output_dir/
-      math/ code/ alignment_tax/ niche_knowledge/    the studies, each with its report.html
-      claims.json                                    every claim: the paper's figure, ours, the verdict
-      claims.html                                    the same as a page
+"""Paper 000: its recipes run as studies, and its claims held against what came out (`holdfast.studies.claims`).
 
 Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores in about half an hour. `full` runs the recipes of the
 paper's own size, for which the model and the data have to be there; what is missing is said before anything starts.
@@ -13,25 +7,22 @@ paper's own size, for which the model and the data have to be there; what is mis
 from __future__ import annotations
 
 import copy
-import dataclasses
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean
-from holdfast.records.study import STUDY_FILE, StudyRecord, read_study
-from holdfast.studies.claims import RECIPES, Claim, check_claims
-from holdfast.support.environment import hardware, now, say, versions
-from holdfast.support.files import to_jsonable, write_json
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.records.study import StudyRecord, read_study
+from holdfast.studies.claims import RECIPES, check_claims
+from holdfast.studies.engine import reproduction
+from holdfast.studies.engine.claims import Claim
+from holdfast.studies.tradeoff.paper import PAPER
 
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
 
-PAPER = "Memory Retaining Finetuning via Distillation (label annealing)"
-CLAIMS_FILE = "claims.json"
-PAGE = "claims.html"
 QUICK_STEPS = 4
 QUICK_DOCUMENTS = 12
 
@@ -81,10 +72,6 @@ def reproduce(
         Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
         HoldfastError: a study failed, after the others ended and the claims were written.
     """
-    from rich.console import Console
-
-    console = console or Console()
-    out = Path(output_dir)
     chosen = list(dict.fromkeys(recipes))
     problems = [
         f"expected some of {', '.join(RECIPES)}, got '{r}'.{did_you_mean(r, RECIPES)}"
@@ -99,70 +86,34 @@ def reproduce(
         raise ConfigError([f"recipes: {p}" if "expected" in p else p for p in problems])
     if full:
         _refuse_missing(chosen)
-    configs = {recipe: _config(recipe, out, full=full, quick=quick, console=console) for recipe in chosen}
-    records: dict[str, StudyRecord | None] = {recipe: _on_disk(out / recipe) for recipe in chosen}
-    failures: list[str] = []
-    try:
-        for number, (recipe, config) in enumerate(configs.items(), 1):
-            record = records[recipe]
-            if record is not None and record.status == "finished" and not config.differences(record.config):
-                say(console, f"{number} of {len(chosen)}: {recipe} is finished; nothing is run again.")
-                continue
-            say(console, f"{number} of {len(chosen)}: {recipe}")
-            try:
-                records[recipe] = _run(config, console, workers)
-            except (ConfigError, Interrupted):
-                raise
-            except HoldfastError as error:
-                failures.append(f"{recipe}: {error}")
-                records[recipe] = _on_disk(out / recipe)
-                say(console, f"{recipe} failed; the others go on. {str(error).splitlines()[0]}")
-    except (Interrupted, KeyboardInterrupt):
-        if any(records.values()):
-            _write(out, {r: _on_disk(out / r) for r in chosen}, full=full, quick=quick)
-        raise
-    claims = _write(out, records, full=full, quick=quick)
-    print_claims(claims, console)
-    say(console, f"\nPage: {out / PAGE}")
-    if failures:
-        raise HoldfastError(
-            "\n".join(
-                [f"{len(failures)} of {len(chosen)} studies failed:", *failures, "The same command tries them again."]
-            )
-        )
-    return claims
-
-
-def print_claims(claims: Sequence[Claim], console: Any) -> None:
-    """A table of claims: the paper's figure beside ours, and the verdict."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from holdfast.reports.claims_report import figure_line
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-    for title in ("", "claim", "paper", "here", "verdict"):
-        table.add_column(title, overflow="fold", no_wrap=title in ("", "verdict"))
-    colours = {"holds": "green", "does not hold": "red", "not enough data": "yellow"}
-    for claim in claims:
-        here = "\n".join(figure_line(dataclasses.asdict(figure)) for figure in claim.figures[:2])
-        table.add_row(
-            claim.number,
-            Text(f"{claim.text} ({claim.recipe})"),
-            Text(claim.paper),
-            Text(here or claim.reason),
-            Text(claim.verdict, style=colours[claim.verdict]),
-        )
-    console.print(table)
+    out = Path(output_dir)
+    return reproduction.reproduce(
+        PAPER,
+        [_recipe(name, _config(name, out, full=full, quick=quick, console=console)) for name in chosen],
+        check_claims,
+        size="full" if full else "quick" if quick else "small twins",
+        output_dir=out,
+        workers=workers,
+        console=console,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- studies
 
 
-def _run(config: StudyConfig, console: Any, workers: int | None) -> StudyRecord:
+def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
     from holdfast.studies.tradeoff import session
 
-    return session.run_study(config, console=console, workers=workers)
+    return reproduction.Recipe(name=name, settings=config, run=session.run_study, read=read_study, summary=_summary)
+
+
+def _summary(record: StudyRecord | None) -> dict[str, Any]:
+    return {
+        "seeds": [] if record is None else record.seeds,
+        "trials": 0 if record is None else sum(t.state == "complete" for t in record.trials),
+        "target": "" if record is None else f"{record.target.label} ({record.target.unit})",
+        "source": "" if record is None else f"{record.source.label} ({record.source.unit})",
+    }
 
 
 def _config(recipe: str, out: Path, *, full: bool, quick: bool, console: Any) -> StudyConfig:
@@ -202,45 +153,6 @@ def _first_of(alternative: Any) -> Any:
         name: {k: v[0] if isinstance(v, list) else v for k, v in (settings or {}).items()}
         for name, settings in alternative.items()
     }
-
-
-def _on_disk(folder: Path) -> StudyRecord | None:
-    """The study that lies in a folder; None where none does, or it cannot be read."""
-    if not (folder / STUDY_FILE).is_file():
-        return None
-    try:
-        return read_study(folder)
-    except (DataError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _write(out: Path, records: Mapping[str, StudyRecord | None], *, full: bool, quick: bool) -> list[Claim]:
-    from holdfast.reports.claims_report import write_claims_report
-
-    claims = check_claims(records)
-    studies = {
-        recipe: {
-            "status": "not run" if record is None else record.status,
-            "report": f"{recipe}/report.html" if (out / recipe / "report.html").is_file() else None,
-            "seeds": [] if record is None else record.seeds,
-            "trials": 0 if record is None else sum(t.state == "complete" for t in record.trials),
-            "target": "" if record is None else f"{record.target.label} ({record.target.unit})",
-            "source": "" if record is None else f"{record.source.label} ({record.source.unit})",
-        }
-        for recipe, record in records.items()
-    }
-    found = {
-        "paper": PAPER,
-        "size": "full" if full else "quick" if quick else "small twins",
-        "created": now(),
-        "studies": studies,
-        "claims": [dataclasses.asdict(claim) for claim in claims],
-        "versions": versions(),
-        "hardware": hardware(),
-    }
-    write_json(out / CLAIMS_FILE, found)
-    write_claims_report(to_jsonable(found), out / PAGE)
-    return claims
 
 
 # ----------------------------------------------------------------------------------------- what the full recipes need

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import random
 import re
 import time
@@ -41,7 +42,7 @@ _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the model is, and how often and how long it is asked. Decides no answer."""
+    """Where the model is, and how often it is asked again. Decides no answer."""
 
     base_url: str
     """Such as http://localhost:8000/v1."""
@@ -82,6 +83,21 @@ class Endpoint:
             if parts.netloc
             else self.base_url.partition("?")[0]
         )
+
+
+def find_key(base_url: str, variable: str | None) -> tuple[str, str | None, str]:
+    """(variable, key, what is wrong): the variable that is named, or OpenAI's own for OpenAI's own endpoint, so that no
+    key goes where it was not meant to go."""
+    if variable is not None:
+        key = os.environ.get(variable, "").strip()
+        if key:
+            return variable, key, ""
+        # somebody may have put the key itself there
+        shown = variable if re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable) else "the one given"
+        state = "is not set" if variable not in os.environ else "is empty"
+        return variable, None, f"expected the name of an environment variable that holds the key; {shown} {state}."
+    own = urlsplit(base_url).hostname == "api.openai.com"
+    return DEFAULT_KEY_VARIABLE, (os.environ.get(DEFAULT_KEY_VARIABLE, "").strip() or None) if own else None, ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,12 +245,12 @@ class Client:
         key = self.endpoint.api_key
         return text.replace(key, "***") if key else text
 
-    async def _wait(self, attempt: int, told: float | None) -> None:
+    async def _wait(self, attempt: int, asked: float | None) -> None:
         """Sleeps before the next attempt: what the server asked for, else a pause that doubles, with jitter so that
         workers do not come together."""
         longest = self.endpoint.longest_wait
-        if told is not None:
-            self._not_before = max(self._not_before, time.monotonic() + min(told, longest))
+        if asked is not None:
+            self._not_before = max(self._not_before, time.monotonic() + min(asked, longest))
             return
         await asyncio.sleep(min(longest, self.endpoint.first_wait * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
 
@@ -279,7 +295,7 @@ class Client:
 
     def _refuse(self, error: Any) -> None:
         """Turns an HTTP status into what follows from it; always raises."""
-        status, said = error.status_code, self.clean(_message(error))
+        status, text = error.status_code, self.clean(_message(error))
         where = f"{self.endpoint.shown} answered {status}"
         variable, options = self.endpoint.key_variable, self.options
         if status in (401, 403):
@@ -290,43 +306,43 @@ class Client:
                 )
             else:
                 advice = f"Check the key in the environment variable {variable}, and that it may use '{self.model}'."
-            raise ConfigError(f"{where}: {said}. {advice}") from None
+            raise ConfigError(f"{where}: {text}. {advice}") from None
         if status == 404:
             ending = "" if urlsplit(self.endpoint.base_url).path.rstrip("/").endswith("/v1") else " (most end with /v1)"
             raise ConfigError(
-                f"{where}: {said}. Check {options.model} ('{self.model}') and {options.base_url}{ending}."
+                f"{where}: {text}. Check {options.model} ('{self.model}') and {options.base_url}{ending}."
             ) from None
         if status == 402 or (
-            status == 429 and "insufficient_quota" in f"{error.code} {error.type} {said}"
+            status == 429 and "insufficient_quota" in f"{error.code} {error.type} {text}"
         ):  # waiting helps no account
             raise HoldfastError(
-                f"{where}: {said}. The account has no credit left; add some, and the same command continues."
+                f"{where}: {text}. The account has no credit left; add some, and the same command continues."
             ) from None
         if status in (408, 409, 425, 429) or status >= 500:
-            raise _Again(f"HTTP {status}: {said}", wait=_retry_after(error.response.headers)) from None
-        raise _Failed(f"HTTP {status}: {said}") from None
+            raise _Again(f"HTTP {status}: {text}", wait=_retry_after(error.response.headers)) from None
+        raise _Failed(f"HTTP {status}: {text}") from None
 
     def _adapt(self, error: Any, sent: Mapping[str, Any]) -> bool:
         """Leaves out what the endpoint does not take, if that is what it says; True: send again."""
         if error.status_code not in (400, 422):
             return False
-        said = f"{error.param} {_message(error)[:500]}".lower()
-        if not (error.param or _REFUSAL.search(said)):
+        text = f"{error.param} {_message(error)[:500]}".lower()
+        if not (error.param or _REFUSAL.search(text)):
             return False
         if sent != self.parameters:
             return True  # a worker beside this one has adapted meanwhile
-        if "logprob" in said and "logprobs" in sent:
-            if sent.get("top_logprobs", 0) > 5 and "top_logprobs" in said:
+        if "logprob" in text and "logprobs" in sent:
+            if sent.get("top_logprobs", 0) > 5 and "top_logprobs" in text:
                 self.parameters = {**sent, "top_logprobs": 5}
             else:
                 self.parameters = {
                     name: value for name, value in sent.items() if name not in ("logprobs", "top_logprobs")
                 }
-        elif "max_completion_tokens" in said and "max_tokens" in sent:
+        elif "max_completion_tokens" in text and "max_tokens" in sent:
             self.parameters = {
                 ("max_completion_tokens" if name == "max_tokens" else name): value for name, value in sent.items()
             }
-        elif "temperature" in said and "temperature" in sent:
+        elif "temperature" in text and "temperature" in sent:
             self.parameters = {name: value for name, value in sent.items() if name != "temperature"}
         else:
             return False

@@ -1,19 +1,27 @@
-"""Classes and functions in a user's own Python: `my_entry.py:Toxicity`, `package.module:Toxicity`.
+"""Classes of the user's own: `my_method.py:Dropback` (a file), `package.module:Dropback`, or the name of an entry point
+that an installed package declares.
 
-A file is run as a module of its own, once a process and content; nothing is put on `sys.path`. Naming one is asking for
-it to be run: whoever passes a reference on to here has it from the user.
+    load_class("methods/dropback.py:Dropback", base=MergeMethod, group="holdfast.merge_methods")
+
+Naming one runs its code, as importing it would; nothing else does. A file is run once a process for each of its
+contents, under a module name made of path and content, and nothing is put on `sys.path`. Every process (launched ranks,
+a sweep's workers) resolves a name by itself. `origin` says whose code a class is, so that finished work is not taken for
+the work of an edited file; what the file imports in turn is not in that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.abc
 import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, did_you_mean
@@ -30,6 +38,8 @@ class OwnCode:
     value: Any
     file: Path | None
     """The Python file; None for a module without one."""
+    sha256: str
+    """Of the file (hex); of nothing where there is none."""
 
 
 def is_reference(text: object) -> bool:
@@ -51,60 +61,75 @@ def load_own(reference: str, *, base: Path | None = None) -> OwnCode:
     if match is None:
         raise ConfigError(f"expected FILE.py:NAME or MODULE:NAME, got {reference!r}")
     place, name = match["place"], match["name"]
-    try:
-        module = _run(place, base) if place.endswith(".py") else importlib.import_module(place)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{place} cannot be loaded: {type(error).__name__}: {error}") from error
+    module, code = _run_file(place, base) if place.endswith(".py") else _import(place)
     if not hasattr(module, name):
+        classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
+        listed = f"it has {', '.join(classes)}" if classes else "it has no classes"
         names = [n for n in vars(module) if not n.startswith("_")]
-        raise ConfigError(f"{place} has no '{name}'.{did_you_mean(name, names)}")
-    file = getattr(module, "__file__", None)
-    return OwnCode(value=getattr(module, name), file=Path(file).resolve() if file else None)
+        raise ConfigError(f"{reference}: {place} has no '{name}'; {listed}.{did_you_mean(name, names)}")
+    file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
+    path = Path(file).resolve() if file else None
+    return OwnCode(value=getattr(module, name), file=path, sha256=hashlib.sha256(code).hexdigest())
 
 
-def load_class(name: str, *, kind: type[T], group: str) -> type[T] | None:
-    """The class that a reference means, or that an installed package declares under a name.
+def load_class(reference: str, *, base: type[T], group: str) -> type[T] | None:
+    """The class that a reference means.
 
     Args:
-        name: FILE.py:NAME, MODULE:NAME, or the name of an entry point.
-        kind: what it has to be a subclass of.
+        reference: `FILE.py:Name`, `package.module:Name`, or, without a colon, the name of an entry point.
+        base: what it has to be a subclass of.
         group: of the entry points.
 
     Returns:
-        The class; None where the text is no reference and no entry point has that name.
+        The class; None where the reference has no colon and no entry point has that name.
 
     Raises:
-        ConfigError: see `load_own`; something else than such a class.
+        ConfigError: no such file, module or name, code that fails when it is loaded, or another kind of class.
     """
-    if not is_reference(name):
+    target: str | None = reference
+    if ":" not in reference:
         from importlib.metadata import entry_points
 
-        point = next(iter(entry_points(group=group, name=name)), None)
-        if point is None:
+        target = next((point.value for point in entry_points(group=group, name=reference)), None)
+        if target is None:
             return None
-        name = point.value
-    found = load_own(name).value
-    if not (isinstance(found, type) and issubclass(found, kind) and found is not kind):
-        raise ConfigError(f"{name}: expected a subclass of {kind.__module__}.{kind.__qualname__}, got {found!r}")
+    found = load_own(str(target)).value
+    if not (isinstance(found, type) and issubclass(found, base) and found is not base):
+        kind = f"the class {found.__name__}" if isinstance(found, type) else f"a value of type {type(found).__name__}"
+        raise ConfigError(
+            f"{reference}: expected a subclass of {base.__module__}.{base.__qualname__}, got {kind}. "
+            "See docs/extending.md."
+        )
     return found
 
 
 def origin(cls: type) -> dict[str, Any]:
-    """What says whose code a class is, for records: nothing for holdfast's own, else its file and that file's SHA-256,
-    so that finished work is not taken for the work of other code."""
+    """What says whose code a class is, for records: nothing for holdfast's own, else its module and the SHA-256 of the
+    file, so that finished work is not taken for the work of other code."""
     if cls.__module__.partition(".")[0] == "holdfast":
         return {}
     try:
         file = Path(inspect.getfile(cls))
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+        code = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     except (OSError, TypeError):
         return {"code": f"{cls.__module__}:{cls.__qualname__}"}
-    return {"code": f"{file.name}:{cls.__qualname__}", "code_sha256": digest}
+    return {"code": f"{file.name}:{cls.__qualname__}", "code_sha256": code}
 
 
-def _run(place: str, base: Path | None) -> Any:
+class _Contents(importlib.abc.SourceLoader):
+    """Loads the very bytes that were hashed; no bytecode is kept, so an edit within the clock's resolution counts."""
+
+    def __init__(self, path: str, code: bytes) -> None:
+        self.path, self.code = path, code
+
+    def get_filename(self, fullname: str) -> str:
+        return self.path
+
+    def get_data(self, path: Any) -> bytes:
+        return self.code
+
+
+def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
     path = Path(place).expanduser()
     candidates = [path] if path.is_absolute() or base is None else [base / path, path]
     found = next((file.resolve() for file in candidates if file.is_file()), None)
@@ -112,18 +137,38 @@ def _run(place: str, base: Path | None) -> Any:
         folder = candidates[0].parent
         names = [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
         looked = " and ".join(str(file.absolute()) for file in candidates)
-        raise ConfigError(f"no such file '{place}' (looked for {looked}).{did_you_mean(path.name, names)}")
-    key = hashlib.sha256(str(found).encode() + found.read_bytes()).hexdigest()[:16]
-    title = f"holdfast_own_{found.stem}_{key}"
-    if title in sys.modules:
-        return sys.modules[title]
-    spec = importlib.util.spec_from_file_location(title, found)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[title] = module  # dataclasses look their module up while it runs
+        raise ConfigError(f"{place}: no such file (looked for {looked}).{did_you_mean(path.name, names)}")
+    code = found.read_bytes()
+    name = f"holdfast_own_{found.stem}_{hashlib.sha256(str(found).encode() + code).hexdigest()[:16]}"
+    if name not in sys.modules:
+        loader = _Contents(str(found), code)
+        spec = importlib.util.spec_from_loader(name, loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up there while it runs
+        try:
+            loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise ConfigError(f"{place}: the code cannot be loaded: {_raised(error, str(found))}") from error
+    return sys.modules[name], code
+
+
+def _import(place: str) -> tuple[ModuleType, bytes]:
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[title]
-        raise
-    return module
+        module = importlib.import_module(place)
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and place.startswith(str(error.name))
+        advice = " A file is written with its ending, as in 'my_method.py:Class'." if missing else ""
+        raise ConfigError(f"{place}: the code cannot be loaded: {_raised(error, place)}{advice}") from error
+    file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
+    return module, Path(file).read_bytes() if file else b""
+
+
+def _raised(error: Exception, file: str) -> str:
+    """The error of the user's code with the last place in it."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

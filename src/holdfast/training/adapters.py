@@ -16,8 +16,8 @@ Imports neither TRL nor PEFT before a function is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError
 
@@ -31,25 +31,13 @@ if TYPE_CHECKING:
 class AdapterArguments:
     """Which PEFT method `use_peft` means, beside TRL's model arguments."""
 
-    peft_method: str = field(
-        default="lora",
-        metadata={
-            "choices": ["lora", "osf"],
-            "help": "What use_peft trains: lora, or osf (PEFT's orthogonal subspace fine-tuning).",
-        },
-    )
-    osf_effective_rank: float | int | None = field(
-        default=None,
-        metadata={
-            "help": "OSF: singular directions of each matrix that are kept as they are, those of the largest values: "
-            "a number of them, or a share "
-            "below 1 of the matrix's smaller side. The others are trained. Default: half."
-        },
-    )
-    osf_target_modules: list[str] | None = field(
-        default=None,
-        metadata={"help": "OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."},
-    )
+    peft_method: Literal["lora", "osf"] = "lora"
+    """What use_peft trains: lora, or osf (PEFT's orthogonal subspace fine-tuning)."""
+    osf_effective_rank: float | int | None = None
+    """OSF: singular directions of each matrix that are kept as they are, those of the largest values: a number of them,
+    or a share below 1 of the matrix's smaller side. The others are trained. Default: half."""
+    osf_target_modules: list[str] | None = None
+    """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
 
 
 def adapter_config(model: ModelConfig, adapter: AdapterArguments) -> PeftConfig | None:

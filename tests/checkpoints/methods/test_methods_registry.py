@@ -178,7 +178,7 @@ def test_a_method_in_a_file_of_the_users_own(tmp_path: Path) -> None:
     ("reference", "words"),
     [
         ("{folder}/mien.py:First", "no such file .* Did you mean 'mine.py'"),
-        ("{folder}/mine.py:Frist", "has no 'Frist'. Did you mean 'First'"),
+        ("{folder}/mine.py:Frist", "has no 'Frist'; .* Did you mean 'First'"),
         ("{folder}/mine.py:number", "expected a subclass of"),
         ("{folder}/mine.py:Bare", "class variables name, needs_base and models"),
         ("{folder}/broken.py:First", "cannot be loaded: ZeroDivisionError"),

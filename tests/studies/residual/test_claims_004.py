@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.residual import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
-from holdfast.studies.claims import FAILS, HOLDS, UNKNOWN
+from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN
 from holdfast.studies.residual.claims import check_claims
 
 
@@ -146,12 +146,12 @@ def test_what_changes_a_verdict(changes, number, verdict):
 def test_models_that_are_still_to_come_leave_it_open():
     found = check_claims(study(left=("w-more",)))
     assert {c.verdict for c in found} == {UNKNOWN}
-    assert "1 models are not made yet and may change it; so far: holds" in found[0].reason
+    assert "1 model is not finished and may change it; so far: holds" in found[0].reason
 
 
 def test_one_seed_is_said():
     found = {c.number: c for c in check_claims(study(seeds=(0,)))}
-    assert found["1a"].verdict == HOLDS and "one seed" in found["1a"].reason
+    assert found["1a"].verdict == HOLDS and "One seed" in found["1a"].reason
     assert found["1b"].verdict == UNKNOWN, "two budgets of one seed: no interval"
 
 

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError
+from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, RunFolderError, ShapeError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
 from holdfast.studies.residual import session
@@ -171,11 +171,16 @@ def test_retention_methods_keep_the_continued_base_near(request_of, tmp_path):
 
 def test_all_mistakes_at_once(request_of, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        update_config(request_of(base=None, instrct="x", corpus=str(tmp_path / "nwes.jsonl"), tokens="lots", epochs=0, keep="everything",
-                                 train={"learning_rat": 1e-3, "seed": 3}, scale=1, scales=[1, "x"], held_out=1.5))  # fmt: skip
+        update_config(request_of(instrct="x", corpus=str(tmp_path / "nwes.jsonl"), tokens="lots", epochs=0, keep="everything",
+                                 train={"learning_rat": 1e-3, "seed": 3}, scales=[1, "x"], held_out=1.5))  # fmt: skip
     text = str(caught.value)
-    for said in ("unknown key 'instrct'", "base is missing", "no such file or folder", "tokens: expected a number", "epochs: expected a number above 0",
-                 "keep: expected one of", "train.seed: is set here by 'seed'", "scale, scales: give one", "scales: expected finite", "held_out: expected"):  # fmt: skip
+    for said in ("unknown key 'instrct'. Did you mean 'instruct'?", "no such file or folder", "tokens: expected a number", "epochs: expected a number above 0",
+                 "keep: expected one of", "train.seed: is set here by 'seed'", "scales[1]: expected a number", "held_out: expected"):  # fmt: skip
+        assert said in text, said
+    with pytest.raises(ConfigError) as caught:
+        update_config(request_of(base=None, scale=1, scales=[1, 2], choose_by=["x"], corpus=None))
+    text = str(caught.value)
+    for said in ("base: is missing", "corpus: is missing", "scale: give scale or scales, not both"):
         assert said in text, said
 
 
@@ -240,6 +245,22 @@ def test_long_empty_and_duplicate_documents_are_counted(request_of, tmp_path, ne
 def test_only_documents_that_are_new(request_of):
     record = run(request_of(after="2024-07-01"))
     assert record.corpus["first_date"] >= "2024-07-01" and sum(record.corpus["skipped"].values()) > 0
+
+
+def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp_path, monkeypatch):
+    """The default share gives way; a share that was asked for is refused by its own name, and may be corrected."""
+    from holdfast.studies.residual.making import Workshop
+
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(news.read_text().splitlines(keepends=True)[:30]))
+    with pytest.raises(DataError, match=r"held_out: 0.001 of 30 documents is less than one. Give a larger share"):
+        run(request_of(corpus=str(few), held_out=0.001))
+    monkeypatch.setattr(Workshop, "make", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(Interrupted):
+        run(request_of(corpus=str(few), held_out=None))
+    record = read_update(tmp_path / "out")
+    assert record.corpus["held_out"] > 0 and record.corpus["documents"] + record.corpus["held_out"] == 30
+    assert any("20% are held out" in note for note in record.notes)
 
 
 def test_a_folder_of_others_is_not_touched(request_of, tmp_path):

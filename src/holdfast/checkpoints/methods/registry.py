@@ -48,7 +48,7 @@ def find_method(name: str) -> type[MergeMethod]:
     """
     plain = name.strip().lower().replace("-", "_")
     try:
-        cls = METHODS.get(ALIASES.get(plain, plain)) or load_class(name, kind=MergeMethod, group=GROUP)
+        cls = METHODS.get(ALIASES.get(plain, plain)) or load_class(name, base=MergeMethod, group=GROUP)
     except ConfigError as error:
         raise ConfigError([f"method: {problem}" for problem in error.problems]) from error
     if cls is None:

@@ -56,6 +56,22 @@ _RULES = 1
 """Raised when the same request makes other rows, so that older outputs are not taken for them."""
 
 
+class NothingHeldOut(DataError):
+    """The share that was to be held out is less than a row.
+
+    Args:
+        share: that was asked for.
+        rows: that there are.
+    """
+
+    def __init__(self, share: float, rows: int) -> None:
+        self.rows = rows
+        super().__init__(
+            f"No row is held out: {share:g} of {rows} rows is too few. Raise --heldout, or leave it out and split by "
+            f"hand."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rows:
     """Which rows a preparation writes, of any format."""
@@ -512,10 +528,7 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
             f"No row is left to train on out of {reading.records} records ({skipped}). Expected at least one."
         )
     if request.heldout and not counts["heldout"]:
-        raise DataError(
-            f"No row is held out: {request.heldout:g} of {counts['rows']} rows is too few. Raise --heldout, or leave "
-            f"it out and split by hand."
-        )
+        raise NothingHeldOut(request.heldout, counts["rows"])
 
 
 # -------------------------------------------------------------------------------------------------------------- writing

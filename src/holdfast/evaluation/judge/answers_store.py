@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError, did_you_mean
+from holdfast.evaluation.judge.settings import GenerationSettings
 from holdfast.support.files import fingerprint
 
 PROMPT_COLUMNS = ("instruction", "prompt", "question", "turns", "text")
@@ -40,22 +41,6 @@ _DECIDING = (
     "adapter_config.json",
 )
 """Files beside the weights that decide an answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationSettings:
-    """How a local model answers: greedily, always."""
-
-    max_new_tokens: int = 512
-    """Longest answer, tokens."""
-    batch_size: int = 8
-    """Prompts at once; answers depend on it in the last digits, hence in rare words."""
-    chat_template: bool = True
-    """Use the tokenizer's chat template where it has one; False: the bare prompt."""
-    dtype: str = "auto"
-    device: str | None = None
-    """None: an accelerator where there is one."""
-    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

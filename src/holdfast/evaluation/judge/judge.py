@@ -20,69 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError, DataError
+from holdfast.evaluation.judge.settings import JudgeSettings
 from holdfast.evaluation.judge.verdict import Verdict, read_verdict
 from holdfast.evaluation.judge.win_rate import PairResult, pair_result
 from holdfast.support.endpoint import Answer, Client, Endpoint, OptionNames, missing_package, run, work_through
 from holdfast.support.files import fingerprint
 from holdfast.support.ledger import Ledger, read_ledger
 
-TEMPLATE = """\
-You compare two outputs that two models gave for the same instruction, and say which one people would prefer. Judge how well each output does \
-what the instruction asks: whether it is right, helpful, clear and to the point. Neither the order of the outputs nor their length alone makes \
-one of them better.
-
-### Instruction
-{instruction}
-
-### Output (m)
-{first}
-
-### Output (M)
-{second}
-
-### Your verdict
-Which output is better, m or M? Answer with that one letter (small m for the first output, capital M for the second) and nothing else.
-"""
-"""What the judge is sent, as one message of the user."""
-
-PLACEHOLDERS = ("instruction", "first", "second")
 JUDGEMENTS = "judgements.jsonl"
 OPTIONS = OptionNames(model="--judge_model", key="--api_key_env")
 _RULES = 1
 """Raised when what a reply means changes, so that older judgements are made again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgeSettings:
-    """What decides a judgement, beside the two outputs."""
-
-    model: str
-    """The judge's name, as the endpoint knows it."""
-    template: str = TEMPLATE
-    """With {instruction}, {first} and {second}; must ask for the letters m and M."""
-    max_tokens: int = 8
-    """Of the reply. Judges that reason first need hundreds."""
-    temperature: float = 0.0
-    top_logprobs: int = 20
-    """Alternatives asked for at each token, 5 to 20."""
-
-    def problems(self) -> list[str]:
-        """One sentence a mistake; empty when all is well."""
-        found = [] if self.model else ["judge_model: expected the name of a model, got nothing"]
-        missing = [f"{{{name}}}" for name in PLACEHOLDERS if f"{{{name}}}" not in self.template]
-        if missing:
-            found.append(
-                f"template: expected "
-                f"{', '.join(f'{{{p}}}' for p in PLACEHOLDERS)} in it; {' and '.join(missing)} missing"
-            )
-        if self.max_tokens < 1:
-            found.append(f"max_tokens: expected at least 1, got {self.max_tokens}")
-        if not 5 <= self.top_logprobs <= 20:
-            found.append(f"top_logprobs: expected 5 to 20, got {self.top_logprobs}")
-        if not 0 <= self.temperature <= 2:
-            found.append(f"temperature: expected 0 to 2, got {self.temperature}")
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +150,7 @@ def judge_pairs(
         HoldfastError: nobody answers there, or the account has no credit left.
         RunFolderError, StorageError: the folder cannot be written. What was judged before is kept in all cases.
     """
-    problems = settings.problems() + endpoint.problems() + missing_package("judging")
+    problems = [m.sentence() for m in mistakes_in(settings)] + endpoint.problems() + missing_package("judging")
     if problems:
         raise ConfigError(problems)
     if not pairs:

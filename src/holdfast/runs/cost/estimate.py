@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.decode import Given, mistakes_in
 from holdfast.errors import ConfigError
 from holdfast.runs.cost.architecture import Architecture, describe
 from holdfast.runs.cost.flops import Flops, count_flops
 from holdfast.runs.cost.hardware import DEFAULT_GPUS, GPU, find_gpu
 from holdfast.runs.cost.memory import RESERVE, Memory, count_memory, known_optimiser
 from holdfast.runs.cost.plan import Corpus, RunPlan, Work, run_plan, work_of
+from holdfast.runs.cost.request import UTILISATION, CostSettings
 from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
 
-UTILISATION = 0.4
-"""Assumed where none is stated."""
 SHARDED = (2, 4, 8, 16, 32, 64)
 """Numbers of processes that are tried where a run does not fit."""
 
@@ -104,7 +104,8 @@ def estimate(
         ModelError: no config there, or none of a causal LM.
         DataError: local training data cannot be read.
     """
-    problems = request_problems(tokens=tokens, mean_length=mean_length, gpus=gpus, utilisation=utilisation)
+    asked = CostSettings(tokens=tokens, mean_length=mean_length, gpu=tuple(gpus), utilisation=utilisation)
+    problems = Given().sentences(mistakes_in(asked))
     if lengths is not None and (not len(lengths) or min(lengths) < 1):
         problems.append("lengths: expected the tokens of at least one document, each 1 or more")
     if tokens is None and lengths is None and config.training.max_steps <= 0 and not _is_here(config):
@@ -175,25 +176,6 @@ def assemble(
         gpus=tuple(found),
         assumptions=(*_assumptions(architecture, plan, corpus, work, utilisation), *more),
     )
-
-
-def request_problems(
-    *, tokens: float | None, mean_length: float | None, gpus: Sequence[str], utilisation: float
-) -> list[str]:
-    """Sentences about figures out of range and unknown GPUs."""
-    found = []
-    for name in gpus:
-        try:
-            find_gpu(name)
-        except ConfigError as error:
-            found += error.problems
-    if not 0 < utilisation <= 1:
-        found.append(f"utilisation: expected a share of the peak rate above 0 and up to 1, got {utilisation:g}")
-    if tokens is not None and not tokens >= 1:
-        found.append(f"tokens: expected 1 or more, got {tokens:g}")
-    if mean_length is not None and not mean_length >= 1:
-        found.append(f"mean_length: expected 1 token or more, got {mean_length:g}")
-    return found
 
 
 def architecture_of(config: TrainConfig, name: str, *, lora: bool = False) -> Architecture:
@@ -301,8 +283,8 @@ def _corpus(
 def _with_replay(config: TrainConfig, corpus: Corpus) -> Corpus:
     """Replay makes the data longer: a share f of the mixture is old."""
     for method in config.retention:
-        if method.name == "replay" and not method.off and corpus.tokens is not None:
-            share = float(method.fraction)  # type: ignore[attr-defined]
+        share = method.replayed()
+        if share and not method.off and corpus.tokens is not None:
             corpus = dataclasses.replace(
                 corpus,
                 tokens=corpus.tokens / (1 - share),
@@ -313,13 +295,7 @@ def _with_replay(config: TrainConfig, corpus: Corpus) -> Corpus:
 
 def _replayed(config: TrainConfig) -> list[str]:
     """What of the methods' data is not counted."""
-    active = [m for m in config.retention if not m.off]
-    found = []
-    if any(m.name == "multitask" for m in active):
-        found.append("multitask: the other tasks' data is not counted; state --tokens with it")
-    if any(m.name == "budget" for m in active):
-        found.append("budget: its measurements of held-out data are not counted")
-    return found
+    return list(dict.fromkeys(f"{m.name}: {m.not_in_cost}" for m in config.retention if m.not_in_cost and not m.off))
 
 
 # --------------------------------------------------------------------------------------------------- what was assumed

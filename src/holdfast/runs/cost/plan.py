@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
+    from holdfast.retention.method import RetentionMethod
     from holdfast.runs.config import TrainConfig
 
 BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -112,7 +113,7 @@ class RunPlan:
     teacher: TeacherPlan | None = None
     kept: tuple[KeptPlan, ...] = ()
     fisher_samples: int = 0
-    """Samples that EWC's Fisher information is computed on before the first step."""
+    """Samples whose gradients are computed before the first step, as EWC's Fisher information is."""
     methods: tuple[str, ...] = ()
     device: str = "cuda"
     """"cuda" (any GPU) or "cpu": which buffers the loss uses."""
@@ -231,14 +232,10 @@ def run_plan(
         optimiser=str(getattr(args.optim, "value", args.optim)),
         teacher=_teacher(methods, weights if sharding.startswith("zero") else loaded, peft=bool(model.use_peft)),
         kept=tuple(_kept(methods, None if model.use_peft else loaded)),
-        fisher_samples=_fisher_samples(methods),
+        fisher_samples=sum(m.samples_before() for m in methods),
         methods=tuple(m.name for m in methods),
         device=device,
     )
-
-
-def _fisher_samples(methods: Sequence[Any]) -> int:
-    return sum(int(m.samples) for m in methods if m.name == "ewc" and m.data)
 
 
 def planned_autocast(config: TrainConfig) -> str | None:
@@ -294,22 +291,16 @@ def _teacher(methods: Sequence[Any], weights: str, *, peft: bool) -> TeacherPlan
     )
 
 
-def _kept(methods: Sequence[Any], loaded: str | None) -> list[KeptPlan]:
+def _kept(methods: Sequence[RetentionMethod], loaded: str | None) -> list[KeptPlan]:
     """Copies of trained parameters, taken before training begins and so in the dtype they were loaded in; methods that
-    keep the start on the device share one."""
+    keep the same thing on the device share one."""
     places = {"device": "device", "cpu": "host", "disk": "disk"}
     found: list[KeptPlan] = []
     for method in methods:
-        if method.name in ("sfa", "wise_ft", "l2", "ewc"):
-            anchor = getattr(method, "previous", None) or getattr(method, "anchor", "start")
-            where = places[("device" if anchor == "start" else "disk") if method.keep == "auto" else method.keep]
-            shared = next((k for k in found if k.what == f"anchor {anchor}" and k.where == where == "device"), None)
-            if shared is None:
-                found.append(KeptPlan(method=method.name, what=f"anchor {anchor}", dtype=loaded, where=where))
-            if method.name == "ewc":
-                found.append(KeptPlan(method="ewc", what="Fisher information", dtype="float32", where=where))
-        elif method.name == "ema":
-            found.append(KeptPlan(method="ema", what="average", dtype="float32", where="device"))
+        for copy in method.copies():
+            where = places[copy.place]
+            if not any(k.what == copy.what and k.where == where == "device" for k in found):
+                found.append(KeptPlan(method=method.name, what=copy.what, dtype=copy.dtype or loaded, where=where))
     return found
 
 

@@ -12,12 +12,18 @@ Everything else that is wrong with a configuration is reported, all at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from holdfast.config.declare import Meta
+from holdfast.config.decode import Given, coerce_all
+from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
+from holdfast.runs.cost.hardware import DEFAULT_GPUS, find_gpu
+from holdfast.support.token_counts import read_tokens
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -26,6 +32,43 @@ _ELSEWHERE = ("bf16", "fp16", "tf32")
 """Keys about the machine that runs."""
 _ANY_MODEL, _ANY_DATA = "planned/model", "planned/data"
 """Names in the place of what is not looked at."""
+
+
+UTILISATION = 0.4
+"""Assumed where none is stated."""
+
+
+def _tokens(value: Any) -> float:
+    count = value if isinstance(value, float) else read_tokens(str(value).replace(",", ""))
+    if not 1 <= count < math.inf:
+        raise ValueError
+    return float(count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """What an estimate takes beside a training configuration."""
+
+    tokens: Annotated[float | None, Meta(metavar="N", parse=_tokens, expected="a number of tokens, such as 100M")] = (
+        None
+    )
+    """Tokens of one epoch of the training data, such as 100M or 250_000."""
+    mean_length: Annotated[float | None, Meta(ge=1, metavar="L")] = None
+    """Tokens of a document on average (without it, documents fill the window)."""
+    gpu: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = DEFAULT_GPUS
+    """GPUs to estimate for (A100-80GB, H100, RTX-4090)."""
+    utilisation: Annotated[float, Meta(gt=0, le=1, metavar="U")] = UTILISATION
+    """Share of a GPU's peak rate that is reached, an assumption."""
+
+    def problems(self) -> list[str]:
+        """GPUs that are not known."""
+        found = []
+        for name in self.gpu:
+            try:
+                find_gpu(name)
+            except ConfigError as error:
+                found += error.problems
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,58 +83,45 @@ class Planned:
     tf32: bool = False
 
 
-def planned_settings(words: Sequence[str], file: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """The settings of a YAML and of options over it, and the mistakes in their form.
-
-    Args:
-        words: options as `holdfast train` takes them.
-        file: the YAML; None without one.
-
-    Raises:
-        ConfigError: no such file, or no YAML.
-    """
-    from holdfast.runs.settings import known_settings
-    from holdfast.runs.settings_source import Given, read_command_line, read_yaml
-
-    from_file = read_yaml(file) if file is not None else Given()
-    from_line = read_command_line(words, known_settings())
-    return {**from_file.values, **from_line.values}, [*from_file.problems, *from_line.problems]
-
-
-def planned_config(
-    settings: Mapping[str, Any], *, data_needed: bool, problems: Sequence[str] = (), source: str | None = None
-) -> Planned:
+def planned_config(settings: Mapping[str, Any], *, data_needed: bool) -> Planned:
     """Checks settings to be planned with.
 
     Args:
         settings: keys as in a training YAML.
         data_needed: whether the training data is going to be read, so that it has to be there.
-        problems: what is known to be wrong already.
-        source: where the settings came from, for the message.
 
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.config import train_config
+    return planned(Given(values=dict(settings)), data_needed=data_needed)
 
-    given, found = dict(settings), list(problems)
-    machine = {key: _switch(key, given.pop(key), found) for key in _ELSEWHERE if key in given}
+
+def planned(given: Given, *, data_needed: bool) -> Planned:
+    """`planned_config` of what a file and a command line say.
+
+    Args:
+        given: keys of a training YAML; changed.
+        data_needed: as of `planned_config`.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    from holdfast.runs.config import checked
+    from holdfast.runs.settings import known_settings
+
+    machine, mistakes = coerce_all({key: known_settings()[key] for key in _ELSEWHERE}, given.take(*_ELSEWHERE))
+    given.mistakes += mistakes
     if machine.get("bf16") and machine.get("fp16"):
-        found.append("bf16 and fp16: choose one of the two.")
-    model = given.get("model_name_or_path")
+        given.mistakes.append(Mistake(path=("bf16",), text="expected one of bf16 and fp16, got both."))
+    values = given.values
+    model = values.get("model_name_or_path")
     if isinstance(model, str) and (Path(model).expanduser() / "config.json").is_file():
         model = str(Path(model).expanduser())
-        given["model_name_or_path"] = _ANY_MODEL
-    if not data_needed or not _data_is_here(given, found):
-        given.pop("datasets", None)
-        given["dataset_name"] = _ANY_DATA
-    config = None
-    try:
-        config = train_config(given)
-    except ConfigError as error:
-        found += error.problems
-    if found or config is None:
-        raise ConfigError(list(dict.fromkeys(found)), source=source)
+        values["model_name_or_path"] = _ANY_MODEL
+    if not data_needed or not _data_is_here(values, given.mistakes):
+        values.pop("datasets", None)
+        values["dataset_name"] = _ANY_DATA
+    config = checked(given)
     config.model.model_name_or_path = str(model)
     off = machine.get("bf16") is False
     autocast = (
@@ -100,26 +130,16 @@ def planned_config(
     return Planned(config=config, model=str(model), autocast=autocast, tf32=bool(machine.get("tf32")))
 
 
-def _data_is_here(given: Mapping[str, Any], problems: list[str]) -> bool:
+def _data_is_here(values: Mapping[str, Any], mistakes: list[Mistake]) -> bool:
     """Whether there is training data on this machine to read. Without it the run's steps have to say how much is
     trained on."""
     from holdfast.data.sources import is_path
     from holdfast.runs.cost.estimate import NO_TOKENS
 
-    name, steps = given.get("dataset_name"), str(given.get("max_steps") or "")
+    name, steps = values.get("dataset_name"), str(values.get("max_steps") or "")
     known = steps.isdigit() and int(steps) > 0
     if isinstance(name, str) and is_path(name):
         return not known or Path(name).expanduser().exists()  # what is missing and needed is reported with the rest
     if not known:
-        problems.append(NO_TOKENS)
+        mistakes.append(Mistake(path=(), text=NO_TOKENS))
     return False
-
-
-def _switch(key: str, value: Any, problems: list[str]) -> bool | None:
-    from holdfast.runs.settings import SettingError, coerce, known_settings
-
-    try:
-        return None if value is None else bool(coerce(known_settings()[key], value))
-    except SettingError as error:
-        problems += error.problems
-        return None

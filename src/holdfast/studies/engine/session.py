@@ -8,8 +8,6 @@ else.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import os
 import sys
 import time
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError
+from holdfast.retention.registered import registered_environment
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.storage import Storage
@@ -32,6 +31,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     versions,
 )
+from holdfast.support.own_code import load_class
 from holdfast.support.processes import Workers, good_workers, python_module
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _processes(opened: Opened, workers: int) -> Workers:
         ),
         count=workers,
         logs=out / "logs",
-        environment={STORAGE_VARIABLE: settings.storage, **offline},
+        environment={STORAGE_VARIABLE: settings.storage, **offline, **registered_environment()},
     )
 
 
@@ -292,23 +292,9 @@ def kind_named(text: str) -> type[Study[Any]]:
     Raises:
         ConfigError: no such module, file or class.
     """
-    place, _, name = text.rpartition(":")
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(f"holdfast_study_{Path(place).stem}", place)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-        found = getattr(module, name)
-    except (ImportError, OSError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"--kind: expected module:Class or file.py:Class of a study, got '{text}' ({error})"
-        ) from None
-    if not (isinstance(found, type) and issubclass(found, Study)):
-        raise ConfigError(f"--kind: expected a subclass of holdfast.studies.engine.study.Study, got '{text}'")
+    found = load_class(text, base=Study, group="holdfast.studies")
+    if found is None:
+        raise ConfigError(f"--kind: expected FILE.py:CLASS or MODULE:CLASS of a study, got '{text}'.")
     return found
 
 

@@ -24,18 +24,20 @@ can show the mechanism, not the size.
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.residual import BASE, INSTRUCT, Pair, ResidualRecord, StudiedModel
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, Pair, ResidualRecord, StudiedModel
 from holdfast.records.study import Objective
 from holdfast.statistics.gains import gain_over_seeds
 from holdfast.statistics.intervals import seeds_and_samples
-from holdfast.studies.claims import FAILS, HOLDS, MARGIN, UNKNOWN, Claim, ClaimFigure
+from holdfast.studies.engine import claims as engine
+from holdfast.studies.engine.claims import MARGIN, Claim, Figure, Part, Statement, above, below, unknown
 
 RECIPE = "residual"
+CROSSES = "the interval contains 0"
 LITTLE = 0.25
 """Of what the instruct model loses: what the base may lose and still lose "little"."""
 FOLLOWING, KEPT, NEW = "following", "source", "new_text"
@@ -49,8 +51,6 @@ READING = (
     "Following: instructions that a program checks. Kept: what the base knew before. New text: documents held out of "
     "what was trained on.",
 )
-Figures = tuple[str, str, list[ClaimFigure]]
-"""Verdict, reason, figures."""
 
 
 def check_claims(record: ResidualRecord | None) -> list[Claim]:
@@ -59,25 +59,10 @@ def check_claims(record: ResidualRecord | None) -> list[Claim]:
     Args:
         record: a study's, finished or not; None: not run.
     """
-    found = []
-    for number, text, paper, check in _STATEMENTS:
-        figures: list[ClaimFigure]
-        if record is None:
-            verdict, reason, figures = UNKNOWN, "the study was not run", []
-        else:
-            verdict, reason, figures = check(_Study(record))
-            waiting = sum(m.state in ("waiting", "running") for m in record.models)
-            if waiting and verdict != UNKNOWN:
-                verdict, reason = (
-                    UNKNOWN,
-                    f"{waiting} models are not made yet and may change it; so far: {verdict}; {reason}",
-                )
-            if len({m.seed for m in record.models}) == 1 and verdict != UNKNOWN:
-                reason += "; one seed: intervals cover the samples alone, and another seed may say otherwise"
-        found.append(
-            Claim(number=number, text=text, recipe=RECIPE, paper=paper, verdict=verdict, figures=figures, reason=reason)
-        )
-    return found
+    study = None if record is None else _Study(record)
+    waiting = 0 if record is None else sum(m.state in ("waiting", "running") for m in record.models)
+    seeds = 0 if record is None else len({m.seed for m in record.models})
+    return engine.check_claims(_STATEMENTS, study, waiting=waiting, seeds=seeds, noun="model")
 
 
 class _Study:
@@ -108,7 +93,7 @@ class _Study:
         seeds = {m.name: m.seed for m in after}
         return [(seeds[p.after], p) for p in self.record.pairs if p.after in seeds and p.before in names]
 
-    def change(self, pairs: Sequence[tuple[int, Pair]], suite: str) -> ClaimFigure | None:
+    def change(self, pairs: Sequence[tuple[int, Pair]], suite: str) -> Figure | None:
         """The mean change of a suite's leading measures over seeds, None where nothing was compared."""
         entries = _entries(pairs, suite)
         if not entries:
@@ -123,7 +108,26 @@ class _Study:
         names = ", ".join(f"{name} ({metric})" for _, name, metric in entries)
         seeds = len(pairs)
         n = f"{seeds} seed{'s' if seeds != 1 else ''}, {gain.samples} samples"
-        return ClaimFigure(what=names, value=gain.value, interval=gain.interval, n=n, unit=first.unit)
+        return Figure(what=names, value=gain.value, interval=gain.interval, n=n, unit=first.unit)
+
+    def following(self, start: str, budget: int) -> Figure | None:
+        """The change of following that continuing a start on a budget brought."""
+        return self.change(self.pairs(self.models(start, budget, False), self.models(start, None, False)), FOLLOWING)
+
+    def with_residual(self, start: str, before: str) -> list[Part]:
+        """Given models with a residual against the same models without, by following."""
+        given = [m for m in self.record.models if m.start == start and m.budget is None]
+        parts = []
+        for model in given:
+            if model.residual is None or (start == BASE and model.residual == model.family):
+                continue
+            bare = [m for m in given if m.family == model.family and m.residual is None and m.tokens == 0]
+            figure = self.change(self.pairs([model], bare), FOLLOWING)
+            if figure is not None:
+                words = (f"{model.label} follows instructions better", f"{model.label} follows instructions worse")
+                named = _named(figure, f"{model.label} against {before}")
+                parts.append(above(named, 0.0, yes=words[0], no=words[1], between=CROSSES))
+        return parts
 
     def by_seed(self, pairs: Sequence[tuple[int, Pair]], suite: str) -> dict[int, float]:
         """The change of each seed."""
@@ -152,32 +156,12 @@ def _leads(found: Comparison, suite: str) -> bool:
     return found.suite == suite and found.primary
 
 
-def _named(figure: ClaimFigure, what: str) -> ClaimFigure:
-    import dataclasses
-
+def _named(figure: Figure, what: str) -> Figure:
     return dataclasses.replace(figure, what=f"{what}: {figure.what}")
 
 
-def _missing(what: str) -> Figures:
-    return UNKNOWN, f"{what} was not measured here", []
-
-
-def _sided(figure: ClaimFigure, *, positive: bool, yes: str, no: str) -> Figures:
-    """The whole interval on one side of zero."""
-    if figure.interval is None or any(map(math.isnan, figure.interval)):
-        return UNKNOWN, "there is no interval", [figure]
-    low, high = figure.interval
-    if (low > 0) if positive else (high < 0):
-        return HOLDS, yes, [figure]
-    if (high < 0) if positive else (low > 0):
-        return FAILS, no, [figure]
-    return UNKNOWN, "the interval contains 0", [figure]
-
-
-def _all(parts: Sequence[Figures]) -> Figures:
-    verdicts = [p[0] for p in parts]
-    verdict = FAILS if FAILS in verdicts else UNKNOWN if UNKNOWN in verdicts else HOLDS
-    return verdict, "; ".join(dict.fromkeys(p[1] for p in parts)), [f for p in parts for f in p[2]]
+def _missing(what: str) -> list[Part]:
+    return [unknown(f"{what} was not measured here")]
 
 
 # ---------------------------------------------------------------------------------------------------------- statements
@@ -189,24 +173,27 @@ def _amount(budget: int) -> str:
     return f"{shown_tokens(budget)} tokens"
 
 
-def _instruct_loses(study: _Study) -> Figures:
+def _instruct_loses(study: _Study) -> list[Part]:
+    """The continued instruct model follows worse than the instruct model, at every budget."""
     parts = []
     for budget in study.budgets:
-        figure = study.change(
-            study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING
-        )
+        figure = study.following(INSTRUCT, budget)
         if figure is None:
             return _missing(f"the instruct model continued on {_amount(budget)}")
-        named = _named(figure, f"instruct + {_amount(budget)} against instruct")
-        words = (
-            f"it loses instruction following after {_amount(budget)}",
-            f"it follows instructions better after {_amount(budget)}",
+        parts.append(
+            below(
+                _named(figure, f"instruct + {_amount(budget)} against instruct"),
+                0.0,
+                yes=f"it loses instruction following after {_amount(budget)}",
+                no=f"it follows instructions better after {_amount(budget)}",
+                between=CROSSES,
+            )
         )
-        parts.append(_sided(named, positive=False, yes=words[0], no=words[1]))
-    return _all(parts) if parts else _missing("a continued instruct model")
+    return parts or _missing("a continued instruct model")
 
 
-def _more_with_tokens(study: _Study) -> Figures:
+def _more_with_tokens(study: _Study) -> list[Part]:
+    """The change at the largest budget minus that at the smallest, seed by seed, lies below zero."""
     if len(study.budgets) < 2:
         return _missing("more than one budget")
     small, large = (
@@ -219,38 +206,39 @@ def _more_with_tokens(study: _Study) -> Figures:
     what = f"change after {_amount(study.budgets[-1])} - after {_amount(study.budgets[0])}"
     differences = [large[s] - small[s] for s in seeds]
     interval = seeds_and_samples(differences, 0.0)
-    figure = ClaimFigure(
+    figure = Figure(
         what=what, value=statistics.fmean(differences), interval=interval, n=f"{len(seeds)} seeds", unit="accuracy"
     )
-    return _sided(figure, positive=False, yes="it loses more with more tokens", no="it loses less with more tokens")
+    words = ("it loses more with more tokens", "it loses less with more tokens")
+    return [below(figure, 0.0, yes=words[0], no=words[1], between=CROSSES)]
 
 
-def _base_loses_little(study: _Study) -> Figures:
+def _base_loses_little(study: _Study) -> list[Part]:
+    """At the largest budget the base loses less than `LITTLE` of what the instruct model loses."""
     if not study.budgets:
         return _missing("a continued base")
     budget = study.budgets[-1]
     base = study.change(study.pairs(study.models(BASE, budget, False), study.models(BASE, None, False)), KEPT)
-    instruct = study.change(
-        study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING
-    )
+    instruct = study.following(INSTRUCT, budget)
     if base is None or instruct is None or base.interval is None:
         return _missing("what the base keeps, or what the instruct model loses,")
-    figures = [
-        _named(base, f"base + {_amount(budget)} against base"),
-        _named(instruct, f"instruct + {_amount(budget)} against instruct"),
-    ]
+    base = _named(base, f"base + {_amount(budget)} against base")
+    instruct = _named(instruct, f"instruct + {_amount(budget)} against instruct")
     if instruct.value >= 0:
-        return UNKNOWN, "the instruct model lost nothing that the base could lose little of", figures
-    bound = LITTLE * instruct.value  # negative
+        return [unknown("the instruct model lost nothing that the base could lose little of", [base, instruct])]
     words = f"{100 * LITTLE:.0f} % of what the instruct model loses of following"
-    if base.interval[0] > bound:
-        return HOLDS, f"the base loses less than {words}", figures
-    if base.interval[1] < bound:
-        return FAILS, f"the base loses more than {words}", figures
-    return UNKNOWN, f"the interval contains {words}", figures
+    part = above(
+        base,
+        LITTLE * instruct.value,
+        yes=f"the base loses less than {words}",
+        no=f"the base loses more than {words}",
+        between=f"the interval contains {words}",
+    )
+    return [dataclasses.replace(part, figures=[base, instruct])]
 
 
-def _regains(study: _Study) -> Figures:
+def _regains(study: _Study) -> list[Part]:
+    """Base + residual follows better than the continued instruct model, at every budget."""
     parts = []
     for budget in study.budgets:
         figure = study.change(
@@ -258,145 +246,129 @@ def _regains(study: _Study) -> Figures:
         )
         if figure is None:
             return _missing(f"base + residual beside the continued instruct model at {_amount(budget)}")
-        named = _named(figure, f"base + {_amount(budget)} + residual against instruct + {_amount(budget)}")
-        words = (
-            f"better than continuing the instruct model at {_amount(budget)}",
-            f"worse than continuing the instruct model at {_amount(budget)}",
+        parts.append(
+            above(
+                _named(figure, f"base + {_amount(budget)} + residual against instruct + {_amount(budget)}"),
+                0.0,
+                yes=f"better than continuing the instruct model at {_amount(budget)}",
+                no=f"worse than continuing the instruct model at {_amount(budget)}",
+                between=CROSSES,
+            )
         )
-        parts.append(_sided(named, positive=True, yes=words[0], no=words[1]))
-    return _all(parts) if parts else _missing("base + residual")
+    return parts or _missing("base + residual")
 
 
-def _at_or_above(study: _Study) -> Figures:
-    parts: list[Figures] = []
+def _at_or_above(study: _Study) -> list[Part]:
+    """Base + residual is not below the instruct model by more than `MARGIN` of what continuing that cost."""
+    parts: list[Part] = []
     for budget in study.budgets:
         figure = study.change(
             study.pairs(study.models(BASE, budget, True), study.models(INSTRUCT, None, False)), FOLLOWING
         )
-        cost = study.change(
-            study.pairs(study.models(INSTRUCT, budget, False), study.models(INSTRUCT, None, False)), FOLLOWING
-        )
+        cost = study.following(INSTRUCT, budget)
         if figure is None or cost is None or figure.interval is None:
             return _missing(f"base + residual beside the instruct model at {_amount(budget)}")
         named = _named(figure, f"base + {_amount(budget)} + residual against instruct")
         if cost.value >= 0:
-            parts.append((UNKNOWN, f"continuing the instruct model cost nothing at {_amount(budget)}", [named]))
+            parts.append(unknown(f"continuing the instruct model cost nothing at {_amount(budget)}", [named]))
             continue
-        bound = MARGIN * cost.value  # negative
-        if figure.interval[0] > bound:
-            parts.append((HOLDS, f"at or above the instruct model at {_amount(budget)}", [named]))
-        elif figure.interval[1] < bound:
-            parts.append((FAILS, f"below the instruct model at {_amount(budget)}", [named]))
-        else:
-            parts.append((UNKNOWN, f"the interval contains the margin at {_amount(budget)}", [named]))
-    return _all(parts) if parts else _missing("base + residual")
+        parts.append(
+            above(
+                named,
+                MARGIN * cost.value,
+                yes=f"at or above the instruct model at {_amount(budget)}",
+                no=f"below the instruct model at {_amount(budget)}",
+                between=f"the interval contains the margin at {_amount(budget)}",
+            )
+        )
+    return parts or _missing("base + residual")
 
 
-def _keeps_new_text(study: _Study) -> Figures:
+def _keeps_new_text(study: _Study) -> list[Part]:
+    """Base + residual knows the held-out new text better than the base, at the largest budget."""
     if not study.budgets:
         return _missing("a continued base")
     budget = study.budgets[-1]
     gained = study.change(study.pairs(study.models(BASE, budget, True), study.models(BASE, None, False)), NEW)
     if gained is None:
         return _missing("the held-out new text")
-    return _sided(
-        _named(gained, f"base + {_amount(budget)} + residual against base"),
-        positive=True,
-        yes="the result knows the new text better than the base",
-        no="the result knows the new text worse than the base",
+    return [
+        above(
+            _named(gained, f"base + {_amount(budget)} + residual against base"),
+            0.0,
+            yes="the result knows the new text better than the base",
+            no="the result knows the new text worse than the base",
+            between=CROSSES,
+        )
+    ]
+
+
+def _siblings(study: _Study) -> list[Part]:
+    """Every base with a sibling's residual follows better than without."""
+    return study.with_residual(BASE, "its base") or _missing("a sibling's residual")
+
+
+def _derived(study: _Study) -> list[Part]:
+    """Every derived model with a residual follows better than without."""
+    return study.with_residual(DERIVED, "it") or _missing("a derived model")
+
+
+def _small_models(_: _Study) -> list[Part]:
+    """Needs studies of models of several sizes."""
+    return [unknown("it needs studies of models of several sizes side by side; this one has one size")]
+
+
+_STATEMENTS = [
+    Statement(number=number, recipe=RECIPE, text=text, paper=paper, check=check)
+    for number, text, paper, check in (
+        (
+            "1a",
+            "Continuing the instruct model on new text loses instruction following.",
+            "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)",
+            _instruct_loses,
+        ),
+        ("1b", "It loses more with more tokens.", "-7.43 after 100M, -12.59 after 1B (table 2)", _more_with_tokens),
+        (
+            "1c",
+            "The base loses little.",
+            "average 51.64 to 51.35 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
+            _base_loses_little,
+        ),
+        (
+            "2a",
+            "Base + residual follows instructions better than the continued instruct model.",
+            "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
+            _regains,
+        ),
+        (
+            "2b",
+            "Base + residual is at or above the original instruct model.",
+            "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
+            _at_or_above,
+        ),
+        (
+            "2c",
+            "And it keeps what the new text taught.",
+            "MMLU 67.69 against 63.83 (table 2); the paper measures no held-out new text",
+            _keeps_new_text,
+        ),
+        (
+            "3a",
+            "A sibling's residual brings instruction following to the other base.",
+            "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
+            _siblings,
+        ),
+        (
+            "3b",
+            "So does it to a model derived from the base.",
+            "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
+            _derived,
+        ),
+        (
+            "4",
+            "The gain shrinks for models of about 1.5B parameters.",
+            "Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (table 3)",
+            _small_models,
+        ),
     )
-
-
-def _siblings(study: _Study) -> Figures:
-    parts = []
-    for model in study.record.models:
-        if model.start != BASE or model.residual is None or model.residual == model.family or model.budget is not None:
-            continue
-        base = [
-            m
-            for m in study.record.models
-            if (m.family, m.start) == (model.family, BASE) and m.residual is None and m.tokens == 0
-        ]
-        figure = study.change(study.pairs([model], base), FOLLOWING)
-        if figure is not None:
-            words = (
-                f"{model.label} follows instructions better than its base",
-                f"{model.label} follows them worse than its base",
-            )
-            parts.append(
-                _sided(_named(figure, f"{model.label} against its base"), positive=True, yes=words[0], no=words[1])
-            )
-    return _all(parts) if parts else _missing("a sibling's residual")
-
-
-def _derived(study: _Study) -> Figures:
-    parts = []
-    for model in study.record.models:
-        if model.start != "derived" or model.residual is None:
-            continue
-        start = [
-            m for m in study.record.models if (m.family, m.start) == (model.family, "derived") and m.residual is None
-        ]
-        figure = study.change(study.pairs([model], start), FOLLOWING)
-        if figure is not None:
-            words = (f"{model.label} follows instructions better", f"{model.label} follows instructions worse")
-            parts.append(_sided(_named(figure, f"{model.label} against it"), positive=True, yes=words[0], no=words[1]))
-    return _all(parts) if parts else _missing("a derived model")
-
-
-def _small_models(_: _Study) -> Figures:
-    return UNKNOWN, "it needs studies of models of several sizes side by side; this one has one size", []
-
-
-_STATEMENTS: tuple[tuple[str, str, str, Callable[[_Study], Figures]], ...] = (
-    (
-        "1a",
-        "Continuing the instruct model on new text loses instruction following.",
-        "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)",
-        _instruct_loses,
-    ),
-    ("1b", "It loses more with more tokens.", "-7.43 after 100M, -12.59 after 1B (table 2)", _more_with_tokens),
-    (
-        "1c",
-        "The base loses little.",
-        "average 51.64 to 51.35 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
-        _base_loses_little,
-    ),
-    (
-        "2a",
-        "Base + residual follows instructions better than the continued instruct model.",
-        "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
-        _regains,
-    ),
-    (
-        "2b",
-        "Base + residual is at or above the original instruct model.",
-        "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
-        _at_or_above,
-    ),
-    (
-        "2c",
-        "And it keeps what the new text taught.",
-        "MMLU 67.69 against 63.83 (table 2); the paper measures no held-out new text",
-        _keeps_new_text,
-    ),
-    (
-        "3a",
-        "A sibling's residual brings instruction following to the other base.",
-        "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
-        _siblings,
-    ),
-    (
-        "3b",
-        "So does it to a model derived from the base.",
-        "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
-        _derived,
-    ),
-    (
-        "4",
-        "The gain shrinks for models of about 1.5B parameters.",
-        "Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (table 3)",
-        _small_models,
-    ),
-)
-"""(number, text, what the paper prints, check)."""
+]

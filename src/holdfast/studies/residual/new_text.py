@@ -11,19 +11,22 @@ corpus/100M.jsonl             the first documents of all.jsonl that make up a bu
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, DataError
 from holdfast.studies.residual.plan import ResidualConfig
 from holdfast.support.files import fingerprint, read_json, read_jsonl, write_json, write_jsonl
 from holdfast.support.progress import progress
 from holdfast.support.token_counts import shown_tokens
 
 BATCH = 1000
+SMALL_HELD_OUT = 0.2
+"""Share of the documents that is held out of a corpus so small that the default share is less than one."""
 LONGEST_TEXT = 1_000_000
 """Characters that are tokenised at a time of one document: a tokenizer's time grows faster than a very long text."""
 
@@ -57,7 +60,7 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     import numpy as np
 
     from holdfast.data.packing import pack
-    from holdfast.data.prepare.run import Preparation, prepare
+    from holdfast.data.prepare.run import NothingHeldOut, Preparation, prepare
 
     everything = folder / "all.jsonl"
     request = Preparation(
@@ -74,7 +77,20 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     ]
     if problems:
         raise ConfigError(problems)
-    found = prepare(request)
+    notes = []
+    try:
+        found = prepare(request)
+    except NothingHeldOut as error:
+        if "held_out" in config.resolved:
+            raise DataError(
+                f"held_out: {config.held_out:g} of {error.rows} documents is less than one. Give a larger share, or 0 "
+                f"to measure no new text."
+            ) from None
+        found = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
+        notes.append(
+            f"{config.held_out:.0%} of {error.rows} documents is less than one; {SMALL_HELD_OUT:.0%} are held out. "
+            f"held_out sets the share."
+        )
     counts = found.record["counts"]
     held_out = request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
     lengths = _lengths(everything, tokenizer, folder / "lengths.json")
@@ -93,7 +109,6 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     }
     by_budget = {budget: lengths if budget is None else lengths[: _count(lengths, budget)] for budget in config.budgets}
     packed = pack(np.array(lengths), config.window).info
-    notes = []
     longer = sum(n > config.window for n in lengths)
     if longer:
         share = (

@@ -133,10 +133,14 @@ def open_record(config: ResidualConfig, out: Path) -> ResidualRecord:
     Raises:
         RunFolderError: the folder holds something else, or another configuration was begun in it.
     """
+    new = ResidualRecord(name=config.name, kind=config.kind, created=now(), config=config.resolved)
+    record = new
     if (out / RECORD_FILE).is_file():
         record = read_update(out)
         differences = config.differences(record.config)
-        if differences:
+        if differences and not any((out / place).exists() for place in ("runs", "models", "evaluations")):
+            record = new  # it failed before anything was made: a corrected request may take its place
+        elif differences:
             listed = "\n".join(f"  - {d}" for d in differences)
             raise RunFolderError(
                 f"{out} was begun with another configuration:\n{listed}\nPut the old values back to continue it, or "
@@ -148,7 +152,6 @@ def open_record(config: ResidualConfig, out: Path) -> ResidualRecord:
                 f"{out} is not empty and holds no update. Expected a new or empty output_dir, so that nothing of "
                 f"yours is overwritten."
             )
-        record = ResidualRecord(name=config.name, kind=config.kind, created=now(), config=config.resolved)
     record.families = [f.name for f in config.families]
     record.status, record.finished, record.notes = "running", None, []
     record.versions, record.hardware = versions(), hardware()

@@ -31,7 +31,6 @@ from holdfast.errors import did_you_mean
 METHOD = "method"
 """The parameter that says which alternative a trial is, where there are several."""
 _RANGES = ("log", "linear")
-_TITLES = {"direct": "direct fine-tuning", "l2": "L2", "ewc": "EWC", "sfa": "SFA", "wise_ft": "WiSE-FT", "ema": "EMA"}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -215,12 +214,9 @@ class Space:
     def label(self, params: Mapping[str, Any]) -> str:
         """What tables and plots call a combination: the method, and what varies."""
         alternative = self.alternative(params)
-        methods = [next(iter(m)) for m in alternative.retention]
+        methods = [_key(next(iter(m))) for m in alternative.retention]
         name, _, number = alternative.name.partition(" #")
-        words = [
-            " + ".join(_TITLES.get(m, m.replace("_", " ")) for m in name.split("+"))
-            + (f" ({number})" if number else "")
-        ]
+        words = [" + ".join(_title(m) for m in name.split("+")) + (f" ({number})" if number else "")]
         for name, values in self.parameters(alternative).items():
             if values.varies and name in params:
                 words.append(f"{_short(name, methods)} {_number(params[name])}")
@@ -264,8 +260,8 @@ def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[st
     for key, value in section.items():
         method, dot, parameter = str(key).partition(".")
         where = f"vary.{key}"
-        if dot and method in METHODS:
-            places = [i for i, m in enumerate(base) if next(iter(m)) == method]
+        if dot and (method in METHODS or method in map(_key, itertools.chain.from_iterable(base))):
+            places = [i for i, m in enumerate(base) if _key(next(iter(m))) == method]
             if alternatives:
                 problems.append(
                     f"{where}: retention varies too, so write the values into its alternative: '{method}: "
@@ -309,7 +305,7 @@ def _alternatives(given: Sequence[Any], *, grid: bool, problems: list[str]) -> l
         for place, method in enumerate(retention):
             (method_name, parameters), *_ = method.items()
             for keys, value in list(_leaves(parameters)):
-                dotted = ".".join((method_name, *keys))
+                dotted = ".".join((_key(method_name), *keys))
                 values = read_values(value, f"{where}.{dotted}", grid=grid, problems=problems)
                 inner: Any = parameters
                 for key in keys[:-1]:
@@ -343,7 +339,8 @@ def _ask(trial: Any, name: str, values: Values) -> Any:
 def _methods_of(value: Any, where: str, problems: list[str]) -> list[dict[str, dict[str, Any]]]:
     """One alternative as a list of `{method: parameters}`; what the methods themselves say of it comes later, with
     values in it."""
-    from holdfast.retention.registry import METHODS, NONE
+    from holdfast.errors import ConfigError
+    from holdfast.retention.registry import NONE, method_class
 
     items = value if isinstance(value, list) else [] if value is None else [value]
     found: list[dict[str, dict[str, Any]]] = []
@@ -361,13 +358,14 @@ def _methods_of(value: Any, where: str, problems: list[str]) -> list[dict[str, d
             problems.append(
                 f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, 3]}}' or 'none', got {item!r}"
             )
-        elif str(name) not in METHODS:
-            problems.append(
-                f"{where}: unknown method '{name}'; known: none, "
-                f"{', '.join(METHODS)}.{did_you_mean(str(name), METHODS)}"
-            )
         else:
-            found.append({str(name): copy.deepcopy(dict(parameters or {}))})
+            try:
+                cls = method_class(str(name), also=("none",))
+            except ConfigError as error:
+                problems.extend(f"{where}: {problem}" for problem in error.problems)
+                continue
+            source = {} if cls.origin is None else {"sha256": cls.origin.sha256}  # an edited method is another study
+            found.append({str(name): copy.deepcopy(dict(parameters or {})) | source})
     return found
 
 
@@ -441,7 +439,21 @@ def _read_range(value: Mapping[str, Any], kind: str, where: str, *, grid: bool, 
 
 
 def _name(retention: Sequence[Mapping[str, Any]]) -> str:
-    return "+".join(next(iter(m)) for m in retention) or "direct"
+    return "+".join(_key(next(iter(m))) for m in retention) or "direct"
+
+
+def _key(name: str) -> str:
+    """The method's own name, which keys of parameters and kinds of trials have in place of where the method is."""
+    from holdfast.retention.registry import declared
+
+    cls = declared(name)
+    return name if cls is None else cls.name
+
+
+def _title(name: str) -> str:
+    from holdfast.retention.registry import title
+
+    return "direct fine-tuning" if name == "direct" else title(name)
 
 
 def _plain(value: Any) -> Any:

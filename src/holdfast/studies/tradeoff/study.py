@@ -25,13 +25,18 @@ read them.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.decode import Given, coerce_all, decode, problems_of
+from holdfast.config.values import Mistake, Refused
+from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.studies.tradeoff.space import Space, read_space
 from holdfast.support.files import fingerprint
@@ -39,25 +44,6 @@ from holdfast.support.files import fingerprint
 if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
 
-SAMPLERS = ("grid", "random", "tpe", "nsga2")
-KEEP = ("all", "frontier", "none")
-KEYS = {
-    "name": "of the study in its storage and on its page; default: the file's name",
-    "train": "a training configuration, as a mapping or a YAML file",
-    "small": "build a small base and data offline, for a study of minutes: code, math, alignment_tax, niche_knowledge",
-    "vary": "what is tried",
-    "objectives": "{target: entries, source: entries}",
-    "seeds": "repetitions of every trial",
-    "search": "{sampler, trials, seed}",
-    "pruning": "{at, margin, wait_for}: which trials are stopped early",
-    "select": "{rule, points, strict}: which trial is taken",
-    "keep": "whose weights stay on disk: all, frontier, none",
-    "teacher": "auto or cached: label annealing's teacher runs once for all trials; online: in each",
-    "workers": "trials at a time on this machine",
-    "output_dir": "folder of the study; default: runs/NAME",
-    "storage": "a database that several machines share; default: a file in the folder",
-}
-"""Keys of a study, with what each is."""
 _NAME = re.compile(r"[\w.-]+")
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
@@ -66,10 +52,22 @@ _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 class Search:
     """How combinations are chosen."""
 
-    sampler: str = "grid"
-    trials: int | None = None
+    sampler: Literal["grid", "random", "tpe", "nsga2"] = "grid"
+    trials: Annotated[int | None, Meta(ge=1)] = None
     """Beside direct fine-tuning; None for a grid, whose size is its own."""
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+    def problems(self) -> list[Mistake]:
+        """A grid counts its trials itself, the others have to be told."""
+        text = None
+        if self.sampler == "grid" and self.trials is not None:
+            text = (
+                f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or search with random, "
+                f"tpe or nsga2."
+            )
+        elif self.sampler != "grid" and self.trials is None:
+            text = f"expected how many combinations {self.sampler} tries, a whole number of at least 1, got nothing."
+        return [] if text is None else [Mistake(path=("trials",), text=text)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +79,95 @@ class Pruning:
     `wait_for` others passed.
     """
 
-    at: tuple[float, ...] = ()
+    at: Annotated[tuple[float, ...], Meta(gt=0, lt=1)] = ()
     """Shares of the first seed's steps at which both objectives are measured."""
-    margin: float = 0.1
-    wait_for: int = 4
+    margin: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    wait_for: Annotated[int, Meta(ge=1)] = 4
+
+
+T = TypeVar("T")
+
+
+def _section(cls: type[T], value: Mapping[str, Any]) -> T:
+    found, mistakes = decode(cls, value)
+    if found is None:
+        raise Refused(*mistakes)
+    return found
+
+
+def read_search(value: Any) -> Search:
+    """A sampler's name, or a mapping."""
+    value = {"sampler": value} if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    return _section(Search, {"sampler": "random" if value.get("trials") else "grid", **value})
+
+
+def read_pruning(value: Any) -> Pruning | None:
+    """True for its defaults, false for none, or a mapping."""
+    if value is False:
+        return None
+    if not isinstance(value, Mapping) and value is not True:
+        raise ValueError
+    found = _section(Pruning, {} if value is True else value)
+    return dataclasses.replace(found, at=tuple(sorted(map(float, found.at))), margin=float(found.margin))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """Keys of a study."""
+
+    name: str = "study"
+    """Of the study in its storage and on its page; default: the file's name."""
+    train: dict[str, Any] | str | None = None
+    """A training configuration, as a mapping or a YAML file."""
+    small: str | None = None
+    """Build a small base and data offline, for a study of minutes: code, math, alignment_tax, niche_knowledge."""
+    vary: dict[str, Any] | None = None
+    """What is tried."""
+    objectives: dict[str, Any] | None = None
+    """{target: entries, source: entries}; default: all entries of the suite of that name."""
+    seeds: Annotated[tuple[int, ...], Meta(ge=0, least=1)] = (0,)
+    """Repetitions of every trial."""
+    search: Annotated[Search, Meta(parse=read_search, expected="a sampler, or a mapping of sampler, trials, seed")] = (
+        Search()
+    )
+    """{sampler, trials, seed}: grid, random, tpe, nsga2; these three with trials."""
+    pruning: Annotated[
+        Pruning | None, Meta(parse=read_pruning, expected="true, false, or a mapping of at, margin, wait_for")
+    ] = None
+    """{at, margin, wait_for}: which trials are stopped early."""
+    select: dict[str, Any] | str = "paper"
+    """{rule, points, strict}: which trial is taken."""
+    keep: Literal["all", "frontier", "none"] = "all"
+    """Whose weights stay on disk."""
+    teacher: Literal["auto", "cached", "online"] = "auto"
+    """Auto or cached: label annealing's teacher runs once for all trials; online: in each."""
+    workers: Annotated[int | None, Meta(ge=0)] = None
+    """Trials at a time on this machine; 0: only those started by 'holdfast sweep worker'."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder of the study; default: runs/NAME."""
+    storage: Annotated[str | None, Meta(metavar="URL")] = None
+    """A database that several machines share; default: a file in the folder."""
+
+    def problems(self) -> list[Mistake]:
+        """Names and seeds."""
+        found = []
+        if not _NAME.fullmatch(self.name):
+            found.append(
+                Mistake(path=("name",), text=f"expected letters, digits, '.', '_' and '-', got {self.name!r}.")
+            )
+        if len(set(self.seeds)) < len(self.seeds):
+            text = f"expected different whole numbers such as [0, 1, 2], got {list(self.seeds)}."
+            found.append(Mistake(path=("seeds",), text=text))
+        if self.small is not None:
+            from holdfast.worlds.small_settings import SETTINGS
+
+            if self.small not in SETTINGS:
+                hint = did_you_mean(self.small, SETTINGS)
+                text = f"expected one of {', '.join(SETTINGS)}, got {self.small!r}.{hint}"
+                found.append(Mistake(path=("small",), text=text))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,19 +304,17 @@ def load_study(
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.settings_source import read_yaml
-
     path = Path(path).expanduser()
     given = read_yaml(path)
-    values = {**given.values, **{k: v for k, v in (overrides or {}).items() if v is not None}}
-    values.setdefault("name", path.stem)
-    return study_config(values, problems=given.problems, beside=path.parent, source=str(path), prepared=prepared)
+    changed = {k: v for k, v in (overrides or {}).items() if v is not None}
+    given.values = {"name": path.stem, **given.values, **changed}
+    given.from_line |= set(changed)
+    return study_config(given, beside=path.parent, source=str(path), prepared=prepared)
 
 
 def study_config(
-    values: Mapping[str, Any],
+    values: Mapping[str, Any] | Given,
     *,
-    problems: Sequence[str] = (),
     beside: Path | None = None,
     source: str | None = None,
     prepared: bool = False,
@@ -241,8 +322,7 @@ def study_config(
     """A study from keys as in the YAML, everything checked that can be before anything runs.
 
     Args:
-        values: the keys.
-        problems: what is known to be wrong already.
+        values: keys of `SweepSettings`.
         beside: folder that `train: file.yaml` is looked up in, before the working directory.
         source: where the keys came from, for the message.
         prepared: leaves the training configurations unchecked: their files are not there yet (`small:`), or were
@@ -253,26 +333,26 @@ def study_config(
     """
     from holdfast.runs.settings import known_settings
 
-    found = list(problems)
-    found += [
-        f"unknown key '{k}'.{did_you_mean(str(k), KEYS) or ' Known: ' + ', '.join(KEYS) + '.'}"
-        for k in values
-        if k not in KEYS
-    ]
+    given = values if isinstance(values, Given) else Given(values=dict(values))
+    known = {s.name: s for s in settings_of(SweepSettings)}
+    sound, mistakes = coerce_all(known, {k: v for k, v in given.values.items() if v is not None})
+    refused = {m.path[0] for m in mistakes if m.path}
+    asked = SweepSettings(**sound)
+    mistakes += [m for m in problems_of(asked) if m.path[0] not in refused]
+    refused |= {m.path[0] for m in mistakes if m.path}
+    found = given.sentences([*given.mistakes, *mistakes])
+    small = None if "small" in refused else asked.small
     notes: list[str] = []
-    name = str(values.get("name") or "study")
-    if not _NAME.fullmatch(name):
-        found.append(f"name: expected letters, digits, '.', '_' and '-', got {name!r}")
-    train = _train(values.get("train"), beside, found, notes)
-    search = _search(values.get("search"), found)
+    train = _train(asked.train, beside, found, notes) if "train" not in refused else {}
+    search = asked.search
     space = read_space(
-        values.get("vary"),
+        asked.vary or None,
         train.get("retention"),
         grid=search.sampler == "grid",
         known=list(known_settings()),
         problems=found,
     )
-    if not values.get("vary") and "vary" not in _named(found):
+    if not asked.vary and "vary" not in refused:
         found.append(
             "vary: is missing; expected what is tried, such as 'retention: [{label_annealing: {weight: [0.3, 1, 3]}}]'"
         )
@@ -283,54 +363,41 @@ def study_config(
         and not found
     ):
         found.append(f"vary: nothing varies, so there is nothing for {search.sampler} to search")
-    seeds = _seeds(values.get("seeds", [0]), found)
-    small = _small(values.get("small"), found)
-    wanted = _resolved_objectives(values.get("objectives")) if prepared else None
-    wanted = wanted or _objectives(values.get("objectives"), train.get("evaluation"), small, found)
-    pruning = _pruning(values.get("pruning"), found)
-    select = _select(values.get("select"), found)
-    keep = _choice(values, "keep", KEEP, "all", found)
-    teacher = _choice(values, "teacher", ("auto", "cached", "online"), "auto", found)
-    workers = values.get("workers")
-    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-        found.append(
-            f"workers: expected a whole number of at least 0 (0: only those started by 'holdfast sweep worker'), got "
-            f"{workers!r}"
-        )
-    folder = Path(str(values.get("output_dir") or f"runs/{name}"))
+    wanted = _resolved_objectives(asked.objectives) if prepared else None
+    wanted = wanted or _objectives(asked.objectives, train.get("evaluation"), small, found)
+    pruning, select = asked.pruning, _select(asked.select, found)
+    folder = asked.output_dir or Path(f"runs/{asked.name}")
     resolved = {
-        "name": name,
+        "name": asked.name,
         "small": small,
         "train": _without_secrets(train),
-        "vary": values.get("vary"),
+        "vary": asked.vary,
         "objectives": {
             side: [list(e) for e in w.entries] for side, w in zip(("target", "source"), wanted, strict=True)
         },
-        "seeds": list(seeds),
-        "search": {"sampler": search.sampler, "trials": search.trials, "seed": search.seed},
-        "pruning": None
-        if pruning is None
-        else {"at": list(pruning.at), "margin": pruning.margin, "wait_for": pruning.wait_for},
+        "seeds": list(asked.seeds),
+        "search": dataclasses.asdict(search),
+        "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
         "select": select,
-        "keep": keep,
-        "teacher": teacher,
+        "keep": asked.keep,
+        "teacher": asked.teacher,
         "output_dir": str(folder),
     }
     config = StudyConfig(
-        name=name,
+        name=asked.name,
         train=train,
         space=space,
         target=wanted[0],
         source=wanted[1],
-        seeds=seeds,
+        seeds=asked.seeds,
         search=search,
         pruning=pruning,
         select=select,
-        keep=keep,
-        teacher=teacher,
-        workers=workers,
+        keep=asked.keep,
+        teacher=asked.teacher,
+        workers=asked.workers,
         output_dir=folder,
-        storage=str(values.get("storage") or f"sqlite:///{folder}/study.db"),
+        storage=asked.storage or f"sqlite:///{folder}/study.db",
         small=small,
         resolved=resolved,
         notes=notes,
@@ -379,17 +446,15 @@ def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bo
 
 
 def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str]) -> dict[str, Any]:
-    from holdfast.runs.settings_source import read_yaml
-
     if isinstance(value, str):
         places = [p for p in ((beside / value) if beside else None, Path(value)) if p is not None]
         path = next((p for p in places if p.is_file()), places[-1])
         try:
-            given = read_yaml(path)
+            given = read_yaml(path, option="train:")
         except ConfigError as error:
-            problems += [p.replace("--config", "train:", 1) for p in error.problems]
+            problems += error.problems
             return {}
-        problems += [f"{path}: {p}" for p in given.problems]
+        problems += [f"{path}: {p}" for p in given.sentences(given.mistakes)]
         value = given.values
     if not isinstance(value, Mapping):
         problems.append(
@@ -416,95 +481,15 @@ def _without_secrets(train: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _search(value: Any, problems: list[str]) -> Search:
-    value = {"sampler": value} if isinstance(value, str) else value or {}
-    if not _mapping(value, "search", ("sampler", "trials", "seed"), problems):
-        return Search()
-    sampler = value.get("sampler", "random" if value.get("trials") else "grid")
-    if sampler not in SAMPLERS:
-        problems.append(
-            f"search.sampler: expected one of {', '.join(SAMPLERS)}, got "
-            f"{sampler!r}.{did_you_mean(str(sampler), SAMPLERS)}"
-        )
-        return Search(sampler="random", trials=1)
-    trials, seed = value.get("trials"), value.get("seed", 0)
-    if sampler == "grid" and trials is not None:
-        problems.append(
-            f"search.trials: a grid has as many trials as combinations, got {trials!r}. Leave it out, or search with "
-            f"random, tpe or nsga2."
-        )
-    elif sampler != "grid" and (not isinstance(trials, int) or isinstance(trials, bool) or trials < 1):
-        problems.append(
-            f"search.trials: expected how many combinations {sampler} tries, a whole number of at least 1, got "
-            f"{trials!r}"
-        )
-        trials = 1
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        problems.append(f"search.seed: expected a whole number of at least 0, got {seed!r}")
-        seed = 0
-    return Search(sampler=sampler, trials=trials, seed=seed)
-
-
-def _seeds(value: Any, problems: list[str]) -> tuple[int, ...]:
-    items = value if isinstance(value, list) else [value]
-    if (
-        not items
-        or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in items)
-        or len(set(items)) < len(items)
-    ):
-        problems.append(f"seeds: expected different whole numbers such as [0, 1, 2], got {value!r}")
-        return (0,)
-    return tuple(items)
-
-
-def _pruning(value: Any, problems: list[str]) -> Pruning | None:
-    if value is None or value is False:
-        return None
-    value = {} if value is True else value
-    if not _mapping(value, "pruning", ("at", "margin", "wait_for"), problems):
-        return None
-    at = value.get("at", [])
-    at = at if isinstance(at, list) else [at]
-    if any(not isinstance(a, (int, float)) or isinstance(a, bool) or not 0 < a < 1 for a in at):
-        problems.append(f"pruning.at: expected shares of the steps between 0 and 1, such as [0.33, 0.67], got {at!r}")
-        at = []
-    margin, wait = value.get("margin", 0.1), value.get("wait_for", 4)
-    if not isinstance(margin, (int, float)) or isinstance(margin, bool) or not 0 <= margin < 1:
-        problems.append(f"pruning.margin: expected a share between 0 and 1, got {margin!r}")
-        margin = 0.1
-    if not isinstance(wait, int) or isinstance(wait, bool) or wait < 1:
-        problems.append(f"pruning.wait_for: expected a whole number of at least 1, got {wait!r}")
-        wait = 4
-    return Pruning(at=tuple(sorted(float(a) for a in at)), margin=float(margin), wait_for=wait)
-
-
 def _select(value: Any, problems: list[str]) -> dict[str, Any]:
     from holdfast.statistics.rules import rule_from_config
 
     value = {"rule": value} if isinstance(value, str) else value or {"rule": "paper"}
-    if not isinstance(value, Mapping):
-        problems.append(
-            f"select: expected a rule such as 'paper' or '{{rule: target_within, points: 1pt}}', got {value!r}"
-        )
-        return {"rule": "paper"}
     try:
         rule_from_config(value)
     except ConfigError as error:
         problems += error.problems
     return {"rule": "paper", **value}
-
-
-def _small(value: Any, problems: list[str]) -> str | None:
-    if value is None:
-        return None
-    from holdfast.worlds.small_settings import SETTINGS
-
-    if value not in SETTINGS:
-        problems.append(
-            f"small: expected one of {', '.join(SETTINGS)}, got {value!r}.{did_you_mean(str(value), SETTINGS)}"
-        )
-        return None
-    return str(value)
 
 
 def _resolved_objectives(value: Any) -> tuple[Wanted, Wanted] | None:
@@ -606,14 +591,6 @@ def _entry(
     return (*found[0], metric or None)
 
 
-def _choice(values: Mapping[str, Any], key: str, known: Sequence[str], default: str, problems: list[str]) -> str:
-    value = values.get(key, default)
-    if value not in known:
-        problems.append(f"{key}: expected one of {', '.join(known)}, got {value!r}.{did_you_mean(str(value), known)}")
-        return default
-    return str(value)
-
-
 def _mapping(value: Any, name: str, known: Sequence[str], problems: list[str]) -> bool:
     if not isinstance(value, Mapping):
         problems.append(f"{name}: expected a mapping with {', '.join(known)}, got {value!r}")
@@ -624,10 +601,6 @@ def _mapping(value: Any, name: str, known: Sequence[str], problems: list[str]) -
         if k not in known
     ]
     return True
-
-
-def _named(problems: Sequence[str]) -> set[str]:
-    return {p.partition(":")[0].partition(".")[0] for p in problems}
 
 
 # ------------------------------------------------------------------------------------------------------ small studies

@@ -1,0 +1,51 @@
+"""The tables of keys in the documentation, written from the declarations: `python -m holdfast.cli.doc_tables`.
+
+A table stands between `<!-- keys: NAME -->` and `<!-- /keys -->`; what is between them is replaced. A test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.config.declare import Setting, settings_of
+from holdfast.config.help import keys_table
+
+DOCS = Path(__file__).parents[3] / "docs"
+"""The documentation in a clone."""
+_TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL)
+
+
+def declared(name: str) -> Sequence[Setting]:
+    """The settings that a table's name stands for: a retention method, "train", "train options", "data" or "world".
+
+    Raises:
+        KeyError: no such name.
+    """
+    from holdfast.cli.train import Flags
+    from holdfast.data.layouts import Templates
+    from holdfast.retention.registry import METHODS
+    from holdfast.runs.settings import OwnSettings
+    from holdfast.worlds.world import WorldRecipe
+
+    sections = {"train": OwnSettings, "train options": Flags, "data": Templates, "world": WorldRecipe}
+    return settings_of({**METHODS, **sections}[name])
+
+
+def with_tables(page: str) -> str:
+    """A page with its tables as the declarations have them."""
+    return _TABLE.sub(lambda m: f"{m[1]}\n{keys_table(declared(m[2]))}\n{m[3]}", page)
+
+
+def main() -> None:
+    """Rewrites every page that has tables."""
+    for path in sorted(DOCS.rglob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        if (changed := with_tables(page)) != page:
+            path.write_text(changed, encoding="utf-8")
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Retention methods in words, from what a run's record says of them; titles are the methods' own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.reports.format import last_part, setting
+
+DIRECT = "direct fine-tuning"
+ABOUT = ("method", "from", "sha256", "title", "strength")
+"""Keys of a recorded method that are no parameters of it."""
+
+
+def method_name(method: Mapping[str, Any]) -> str:
+    """The title of a recorded method."""
+    from holdfast.retention.registry import title
+
+    return str(method.get("title") or title(str(method.get("method", "unnamed method"))))
+
+
+def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
+    """`label annealing (weight 1, temperature 1) + replay (fraction 0.05)`; "direct fine-tuning" for none. Files by
+    their last part."""
+    texts = []
+    for method in retention:
+        shown = {k: last_part(v) if isinstance(v, str) else v for k, v in method.items() if k not in ABOUT}
+        known = [f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if v not in (None, "")]
+        texts.append(method_name(method) + (f" ({', '.join(known)})" if known else ""))
+    return " + ".join(texts) or DIRECT
+
+
+def kind_title(kind: str) -> str:
+    """A trial's kind for people: "direct fine-tuning", "replay + label annealing"."""
+    from holdfast.retention.registry import title
+
+    return DIRECT if kind == "direct" else " + ".join(title(k) for k in kind.split("+"))

@@ -1,0 +1,45 @@
+"""Papers that `holdfast reproduce` knows. A study that reproduces one registers itself by a file `paper.py` beside it,
+which declares `PAPER`; it is read without loading the study."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper whose studies can be run, and whose claims can be checked."""
+
+    name: str
+    """As the command line takes it."""
+    title: str
+    about: str
+    """What is studied, in a line."""
+    recipes: Mapping[str, str]
+    """Its studies: name to title."""
+    duration: str
+    """Of the small twins on two cores."""
+    function: str
+    """`module:function` that reproduces it."""
+    full: str | None = None
+    """Why `--full` does not exist; None: it does."""
+
+    def load(self) -> Callable[..., Any]:
+        """The function that reproduces it."""
+        module, _, name = self.function.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
+
+
+@cache
+def papers() -> dict[str, Paper]:
+    """All papers by name."""
+    root = Path(__file__).resolve().parents[1]
+    rooms = sorted(path.parent.name for path in root.glob("*/paper.py"))
+    found = [importlib.import_module(f"holdfast.studies.{room}.paper").PAPER for room in rooms]
+    return {paper.name: paper for paper in sorted(found, key=lambda paper: paper.name)}

@@ -1,0 +1,171 @@
+"""A paper's studies run, or found finished, and its claims held against what came out.
+
+output_dir/
+  <recipe>/       the studies, each with its report.html
+  claims.json     every claim: the paper's figure, ours, the verdict
+  claims.html     the same as a page
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
+from holdfast.studies.engine.claims import Claim, claims_json
+from holdfast.studies.engine.papers import Paper
+from holdfast.studies.engine.study import PAGE as STUDY_PAGE
+from holdfast.studies.engine.study import Settings
+from holdfast.support.environment import hardware, now, say, versions
+from holdfast.support.files import to_jsonable, write_json
+
+CLAIMS_FILE, PAGE = "claims.json", "claims.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One study of a reproduction."""
+
+    name: str
+    settings: Settings
+    run: Callable[..., Any]
+    """`run(settings, console=..., workers=...)`; returns its record."""
+    read: Callable[[Path], Any]
+    """The record in a folder; a `DataError` where it cannot be read."""
+    summary: Callable[[Any], Mapping[str, Any]]
+    """Seeds, trials, target and source of a record, for the page; gets None where there is none."""
+
+
+def reproduce(
+    paper: Paper,
+    recipes: Sequence[Recipe],
+    check: Callable[[Mapping[str, Any]], list[Claim]],
+    *,
+    size: str,
+    output_dir: str | os.PathLike[str],
+    workers: int | None,
+    console: Any,
+    reading: Sequence[str] = (),
+) -> list[Claim]:
+    """Runs studies, or continues them, and checks the claims about them.
+
+    Args:
+        paper: whose they are.
+        recipes: the studies, in order.
+        check: the claims about records by name of recipe; None where a study was not run.
+        size: "small twins", "quick" or "full".
+        output_dir: gets a folder a study, claims.json and claims.html.
+        workers: jobs at a time; None: as the study or the machine says.
+        console: a `rich.console.Console`; None: a new one on standard output.
+        reading: how figures and verdicts are to be read, for the page; empty: the page's own words.
+
+    Returns:
+        The claims, as in claims.json.
+
+    Raises:
+        ConfigError, DataError: settings, or a folder with another study.
+        Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
+        HoldfastError: a study failed, after the others ended and the claims were written.
+    """
+    from rich.console import Console
+
+    console, out = console or Console(), Path(output_dir)
+
+    def on_disk() -> dict[str, Any]:
+        return {recipe.name: _read(recipe, out / recipe.name) for recipe in recipes}
+
+    def write(records: Mapping[str, Any]) -> list[Claim]:
+        claims = check(records)
+        studies = {recipe.name: _summary(paper, recipe, records[recipe.name], out) for recipe in recipes}
+        found = {
+            "paper": paper.title,
+            "size": size,
+            "created": now(),
+            "studies": studies,
+            "claims": claims_json(claims),
+            **({"reading": list(reading)} if reading else {}),
+            "versions": versions(),
+            "hardware": hardware(),
+        }
+        write_json(out / CLAIMS_FILE, found)
+        _write_page(found, out / PAGE)
+        return claims
+
+    records, failures = on_disk(), []
+    try:
+        for number, recipe in enumerate(recipes, 1):
+            record, where = records[recipe.name], f"{number} of {len(recipes)}: {recipe.name}"
+            if record is not None and record.status == "finished" and not recipe.settings.differences(record.config):
+                say(console, f"{where} is finished; nothing is run again.")
+                continue
+            say(console, where)
+            try:
+                records[recipe.name] = recipe.run(recipe.settings, console=console, workers=workers)
+            except (ConfigError, DataError, Interrupted):
+                raise
+            except HoldfastError as error:
+                failures.append(f"{recipe.name}: {error}")
+                records[recipe.name] = _read(recipe, out / recipe.name)
+                say(console, f"{recipe.name} failed. {str(error).splitlines()[0]}")
+    except (Interrupted, KeyboardInterrupt):
+        found = on_disk()
+        if any(found.values()):
+            write(found)
+        raise
+    claims = write(records)
+    print_claims(claims, console)
+    say(console, f"\nPage: {out / PAGE}")
+    if failures:
+        count = f"{len(failures)} of {len(recipes)} studies failed:"
+        raise HoldfastError("\n".join([count, *failures, "The same command tries them again."]))
+    return claims
+
+
+def _read(recipe: Recipe, folder: Path) -> Any:
+    """The record of a recipe in a folder; None where there is none, or it cannot be read."""
+    try:
+        return recipe.read(folder) if folder.is_dir() else None
+    except (DataError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _summary(paper: Paper, recipe: Recipe, record: Any, out: Path) -> dict[str, Any]:
+    page = f"{recipe.name}/{STUDY_PAGE}"
+    return {
+        "title": paper.recipes[recipe.name],
+        "status": "not run" if record is None else record.status,
+        "report": page if (out / page).is_file() else None,
+        **recipe.summary(record),
+    }
+
+
+def _write_page(found: Mapping[str, Any], path: Path) -> None:
+    from holdfast.reports.claims_report import write_claims_report
+
+    write_claims_report(to_jsonable(found), path)
+
+
+def print_claims(claims: Sequence[Claim], console: Any) -> None:
+    """A table of claims: the paper's figure beside ours, and the verdict."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.reports.claims_report import figure_line
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for title in ("", "claim", "paper", "here", "verdict"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("", "verdict"))
+    colours = {"holds": "green", "does not hold": "red", "not enough data": "yellow"}
+    for claim in claims:
+        here = "\n".join(figure_line(asdict(figure)) for figure in claim.figures[:2])
+        table.add_row(
+            claim.number,
+            Text(f"{claim.text} ({claim.recipe})"),
+            Text(claim.paper),
+            Text(here or claim.reason),
+            Text(claim.verdict, style=colours[claim.verdict]),
+        )
+    console.print(table)

@@ -1,0 +1,293 @@
+"""What an update, and a study of the residual, may be asked: every key with its type, bounds and default, declared once.
+
+Keys whose names end in a family or a model are looked at here too; what needs the files is checked by `plan`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake, Refused
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.records.residual import BASE, INSTRUCT
+from holdfast.support.token_counts import read_tokens
+
+WINDOW = 4096
+"""Tokens of a packed window (paper 004, section 3.1.1)."""
+HELD_OUT = 0.01
+"""Share of the new documents that is not trained on and measured."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
+_SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs", "evaluation": "evaluation"}
+_OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "source", "target", *_SET_HERE)
+
+
+def train_word(word: str) -> Any:
+    """One word of `--train`: `KEY=VALUE` as a mapping, each value read as YAML; a file's name as it is.
+
+    Raises:
+        ValueError: neither.
+    """
+    name, equals, value = word.partition("=")
+    if not equals:
+        if word.endswith((".yaml", ".yml")):
+            return word
+        raise ValueError("expected KEY=VALUE or one YAML file")
+    if not name:
+        raise ValueError("expected KEY=VALUE or one YAML file")
+    read = yaml.safe_load(value)
+    try:
+        return {name: float(read) if isinstance(read, str) else read}  # YAML reads 1e-5 as text
+    except ValueError:
+        return {name: read}
+
+
+def train_keys(value: Any) -> dict[str, Any]:
+    """The keys of 'holdfast train', from a mapping, a YAML file or words of the command line.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        Refused: keys that this job sets itself.
+    """
+    from holdfast.config.yaml_file import read_yaml
+
+    parts = value if isinstance(value, list) else [value]
+    found: dict[str, Any] = {}
+    mistakes: list[Mistake] = []
+    for part in parts:
+        if isinstance(part, (str, Path)):
+            try:
+                given = read_yaml(Path(part), option="train:")
+            except ConfigError as error:
+                raise Refused(Mistake(path=(), text=str(error))) from None
+            mistakes += [Mistake(path=(), text=sentence) for sentence in given.sentences(given.mistakes)]
+            part = given.values
+        if not isinstance(part, Mapping):
+            raise ValueError
+        found.update({str(k): v for k, v in part.items()})
+    for key in [k for k in found if k in _OWN]:
+        del found[key]
+        text = f"is set here by '{_SET_HERE[key]}'." if key in _SET_HERE else "is this job's own; leave it out."
+        mistakes.append(Mistake(path=(key,), text=text))
+    if mistakes:
+        raise Refused(*mistakes)
+    return found
+
+
+Tokens = Annotated[int, Meta(parse=read_tokens, expected="a number of tokens such as 100M")]
+DOCUMENTS = "which documents"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonSettings:
+    """Keys of an update and of a study."""
+
+    corpus: Annotated[tuple[str, ...], Meta(metavar="PATH", repeatable=True)] = ()
+    """Files and folders with the new text."""
+    kind: Annotated[str | None, Meta(group=DOCUMENTS)] = None
+    """Of the corpus' files: auto, text, rows, wet, fundus."""
+    text_column: Annotated[str | None, Meta(group=DOCUMENTS)] = None
+    """The column with the text."""
+    date_column: Annotated[str | None, Meta(group=DOCUMENTS)] = None
+    """The column with the date."""
+    after: Annotated[str | None, Meta(group=DOCUMENTS)] = None
+    """Only documents of this date or later (ISO)."""
+    before: Annotated[str | None, Meta(group=DOCUMENTS)] = None
+    """Only documents before this date (ISO)."""
+    undated: Annotated[str | None, Meta(group=DOCUMENTS)] = None
+    """Keep or drop documents without a date."""
+    minimum_characters: Annotated[int | None, Meta(ge=0, group=DOCUMENTS)] = None
+    """Shorter documents are left out."""
+    near_duplicates: Annotated[float | None, Meta(group=DOCUMENTS)] = None
+    """Similarity from which two documents are one, such as 0.8."""
+    titles: Annotated[bool | None, Meta(group=DOCUMENTS)] = None
+    """Put the title in front of the text."""
+    held_out: Annotated[float, Meta(ge=0, lt=1)] = HELD_OUT
+    """Share of the documents that is measured and not trained on."""
+    epochs: Annotated[float, Meta(gt=0)] = 1.0
+    """Passes over the new text."""
+    window: Annotated[int, Meta(ge=8)] = WINDOW
+    """Tokens of a packed window."""
+    train: Annotated[
+        dict[str, Any],
+        Meta(
+            parse=train_keys,
+            parse_word=train_word,
+            metavar="KEY=VALUE",
+            expected="keys of 'holdfast train' or a YAML file",
+        ),
+    ] = field(default_factory=dict)
+    """Keys of 'holdfast train' for the continued models, or a YAML file."""
+    evaluation: Annotated[dict[str, Any] | list[Any] | str, Meta(metavar="SUITE", repeatable=True)] = field(
+        default_factory=dict
+    )
+    """What is measured of every model, as in 'holdfast train': suites, shipped ones or YAML files; the held-out new text
+    always is."""
+
+    def corpus_problems(self, *, needed: bool) -> list[Mistake]:
+        """Files that are not there."""
+        found = []
+        for name in map(home, self.corpus):
+            if not Path(name).exists():
+                folder = Path(name).parent
+                beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+                text = f"no such file or folder: {name}.{did_you_mean(Path(name).name, beside)}"
+                found.append(Mistake(path=("corpus",), text=text))
+        if not self.corpus and needed:
+            text = "is missing: files or folders with the new text (text, JSONL, Parquet, WET, output of fundus)."
+            found.append(Mistake(path=("corpus",), text=text))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSettings(CommonSettings):
+    """`holdfast update`."""
+
+    base: str | None = None
+    """The base model, a folder or a hub id."""
+    instruct: str | None = None
+    """The instruct model that was tuned from it."""
+    tokens: Annotated[int | None, Meta(parse=read_tokens, expected="a number of tokens such as 100M")] = None
+    """Of the new text that are trained on, such as 100M (all of it)."""
+    continued_instruct: bool = False
+    """Also continues the instruct model itself, to see what that would have cost."""
+    scale: float | None = None
+    """Factor on the residual (1)."""
+    scales: Annotated[tuple[float, ...], Meta(metavar="X", repeatable=True)] = ()
+    """Several, of which one is chosen by what is measured."""
+    choose_by: Annotated[tuple[str, ...], Meta(metavar="ENTRY", repeatable=True)] = ()
+    """Entries of the evaluation that choose the scale (all but the new text)."""
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Of the training and of what is drawn."""
+    keep: Literal["all", "result", "none"] = "all"
+    """Whose weights stay on disk."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder of everything (runs/update)."""
+
+    def problems(self) -> list[Mistake | str]:
+        """Models and files that are not there, and keys that do not go together."""
+        found: list[Mistake | str] = [*pair_problems(self.base, self.instruct, ()), *self.corpus_problems(needed=True)]
+        if self.scale is not None and self.scales:
+            found.append(Mistake(path=("scale",), text="give scale or scales, not both."))
+        if self.choose_by and len({*self.scales, 1.0}) < 2:
+            text = "says how one of several scales is chosen; give scales: [0.5, 1] too, or leave it out."
+            found.append(Mistake(path=("choose_by",), text=text))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilySettings:
+    """A base and what was tuned from it."""
+
+    base: str | None = None
+    instruct: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings(CommonSettings):
+    """`holdfast residual study`."""
+
+    name: str | None = None
+    """Of the study in its storage (the file's name)."""
+    families: dict[str, FamilySettings] = field(default_factory=dict)
+    """Pairs of base and instruct by name."""
+    continued: tuple[str, ...] | None = None
+    """Families that are continued on the new text (the first)."""
+    starts: tuple[str, ...] = (BASE, INSTRUCT)
+    """What is continued: base, instruct."""
+    budgets: tuple[Tokens, ...] = ()
+    """Tokens of the new text, such as [100M, 500M, 1B]."""
+    residuals: bool = True
+    """Base + residual at every budget."""
+    siblings: bool | None = None
+    """Every family's residual on every other family's base (where there are several)."""
+    derived: dict[str, str] = field(default_factory=dict)
+    """Other children of a base by name, which get every residual."""
+    scales: tuple[float, ...] = (1.0,)
+    """Factors on the residual that are tried."""
+    seeds: Annotated[tuple[int, ...], Meta(ge=0, least=1)] = (0,)
+    """Repetitions of everything that is trained."""
+    small: Literal["world"] | None = None
+    """Build small models and new facts offline, for a study of minutes."""
+    world: dict[str, Any] = field(default_factory=dict)
+    """Settings of that small world."""
+    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
+    """Models at a time on this machine."""
+    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
+    """A database that several machines share; default: a file in the folder."""
+    keep: Literal["all", "result", "none"] = "none"
+    """Whose weights stay on disk."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder of everything (runs/NAME)."""
+
+    def problems(self) -> list[Mistake | str]:
+        """Models and files that are not there, and keys that do not go together."""
+        found: list[Mistake | str] = [*self.corpus_problems(needed=bool(self.budgets) and not self.small)]
+        names = tuple(self.families)
+        if self.small:
+            from holdfast.studies.residual.small_world import models_of, recipe_of
+
+            try:
+                names = tuple(f.name for f in models_of(recipe_of(self.world), {})[0])
+            except ConfigError as error:
+                return [*found, *error.problems]
+        for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
+            found += [
+                Mistake(path=(key,), text=f"expected some of {', '.join(known)}, got {n!r}.{did_you_mean(n, known)}")
+                for n in getattr(self, key) or ()
+                if n not in known
+            ]
+        if self.small:
+            return found
+        if not self.families:
+            text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."
+            found.append(Mistake(path=("families",), text=text))
+        for name, pair in self.families.items():
+            found += named_problems("families", name, ())
+            found += pair_problems(pair.base, pair.instruct, ("families", name))
+        for name, model in self.derived.items():
+            found += named_problems("derived", name, names)
+            found += model_problems(model, ("derived", name))
+        return found
+
+
+def named_problems(key: str, name: str, taken: tuple[str, ...]) -> list[Mistake]:
+    """What is wrong with a name that folders are called by."""
+    if _NAME.fullmatch(name) and name not in taken:
+        return []
+    text = f"expected a name of its own of letters, digits, '.', '_' and '-', got {name!r}."
+    return [Mistake(path=(key,), text=text)]
+
+
+def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...]) -> list[Mistake]:
+    """What is wrong with a base and the model that was tuned from it."""
+    found = [*model_problems(base, (*path, BASE)), *model_problems(instruct, (*path, INSTRUCT))]
+    if base and base == instruct:
+        found.append(Mistake(path=(*path, INSTRUCT), text=f"is the base itself ({base}); the residual would be 0."))
+    return found
+
+
+def model_problems(name: str | None, path: tuple[str, ...]) -> list[Mistake]:
+    """What is wrong with the name of a model."""
+    from holdfast.config.values import dotted
+    from holdfast.runs.config_checks import check_model
+
+    key = dotted(path)
+    if not name:
+        text = f"is missing: a folder or a hub id, as in '{key}: meta-llama/Meta-Llama-3-8B'."
+        return [Mistake(path=path, text=text)]
+    if (Path(name).expanduser() / "adapter_config.json").is_file():
+        return []  # an adapter is a model too: it is merged into its base on the fly
+    return [Mistake(path=path, text=p.removeprefix(f"{key}: ")) for p in check_model(name, key=key)]
+
+
+def home(name: Any) -> str:
+    """A path with `~` as the home folder; other names as they are."""
+    text = str(name or "")
+    return str(Path(text).expanduser()) if text.startswith("~") else text

@@ -1,0 +1,301 @@
+"""Laws that every retention method satisfies, ours and the user's: the test suite and `holdfast check-method` run them.
+
+A law trains a tiny model a few steps and raises `LawBroken` with the reason. It gets `make`, which builds a trainer with
+given methods over always the same model, data and seed; what a law varies are the methods and the trainer's arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.config.declare import settings_of
+from holdfast.errors import HoldfastError
+from holdfast.retention.method import RetentionMethod
+from holdfast.retention.registry import parse_retention
+
+Methods = Sequence[RetentionMethod]
+
+
+class LawBroken(Exception):
+    """What a law expected, and what came."""
+
+
+class Make(Protocol):
+    """Builds a trainer of 6 steps over a tiny model; equal arguments, equal run."""
+
+    def __call__(self, methods: Methods, **settings: Any) -> Any:
+        """`settings` replace arguments of the trainer."""
+
+
+def weights(trainer: Any) -> dict[str, Tensor]:
+    """The trained parameters, copied."""
+    return {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
+
+
+def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Over all elements of all parameters."""
+    assert a.keys() == b.keys()
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+def trained(make: Make, methods: Methods, **settings: Any) -> tuple[dict[str, Tensor], list[float | None]]:
+    """(weights, logged losses) of a whole run."""
+    trainer = make(methods, **settings)
+    trainer.train()
+    return weights(trainer), [r.get("loss") for r in trainer.state.log_history]
+
+
+def off_is_direct(
+    make: Make, off: Methods, *, direct: tuple[Mapping[str, Tensor], list[float | None]] | None = None
+) -> None:
+    """With its strength at nothing a method is direct fine-tuning, bit for bit.
+
+    Args:
+        make: see `Make`.
+        off: the methods, configured so.
+        direct: what `trained` gave without any, where it is known.
+    """
+    wanted, losses = trained(make, []) if direct is None else direct
+    found, logged = trained(make, off)
+    if (apart := largest_difference(wanted, found)) != 0:
+        raise LawBroken(f"expected the weights of direct fine-tuning bit for bit, got a difference of {apart:.2g}")
+    if losses != logged:
+        raise LawBroken(f"expected the losses of direct fine-tuning, {losses}, got {logged}")
+
+
+def active_changes_the_run(make: Make, methods: Methods, *, without: Mapping[str, Tensor] | None = None) -> None:
+    """Switched on, a method changes the weights of the run."""
+    wanted = trained(make, [])[0] if without is None else without
+    if not (apart := largest_difference(wanted, trained(make, methods)[0])) > 1e-6:
+        raise LawBroken(f"expected other weights than without it, got a difference of {apart:.2g} after 6 steps")
+
+
+def resumes(make: Make, methods: Methods, **settings: Any) -> None:
+    """Saved at a checkpoint and continued by new objects, a run gives the weights of no interruption."""
+    settings = {"save_strategy": "steps", "save_steps": 2, **settings}
+    whole = make(methods, **settings)
+    whole.train()
+    again = make(methods, **settings)
+    again.train(resume_from_checkpoint=str(Path(whole.args.output_dir) / "checkpoint-4"))
+    if again.state.global_step != 6:
+        raise LawBroken(f"expected 6 steps after continuing, got {again.state.global_step}")
+    if (apart := largest_difference(weights(whole), weights(again))) != 0:
+        raise LawBroken(
+            f"expected the weights of a run without interruption, got a difference of {apart:.2g}. What the hooks "
+            f"remember between steps belongs into state_dict and load_state_dict"
+        )
+
+
+def accumulates(make: Make, methods: Methods) -> None:
+    """One batch of 4, and 4 micro-batches of 1, are the same step but for rounding: token counts are global, hooks act
+    once. Under plain SGD, since Adam would blow rounding up."""
+    settings = {"optim": "sgd", "learning_rate": 0.1}
+    one, _ = trained(make, methods, per_device_train_batch_size=4, **settings)
+    four, _ = trained(make, methods, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
+    if not (apart := largest_difference(one, four)) < 2e-6:
+        raise LawBroken(f"expected less than 2e-06 between one batch of 4 and 4 micro-batches of 1, got {apart:.2g}")
+
+
+def no_state_leaks(make: Make, methods: Methods) -> None:
+    """The same method value in two runs gives the same weights as in one."""
+    first, second = trained(make, methods)[0], trained(make, methods)[0]
+    if (apart := largest_difference(first, second)) != 0:
+        raise LawBroken(
+            f"expected two runs of one method value to be equal, got a difference of {apart:.2g}. What a run remembers "
+            f"belongs into the object that start() gives"
+        )
+
+
+def serialises(methods: Methods) -> None:
+    """A method is made again of what a configuration or a record says of it."""
+    settings = json.loads(json.dumps([method.setting() for method in methods]))
+    again, problems = parse_retention(settings, load=False)
+    if problems or again != list(methods):
+        raise LawBroken(f"expected the same method again of {settings}, got {problems or again}")
+    if not methods[-1].label().startswith(methods[-1].name):
+        raise LawBroken(f"expected a label that begins with {methods[-1].name}, got {methods[-1].label()!r}")
+
+
+def documents_itself(cls: type[RetentionMethod]) -> None:
+    """A summary, a source, a docstring with references, and a help text for every parameter."""
+    lacking = [n for n in ("title", "summary") if not getattr(cls, n, "")]
+    if len(getattr(cls, "source", "")) <= 20:
+        lacking.append("source (a paper and its section)")
+    if not cls.__doc__ or not ("References" in cls.__doc__ or "paper" in cls.__doc__):
+        lacking.append("a docstring with 'References: ...'")
+    lacking += [f"a docstring under {s.name}" for s in settings_of(cls) if len(s.help) <= 10]
+    unknown = [n for n in cls.strength if n not in {f.name for f in dataclasses.fields(cls)}]
+    lacking += [f"a parameter {n}, which strength names" for n in unknown]
+    if lacking:
+        raise LawBroken(f"expected {'; '.join(lacking)}; got none")
+
+
+def keeps_what_it_declares(make: Make, methods: Methods) -> None:
+    """No more is held beside the parameters than `copies()` says, so that `holdfast cost` can be believed."""
+    trainer = make(methods)
+    trainer.train()
+    parameters = dict(trainer.model.named_parameters())
+    own = {p.data_ptr() for p in parameters.values()}
+    held = {t.data_ptr(): t.numel() * t.element_size() for a in trainer.active for t in _tensors(vars(a))}
+    found = sum(size for place, size in held.items() if place not in own)
+    trained_ones = [p for p in parameters.values() if p.requires_grad]
+    said = sum(
+        sum(p.numel() * (getattr(torch, c.dtype).itemsize if c.dtype else p.element_size()) for p in trained_ones)
+        for m in methods
+        for c in m.copies()
+        if c.place != "disk"
+    )
+    if found > 1.05 * said + 4096:
+        raise LawBroken(
+            f"expected at most the {said:,} bytes in memory that copies() declares, got {found:,} held during a run. "
+            f"Declare them: copies() gives a WeightCopy for each"
+        )
+
+
+def _tensors(value: Any, depth: int = 4) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if depth == 0:
+        return []
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [t for item in inside for t in _tensors(item, depth - 1)]
+
+
+# ------------------------------------------------------------------------------------------------------ a user's method
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LawResult:
+    """One law, on one method."""
+
+    law: str
+    """In a few words."""
+    reason: str | None
+    """Why it is broken; None where it holds."""
+
+    @property
+    def holds(self) -> bool:
+        return self.reason is None
+
+
+def check_laws(method: RetentionMethod) -> list[LawResult]:
+    """All laws on one configured method, on a model built in memory; some ten seconds.
+
+    Raises nothing of the method's own: an error in its code is the reason of the law that met it.
+    """
+    off = _switched_off(method)
+    with tempfile.TemporaryDirectory(prefix="holdfast-laws-") as folder, _quiet():
+
+        def make(methods: Methods, **settings: Any) -> Any:
+            return _trainer(Path(folder), methods, **settings)
+
+        direct = trained(make, [])
+        laws: list[tuple[str, Callable[[], None]]] = [
+            ("documents itself", lambda: documents_itself(type(method))),
+            ("made again of its configuration", lambda: serialises([method])),
+            ("strength of nothing is direct fine-tuning, bit for bit", lambda: _off(make, method, off, direct)),
+            ("changes the run when it is on", lambda: active_changes_the_run(make, [method], without=direct[0])),
+            ("continued from a checkpoint, the same weights", lambda: resumes(make, [method])),
+            ("no state from run to run", lambda: no_state_leaks(make, [method])),
+            ("gradient accumulation changes nothing but rounding", lambda: accumulates(make, [method])),
+            ("keeps what it declares", lambda: keeps_what_it_declares(make, [method])),
+        ]
+        return [LawResult(law=name, reason=_reason(law)) for name, law in laws]
+
+
+def _reason(law: Callable[[], None]) -> str | None:
+    try:
+        law()
+    except LawBroken as error:
+        return str(error)
+    except HoldfastError as error:
+        return str(error)
+    except Exception as error:  # the user's code may raise anything
+        import traceback
+
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+    return None
+
+
+def _switched_off(method: RetentionMethod) -> RetentionMethod | None:
+    """The method with its leading strength at 0, or at 1 where that is what switches it off; None without a strength."""
+    if not method.strength:
+        return None
+    options = [dataclasses.replace(method, **{method.strength[0]: value}) for value in (0.0, 1.0)]
+    return next((m for m in options if m.off), options[0])
+
+
+def _off(make: Make, method: RetentionMethod, off: RetentionMethod | None, direct: Any) -> None:
+    if off is None:
+        raise LawBroken(
+            f"expected {type(method).__name__}.strength to name the parameter that says how strongly, got none"
+        )
+    off_is_direct(make, [off], direct=direct)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The libraries' warnings and bars are about a model that nobody keeps."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _trainer(folder: Path, methods: Methods, **settings: Any) -> Any:
+    from datasets import Dataset, disable_progress_bars
+    from transformers import PrinterCallback
+    from trl import SFTConfig
+
+    from holdfast.data.formats import rows_by_name
+    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.tiny import SENTENCES, build_model, build_tokenizer
+
+    disable_progress_bars()
+    defaults: dict[str, Any] = {
+        "output_dir": str(folder / "run"),
+        "max_steps": 6,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "bf16": False,
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 2,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "max_length": 64,
+        "seed": 3,
+    }
+    tokenizer = build_tokenizer()
+    trainer = SFTRetentionTrainer(
+        model=build_model(),
+        args=SFTConfig(**{**defaults, **settings}),
+        train_dataset=Dataset.from_list([{"text": f"{n}. {sentence}"} for n in range(8) for sentence in SENTENCES]),
+        processing_class=tokenizer,
+        retain=list(methods),
+        load_rows=rows_by_name(tokenizer),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer

@@ -1,0 +1,158 @@
+"""One law over all declared settings: every command's, every method's, every evaluation entry's.
+
+Every field is explained; its default passes its own coercion and its schema; a value of another kind is refused with the
+key's name, and so is what lies just outside a bound, while the bound itself is taken if it belongs; numbers may be given
+as text; a mistyped key is answered with the right one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast.cli
+from holdfast.checkpoints.methods.registry import METHODS as MERGE_METHODS
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Setting, in_bounds, settings_of
+from holdfast.config.decode import decode
+from holdfast.config.schema import setting_schema
+from holdfast.config.values import Refused, coerce
+from holdfast.data.layouts import Templates
+from holdfast.evaluation.entries import KINDS
+from holdfast.retention.registry import METHODS
+from holdfast.runs.cost.request import CostSettings
+from holdfast.runs.settings import OwnSettings
+from holdfast.support.files import to_jsonable
+from holdfast.training.adapters import AdapterArguments
+
+
+def commands() -> Iterator[Command[Any]]:
+    """Every `Command` that a module of the command line holds."""
+    for module in pkgutil.iter_modules(holdfast.cli.__path__, "holdfast.cli."):
+        yield from (c for c in vars(importlib.import_module(module.name)).values() if isinstance(c, Command))
+
+
+def declared() -> dict[str, type]:
+    """All settings dataclasses by name, those of nested sections too."""
+    found = {f"{c.name}: {c.request.__name__}": c.request for c in commands()}
+    found |= {f"retention: {name}": cls for name, cls in METHODS.items()}
+    found |= {f"merge: {name}": cls for name, cls in MERGE_METHODS.items()}
+    found |= {f"evaluation: {name}": kind.entry for name, kind in KINDS.items()}
+    found |= {cls.__name__: cls for cls in (OwnSettings, AdapterArguments, CostSettings, Templates)}
+    for name, cls in list(found.items()):
+        for setting in settings_of(cls):
+            found |= {f"{name}.{setting.name}": t for t in setting.types if dataclasses.is_dataclass(t)}
+    return found
+
+
+DECLARED = declared()
+SETTINGS = [pytest.param(s, id=f"{name}.{s.name}") for name, cls in DECLARED.items() for s in settings_of(cls)]
+PLAIN = [p for p in SETTINGS if p.values[0].meta.parse is None and Any not in p.values[0].types]
+"""Those whose type says what they take."""
+NUMBERS = [p for p in PLAIN if set(p.values[0].types) <= {int, float} and not p.values[0].choices]
+
+
+def sample(setting: Setting) -> int | float:
+    """A number within a setting's bounds."""
+    meta, whole = setting.meta, float not in setting.types
+    low = meta.ge if meta.ge is not None else meta.gt
+    high = meta.le if meta.le is not None else meta.lt
+    tried = [0.5 * ((low or 0) + (high if high is not None else (low or 0) + 4)), low, high, 1, 2, 0]
+    return next(
+        int(x) if whole else float(x)
+        for x in tried
+        if x is not None and (not whole or x == int(x)) and in_bounds(x, meta)
+    )
+
+
+def test_every_room_with_settings_is_looked_at() -> None:
+    assert len(DECLARED) >= 30
+    assert len(SETTINGS) >= 250
+    assert len({id(c.request) for c in commands()}) >= 8
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_it_is_explained(setting: Setting) -> None:
+    assert len(setting.help) > 3 and setting.help[-1] in ".):"
+    assert setting.expected
+
+
+@pytest.mark.parametrize("setting", [p for p in PLAIN if not p.values[0].required])
+def test_its_default_is_a_value_of_it(setting: Setting) -> None:
+    assert coerce(setting, setting.default) == setting.default
+
+
+@pytest.mark.parametrize("setting", [p for p in SETTINGS if not p.values[0].required and p.values[0].meta.yaml])
+def test_its_schema_takes_the_default(setting: Setting) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    given = setting.default
+    if dataclasses.is_dataclass(given):
+        given = {k: v for k, v in dataclasses.asdict(given).items() if v is not None}  # type: ignore[arg-type]
+    if given is not None or setting.optional:
+        jsonschema.validate(to_jsonable(given), setting_schema(setting))
+
+
+@pytest.mark.parametrize("setting", PLAIN)
+def test_another_kind_of_value_is_refused_by_name(setting: Setting) -> None:
+    with pytest.raises(Refused) as refused:
+        coerce(setting, object())
+    assert refused.value.mistakes[0].path[0] == setting.name
+    assert "expected" in refused.value.mistakes[0].text
+    if not setting.takes_many and not setting.is_mapping and str not in setting.types:
+        for wrong in ([[]], {"a": {}}, "no such value, surely"):
+            if isinstance(wrong, dict) and any(map(dataclasses.is_dataclass, setting.types)):
+                continue
+            if isinstance(wrong, str) and any("Path" in str(t) for t in setting.types):
+                continue
+            with pytest.raises(Refused):
+                coerce(setting, wrong)
+
+
+@pytest.mark.parametrize("setting", [p for p in PLAIN if p.values[0].choices])
+def test_its_choices_are_taken_and_the_nearest_is_named(setting: Setting) -> None:
+    for choice in setting.choices:
+        assert coerce(setting, choice) == choice
+        assert choice is None or coerce(setting, str(choice)) == choice
+    word = next((c for c in setting.choices if isinstance(c, str) and len(c) > 4), None)
+    if word is not None:
+        with pytest.raises(Refused, match="Did you mean"):
+            coerce(setting, word[:-1] + "~")
+
+
+@pytest.mark.parametrize("setting", NUMBERS)
+def test_its_bounds_hold_and_numbers_may_be_text(setting: Setting) -> None:
+    meta, whole = setting.meta, float not in setting.types
+    value = sample(setting)
+    assert coerce(setting, value) == coerce(setting, str(value)) == coerce(setting, f"{value:e}") == value
+    if whole:
+        assert coerce(setting, float(value)) == value and type(coerce(setting, float(value))) is int
+    step = 1 if whole else 1e-9
+    for bound, inside, sign in ((meta.ge, True, -1), (meta.gt, False, -1), (meta.le, True, 1), (meta.lt, False, 1)):
+        if bound is None:
+            continue
+        exact = int(bound) if whole and bound == int(bound) else bound
+        if inside:
+            assert coerce(setting, exact) == exact
+        for beyond in (exact + sign * step, *(() if inside else (exact,))):
+            with pytest.raises(Refused, match=setting.name):
+                coerce(setting, beyond)
+    for wrong in (True, math.nan, "nan", "many"):
+        with pytest.raises(Refused, match=setting.name):
+            coerce(setting, wrong)
+
+
+@pytest.mark.parametrize("cls", DECLARED.values(), ids=DECLARED)
+def test_a_mistyped_key_is_answered_with_the_right_one(cls: type) -> None:
+    shown = [s.name for s in settings_of(cls) if len(s.name) > 5]
+    for name in shown:
+        mistyped = name[:3] + name[4:]
+        if mistyped in {s.name for s in settings_of(cls)}:
+            continue
+        _, mistakes = decode(cls, {mistyped: 1})
+        assert any(f"unknown key '{mistyped}'. Did you mean '" in m.text for m in mistakes)

@@ -1,0 +1,143 @@
+"""A whole study in a few lines: two jobs, two seeds, two worlds, one claim, a page. It shows what the engine gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from holdfast.cli.main import main
+from holdfast.errors import RunFolderError
+from holdfast.studies.engine.claims import HOLDS, Figure, Statement, above, check_claims
+from holdfast.studies.engine.session import kind_name, open_existing, run_study
+from holdfast.studies.engine.study import Job, Study
+from holdfast.support.files import read_json, write_json
+
+WAIT = "HOLDFAST_TOY_SECONDS"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toy:
+    """How far a ball flies: settings of the study."""
+
+    output_dir: Path
+    speeds: tuple[float, ...] = (3.0, 6.0)
+    name: str = "toy"
+    storage: str = ""
+    workers: int | None = 2
+    measures: tuple[str, ...] = ("distance",)
+
+    @property
+    def resolved(self):
+        return {"speeds": list(self.speeds), "output_dir": str(self.output_dir)}
+
+    def differences(self, old):
+        return [] if old["speeds"] == list(self.speeds) else [f"speeds: {old['speeds']} there, {self.speeds} now"]
+
+    def jobs(self):
+        return [Job(attributes={"label": f"speed {v:g}", "speed": v}) for v in self.speeds]
+
+
+class ToyStudy(Study):
+    seeds, worlds = (0, 1), ("earth", "moon")
+
+    @classmethod
+    def load(cls, resolved, *, storage, output_dir):
+        return cls(Toy(output_dir=output_dir, storage=storage, speeds=tuple(resolved["speeds"])))
+
+    def make(self, task):
+        speed = task.attributes["speed"]
+        file = self.settings.output_dir / "throws" / f"{speed:g}-{task.world}-{task.seed}.json"
+        if not file.is_file():
+            time.sleep(float(os.environ.get(WAIT, "0")))
+            write_json(file, {"distance": speed**2 / {"earth": 9.8, "moon": 1.6}[task.world] + 0.01 * task.seed})
+        return read_json(file)
+
+    def values(self, task):
+        return [sum(r["distance"] for r in task.results) / len(task.results)]
+
+    def outcome(self, state):
+        throws = {j.attributes["label"]: self.results(j.attributes) for j in state.latest}
+        claims = check_claims(CLAIMS, throws, waiting=sum(j.open for j in state.jobs))
+        return {"name": state.name, "status": state.status, "throws": throws, "claims": claims}
+
+    def write(self, record):
+        write_json(self.settings.output_dir / "study.json", record)
+
+    def page(self, record):
+        lines = [f"{c.number}. {c.text} {c.verdict}" for c in record["claims"]]
+        return lambda path: path.write_text("\n".join(lines))
+
+
+def _farther(throws):
+    slow, fast = ([r["distance"] for r in runs if r["world"] == "earth"] for runs in throws.values())
+    gain = [b - a for a, b in zip(slow, fast, strict=True)]
+    figure = Figure(what="fast - slow", value=sum(gain) / 2, interval=(min(gain), max(gain)), n="2 seeds", unit="m")
+    return [above(figure, 0.0, yes="it flies farther", no="it flies less far")]
+
+
+def _all_thrown(throws):
+    return None if all(len(runs) == 4 for runs in throws.values()) else "throws are missing"
+
+
+CLAIM = "The faster ball flies farther."
+CLAIMS = [Statement(number="1", recipe="toy", text=CLAIM, paper="1638", check=_farther, precondition=_all_thrown)]
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=120)
+
+
+def toy(out: Path, **changes) -> ToyStudy:
+    return ToyStudy(Toy(output_dir=out, storage=f"sqlite:///{out}/study.db", **changes))
+
+
+def test_two_workers_do_it_interrupted_and_continued(tmp_path):
+    """Ctrl-C while both jobs run; the same call goes on, and what was made stays as it is."""
+    out = tmp_path / "toy"
+    start = f"import test_toy_study as t, pathlib; t.run_study(t.toy(pathlib.Path({str(out)!r})))"
+    words = [sys.executable, "-c", start]
+    process = subprocess.Popen(words, env={**os.environ, WAIT: "1.5", "PYTHONPATH": _path()}, stderr=subprocess.PIPE)
+    for _ in range(600):
+        if len(list(out.glob("throws/*.json"))) >= 2:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert b"The same command continues" in process.communicate(timeout=60)[1]
+    made = {p: p.stat().st_mtime_ns for p in out.glob("throws/*.json")}
+    assert 2 <= len(made) < 8
+    with open_existing(ToyStudy, out) as opened:
+        assert opened.record()["status"] == "interrupted"
+        assert not any(j.state == "running" for j in opened.state().jobs)
+    record = run_study(toy(out), console=(console := quiet()))
+    assert record["status"] == "finished"
+    assert {p: p.stat().st_mtime_ns for p in made} == made
+    cells = [(r["world"], r["seed"]) for r in record["throws"]["speed 6"]]
+    assert cells == [("earth", 0), ("earth", 1), ("moon", 0), ("moon", 1)]
+    assert "toy: 2 jobs x 4 repetitions, 2 workers" in console.file.getvalue()
+    assert [c["verdict"] for c in json.loads((out / "study.json").read_text())["claims"]] == [HOLDS]
+    assert (out / "report.html").read_text() == "1. The faster ball flies farther. holds"
+    assert len(list((out / "logs").glob("worker-*.log"))) == 2
+
+
+def test_its_status_from_the_command_line(tmp_path, capsys):
+    run_study(toy(tmp_path / "toy"), console=quiet(), workers=1)
+    kind = kind_name(ToyStudy)
+    assert main(["sweep", "status", str(tmp_path / "toy"), "--kind", kind]) == 0
+    shown = capsys.readouterr().out
+    assert "toy: finished; 2 complete of 2 jobs" in shown and "speed 3" in shown
+    with pytest.raises(RunFolderError):
+        run_study(toy(Path(__file__).parent), console=quiet())
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

@@ -1,0 +1,72 @@
+"""A method that a wrapper script registers is known to the workers of its sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.records.study import read_study
+from holdfast.retention import registered
+from holdfast.retention.registry import METHODS
+
+SCRIPT = """
+import dataclasses, sys
+from holdfast.cli.main import main
+from holdfast.retention.l2 import L2
+from holdfast.retention.registry import METHODS
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gentle(L2):
+    name = "gentle"
+
+METHODS[Gentle.name] = Gentle
+{call}
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param('if __name__ == "__main__":\n    sys.exit(main())', marks=pytest.mark.slow),
+        pytest.param("sys.exit(main())", marks=pytest.mark.slow),
+    ],
+)
+def test_a_sweep_over_a_method_of_a_wrapper(asked, tmp_path, call):
+    import yaml
+
+    script, file = tmp_path / "wrapper.py", tmp_path / "study.yaml"
+    script.write_text(SCRIPT.format(call=call))
+    asked["vary"] = {"retention": [{"gentle": {"coefficient": [0.1]}}]}
+    file.write_text(yaml.safe_dump(asked))
+    words = [sys.executable, str(script), "sweep", "--config", str(file), "--workers", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert [t.kind for t in read_study(asked["output_dir"]).trials] == ["direct", "gentle"]
+
+
+def test_a_class_is_found_again_by_its_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(SCRIPT.format(call='if __name__ == "__main__":\n    raise RuntimeError'))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr("holdfast.retention.registry.METHODS", METHODS.copy())
+    import holdfast.retention.registry as registry
+
+    assert registered.registered_environment() == {}
+    module = __import__("mine")
+    handed_on = registered.registered_environment()
+    assert json.loads(handed_on[registered.VARIABLE]) == {"gentle": [str(tmp_path / "mine.py"), "Gentle"]}
+    del registry.METHODS["gentle"]
+    monkeypatch.setenv(registered.VARIABLE, handed_on[registered.VARIABLE])
+    registered.load_registered()
+    assert registry.METHODS["gentle"].__name__ == module.Gentle.__name__
+
+    class Local(METHODS["l2"]):
+        pass
+
+    registry.METHODS["local"] = Local
+    with pytest.raises(ConfigError, match="'local' is registered in this process alone"):
+        registered.registered_environment()
