@@ -42,7 +42,7 @@ _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the model is, and how often and how long it is asked. Decides no answer."""
+    """Where the model is, and how often it is asked again. Decides no answer."""
 
     base_url: str
     """Such as http://localhost:8000/v1."""
