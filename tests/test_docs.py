@@ -143,26 +143,25 @@ def test_every_merge_method_and_parameter_is_described():
 
 
 def test_every_evaluation_key_is_described():
-    from holdfast.evaluation import entries, suite
+    """Every key of a suite and of its entries, with its default."""
+    from holdfast.config.declare import settings_of
+    from holdfast.evaluation import suite
 
     page = text_of("docs/evaluation.md")
-    for title, keys, cls, aside in (
-        ("Settings", {*suite._PLAN_KEYS, "averages"}, entries.EvaluationPlan, {"entries"}),
-        ("Whole suites", {"suites", *suite._OVERRIDES}, None, set()),
-        ("Perplexity entries", suite._KEYS["perplexity"], entries.PerplexityEntry, {"suite", "data", "memorisation"}),
-        ("Memorisation entries", suite._KEYS["memorisation"], None, set()),
-        ("Classes entries", suite._KEYS["classes"], entries.ClassesEntry, {"suite", "data", "labels"}),
-        ("Choices entries", suite._KEYS["choices"], entries.ChoicesEntry, {"suite", "data"}),
-        ("Instructions entries", suite._KEYS["instructions"], entries.InstructionsEntry, {"suite", "data"}),
-        ("Tasks", suite._KEYS["task"], entries.TaskEntry, {"suite", "answers"}),
-        ("Answers entries", suite._KEYS["answers"], None, set()),
-    ):
+    known = {s.name: s for s in settings_of(suite.SuiteSettings)}
+    whole = ("suites", "data", "fewshot_data", "limit", "skip")
+    tables = {f"{kind.capitalize()} entries": suite.settings_of_kind(kind) for kind in suite.KEYS if kind != "task"}
+    for title, settings in {
+        "Settings": {name: s for name, s in known.items() if name not in whole},
+        "Whole suites": {name: known[name] for name in whole},
+        "Tasks": suite.settings_of_kind("task"),
+        **tables,
+    }.items():
         rows = table_rows(section(page, title))
-        assert set(keys) == set(rows), title
-        for field in dataclasses.fields(cls) if cls is not None else ():
-            assert field.name in rows or field.name in aside, f"{title}: {field.name}"
-            if isinstance(field.default, (bool, int, float)) and field.name in rows:
-                assert rows[field.name][0] == str(field.default).lower(), f"{title}: {field.name}"
+        assert set(settings) == set(rows), title
+        for name, setting in settings.items():
+            if isinstance(setting.default, (bool, int, float)) and not rows[name][0].startswith("| as of"):
+                assert rows[name][0] == str(setting.default).lower(), f"{title}: {name}"
 
 
 def test_every_command_and_its_options_are_shown():
@@ -236,6 +235,9 @@ def test_a_yaml_is_a_sound_configuration(content, desk):
     from holdfast.runs.config import load_train_config
 
     Path("example.yaml").write_text(content)
+    if "my_entry.py" in content:
+        [code] = re.findall(r"```python\n(# my_entry.py\n.*?)```", text_of("docs/evaluation.md"), re.DOTALL)
+        Path("my_entry.py").write_text(code)
     if "\nvary:" in content:
         from holdfast.studies.tradeoff.study import load_study
 
@@ -291,8 +293,8 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "fisher":
             fisher.COMMAND.read(options)
         elif name in ("evaluate", "compare", "judge"):
-            parser = import_module(f"holdfast.cli.{name}").build_parser()
-            assert parser.given(options)[1] == []
+            command = import_module(f"holdfast.cli.{name}").COMMAND
+            assert command.given(options).mistakes == []
         elif name == "cost":
             from holdfast.cli import cost
 
@@ -326,11 +328,8 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
             assert reproduce.build_parser().given(options)[1] == []
         elif name == "theory":
-            from holdfast.cli.request import Request
-
-            request = Request(theory.regression_parser(), options[1:])
-            theory.read_regression(request)
-            assert options[0] in theory.SUBJECTS and request.problems == []
+            theory.COMMAND.read(options[1:])
+            assert options[0] in theory.SUBJECTS
         elif name in ("merge", "residual", "distance", "perturb", "inspect"):
             check_checkpoint_command(name, options, capsys)
         else:
@@ -558,12 +557,11 @@ def test_every_option_of_measuring_is_described():
     pages = "\n".join(
         text_of(f"docs/{name}.md") for name in ("evaluation", "benchmarks_and_suites", "comparing", "judge")
     )
-    positional = ("model", "models", "answers")
-    parsers = {name: import_module(f"holdfast.cli.{name}").build_parser() for name in ("evaluate", "compare", "judge")}
+    commands = [import_module(f"holdfast.cli.{name}").COMMAND for name in ("evaluate", "compare", "judge")]
     missing = [
-        f"{name} --{o}"
-        for name, parser in parsers.items()
-        for o in parser.values
-        if f"--{o}" not in pages and o not in positional
+        f"{command.name} --{s.name}"
+        for command in commands
+        for s in command.settings
+        if f"--{s.name}" not in pages and not s.meta.positional
     ]
     assert missing == []
