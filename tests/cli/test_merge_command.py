@@ -331,7 +331,7 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
     [
         ("", ["models: is missing", "output_dir: is missing"]),
         ("math code --method tise", ["--method: expected one of linear", "Did you mean 'ties'?"]),
-        ("math code --method ./none.py:Mine", ["--method: no such file './none.py'"]),
+        ("math code --method ./none.py:Mine", ["--method: ./none.py: no such file"]),
         ("math code --density 0.5", ["--density: linear does not take it; ties, dare, dare_ties and breadcrumbs do."]),
         ("math code --method slerp --weights 1 2", ["--weights: slerp does not take it", "Its own: --t."]),
         ("--weights 1 2 math code", ["--weights: expected numbers, one a model (on a command line after the models"]),
@@ -487,7 +487,7 @@ def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> N
         "unknown key 'methd'. Did you mean 'method'?",
         "unknown key 'densty'. Did you mean 'density'?",
         "line 5: models[1]: unknown key 'modle'. Did you mean 'model'?",
-        "line 6: models[2]: unknown key 'wait'.",
+        "line 7: models[2]: unknown key 'wait'.",
         "models[4].model: expected text, got nothing (null)",
     ):
         assert part in shown, part
