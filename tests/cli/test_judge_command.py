@@ -200,7 +200,8 @@ def test_a_key_goes_only_where_it_was_meant_to_go(place, monkeypatch, capsys):
     ):
         argv = words(None)[1:]
         argv[argv.index("--base_url") + 1] = url
-        assert judge.COMMAND.read(argv).endpoint.api_key == key
+        request = judge.COMMAND.read(argv)
+        assert request.endpoint(request.api_key_env).api_key == key
     assert main(words(None, "--api_key_env", SECRET)) == 2
     assert SECRET not in capsys.readouterr().err
 

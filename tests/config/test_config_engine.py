@@ -181,6 +181,16 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert value.model == Model(layers=4)
 
 
+def test_one_word_may_stand_in_a_list() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class OneWord:
+        model: Annotated[str, Meta(positional=True)]
+
+    assert settings_value(OneWord, {"model": ["m"]}).model == "m"
+    with pytest.raises(ConfigError, match="model: expected text"):
+        settings_value(OneWord, {"model": ["m", "n"]})
+
+
 @pytest.mark.parametrize("words", [["--fast", "m"], ["--fast", "true", "m"], ["--fast=yes", "m"], ["m", "--fast"]])
 def test_switches_leave_words_alone(words: list[str]) -> None:
     value = COMMAND.read(["--name", "n", *words])

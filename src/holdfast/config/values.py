@@ -78,6 +78,8 @@ def coerce(setting: Setting, value: Any) -> Any:
         Refused: the value does not fit; paths start with the setting's name.
     """
     path: Path = (setting.name,)
+    if setting.meta.positional and not setting.takes_many and isinstance(value, list) and len(value) == 1:
+        value = value[0]  # words without an option are a list to whoever writes them into a file
     if value is None or (
         isinstance(value, str)
         and value.lower() in ("none", "null")
