@@ -200,7 +200,7 @@ def test_a_key_goes_only_where_it_was_meant_to_go(place, monkeypatch, capsys):
     ):
         argv = words(None)[1:]
         argv[argv.index("--base_url") + 1] = url
-        assert judge.COMMAND.read(argv).endpoint.api_key == key
+        assert judge.COMMAND.read(argv).endpoint(None).api_key == key
     assert main(words(None, "--api_key_env", SECRET)) == 2
     assert SECRET not in capsys.readouterr().err
 
