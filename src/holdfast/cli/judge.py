@@ -246,9 +246,9 @@ def preview(request: JudgeRequest) -> int:
     missing = missing_questions(questions, kept_judgements(request.output_dir))
     needed = len({one.key for both in questions for one in both or ()})
     equal = sum(both is None for both in questions)
+    address = request.endpoint(request.api_key_env).shown
     say(
-        f"requests: {len(missing)} to {request.endpoint(request.api_key_env).shown} ({len(pairs)} prompts in both orders; {equal} pairs have "
-        f"equal answers, "
+        f"requests: {len(missing)} to {address} ({len(pairs)} prompts in both orders; {equal} pairs have equal answers, "
         f"{needed - len(missing)} judgements are there already)"
     )
     sent = sum(len(one.message) for one in missing) // 4

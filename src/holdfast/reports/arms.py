@@ -29,7 +29,20 @@ from holdfast.errors import DataError, UserError
 from holdfast.records.comparison import Comparison
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
-from holdfast.reports.blocks import Block, Bullets, Code, Page, Panel, Paragraph, Section, Tile, Tiles, notes
+from holdfast.reports.blocks import (
+    Block,
+    Bullets,
+    Code,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Table,
+    Tile,
+    Tiles,
+    columns,
+    notes,
+)
 from holdfast.reports.compared import Row, group_title
 from holdfast.reports.format import decimals_for, direction, number, percent
 from holdfast.reports.html import write_page
@@ -526,5 +539,15 @@ def print_tradeoff(
         before = [f"{side} {r.before}" for side, r in (("target", known.target), ("source", known.source))]
         better = direction(found.record.target.higher_is_better)
         table = dataclasses.replace(table, title=f"{table.title}; start: {', '.join(before)}, {better}")
-    blocks: list[Block] = [table, Paragraph(found.verdict), Paragraph(""), Bullets([f.reading for f in found.arms])]
+    levels = Table(
+        columns=columns("Arm", "Target after", "Source after", right=(1, 2)),
+        rows=[[f.arm.label, f.target.after, f.source.after] for f in found.measured if f.target and f.source],
+    )
+    blocks: list[Block] = [
+        table,
+        levels,
+        Paragraph(found.verdict),
+        Paragraph(""),
+        Bullets([f.reading for f in found.arms]),
+    ]
     Printer(console).show([*blocks, *(Paragraph(f"Note: {n}", "note") for n in found.notes)])
