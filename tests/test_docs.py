@@ -326,7 +326,7 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         elif name == "reproduce":
             from holdfast.cli import reproduce
 
-            assert reproduce.build_parser().given(options)[1] == []
+            reproduce.COMMAND.read(options)
         elif name == "theory":
             theory.COMMAND.read(options[1:])
             assert options[0] in theory.SUBJECTS
@@ -340,18 +340,14 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def check_sweep(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Studies that are there are checked as a whole; the words of the others are read."""
-    from holdfast.cli import study_commands, sweep
+    from holdfast.cli import sweep
 
     if options[0] == "--config" and Path(options[1]).is_file():
         assert sweep.run([o for o in options if o != "--dry_run"] + ["--dry_run"]) == 0, capsys.readouterr().err
         return
-    parsers = {
-        "worker": lambda: study_commands.worker_parser(sweep.PROG),
-        "status": lambda: study_commands.status_parser(sweep.PROG),
-        "report": sweep.report_options,
-    }
-    parser, words = (parsers[options[0]], options[1:]) if options[0] in parsers else (sweep.sweep_parser, options)
-    parser().parse(words)
+    subjects = {"worker": sweep.WORKER, "status": sweep.STATUS, "report": sweep.REPORT}
+    command, words = (subjects[options[0]], options[1:]) if options[0] in subjects else (sweep.COMMAND, options)
+    command.given(words).check()
 
 
 def check_checkpoint_command(name: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,6 @@ def test_a_recipe_measures_the_papers_suite(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_commands_of_a_recipe_are_sound_and_make_its_data(name, tmp_path, monkeypatch):
     """Every `holdfast data` in the head parses, and their outputs are the files that the study reads (RedPajama's aside)."""
-    from importlib import import_module
-
     from holdfast.cli.data import STEPS
 
     monkeypatch.chdir(tmp_path)

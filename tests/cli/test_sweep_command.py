@@ -52,12 +52,12 @@ def test_help(words, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--config is missing"),
+        ([], "config: is missing: expected a path (the study"),
         (["wroker"], "unknown 'holdfast sweep wroker'. Did you mean 'worker'?"),
         (["study.yaml"], "For a study file write '--config study.yaml'."),
         (["--config", "nowhere.yaml"], "no such file"),
         (["--config", "study.yaml", "--worker", "2"], "unknown option '--worker'. Did you mean '--workers'?"),
-        (["--config", "study.yaml", "--workers", "two"], "invalid int value: 'two'"),
+        (["--config", "study.yaml", "--workers", "two"], "--workers: expected a whole number of at least 0, got 'two'"),
         (["--config", "study.yaml", "--seeds", "1", "1"], "seeds: expected different whole numbers"),
         (
             ["--config", "study.yaml", "--storage", "postgresql://me:s3cr3t@127.0.0.1:9/db"],
@@ -68,7 +68,7 @@ def test_help(words, capsys):
         (["status", "nowhere"], "expected a study in nowhere, found no study.db"),
         (["report", "nowhere"], "expected a study in nowhere, found no study.db"),
         (["status", "--storage", "sqlite:///nowhere.db", "--study", "x"], "found no study.db"),
-        (["status", "--grace", "0", "x"], "expected seconds above 0, got '0'"),
+        (["status", "--grace", "0", "x"], "--grace: expected a number above 0, got '0'"),
     ],
 )
 def test_mistakes(words, said, study, capsys):

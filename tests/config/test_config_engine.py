@@ -314,3 +314,14 @@ def test_the_schema_takes_what_the_engine_takes() -> None:
             jsonschema.validate(wrong, schema)
         with pytest.raises(ConfigError):
             settings_value(Request, wrong)
+
+
+def test_a_command_without_a_file_of_options_may_have_a_setting_named_config() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Study:
+        config: Path
+        """The study."""
+
+    command = Command(name="holdfast example", request=Study, yaml=False)
+    assert command.read(["--config", "study.yaml"]).config == Path("study.yaml")
+    assert command.help().count("--config") == 1

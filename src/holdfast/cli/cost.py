@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.options import console
+from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import Given, decode
@@ -99,7 +99,7 @@ def run(argv: list[str]) -> int:
     with quiet_libraries():
         estimate = _estimated(planned(given.over(read_file(file)), data_needed=request.tokens is None), request)
     if request.json != "-":
-        show(estimate, console())
+        show(estimate, stdout_console())
     _write(request.json, estimate.record())
     return 0
 
@@ -146,7 +146,7 @@ def _write(path: str | None, record: Any) -> None:
     elif path is not None:
         from holdfast.support.files import write_json
 
-        target = console()
+        target = stdout_console()
         target.print(f"JSON      {write_json(path, record)}", soft_wrap=True, markup=False, highlight=False)
 
 
@@ -194,7 +194,7 @@ def _study(file: Path, given: Given, request: CostRequest) -> int:
         "largest": largest.record(),
     }
     if request.json != "-":
-        target = console()
+        target = stdout_console()
         show(largest, target, title="The trial that needs most memory")
         lines = [
             "",

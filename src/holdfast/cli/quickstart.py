@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from holdfast.cli.options import console
+from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
         workers=request.workers or default_workers(),
         quick=request.quick,
         only=list(request.only),
-        console=console(),
+        console=stdout_console(),
     )
     return 0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from holdfast.cli.options import console
+from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.yaml_file import nearest_sibling
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
     from holdfast.reports.run_report import print_run_summary, write_run_report
 
     write_run_report(folder)  # first: the summary names the page where there is one
-    print_run_summary(folder, console())
+    print_run_summary(folder, stdout_console())
     return 0
 
 
@@ -79,7 +79,7 @@ def report_evaluation(out: Path) -> int:
     first, *others = folders
     compare = comparer(out, plan)
     report = write_report(out, record, compare)
-    target = console()
+    target = stdout_console()
     print_results(
         {label: folder.all() for label, folder in folders.items()},
         {label: compare(first, label) for label in others},

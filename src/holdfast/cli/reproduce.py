@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
-from holdfast.cli.options import console
-from holdfast.cli.request import Request, RequestParser
+from holdfast.cli.console import stdout_console
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake, show
 from holdfast.errors import did_you_mean
 from holdfast.studies.engine.papers import Paper, papers
 
-DESCRIPTION = """\
+DURATIONS = ", ".join(f"{paper.duration} for {name}" for name, paper in papers().items())
+PAPERS = "papers\n" + "\n".join(
+    f"  {name:<17}{paper.about}" + (f"\n{'':<19}recipes: {', '.join(paper.recipes)}" if len(paper.recipes) > 1 else "")
+    for name, paper in papers().items()
+)
+DESCRIPTION = f"""\
 Re-runs a paper's studies and checks its claims: holds, does not hold, not enough data, each with the paper's figure, ours
-and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours: {durations}.
-Finished studies are not run again; an interrupted one continues.
+and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours:
+{DURATIONS}. Finished studies are not run again; an interrupted one continues.
+
+{PAPERS}
 """
 EPILOG = """\
 examples
@@ -30,76 +42,84 @@ output
 USAGE = "PAPER [options]"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReproduceRequest:
+    """`holdfast reproduce`."""
+
+    paper: Annotated[str, Meta(positional=True, metavar="PAPER", expected=f"one of {', '.join(papers())}")]
+    """Paper whose claims are checked."""
+    recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
+    """Some of the paper's studies, where it has several (all)."""
+    full: bool = False
+    """The paper's own size; its model and data have to be there, what is missing is listed first."""
+    quick: bool = False
+    """A check of a few minutes; its verdicts mean nothing."""
+    workers: Annotated[int | None, Meta(ge=1)] = None
+    """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Where to write (./reproduce-PAPER)."""
+
+    def known_paper(self) -> Paper | None:
+        """The paper, its name with dashes or underscores; None: there is none of that name."""
+        return papers().get(self.paper.replace("_", "-"))
+
+    def problems(self) -> list[Mistake]:
+        """A paper or recipes that do not exist, and sizes that the paper has not."""
+        found, paper = [], self.known_paper()
+        if paper is None:
+            hint = did_you_mean(self.paper.replace("_", "-"), papers())
+            text = f"expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}"
+            found.append(Mistake(path=("paper",), text=text))
+        if paper is not None and len(paper.recipes) == 1:
+            if self.recipes:
+                found.append(Mistake(path=("recipes",), text=f"{paper.name} is one study; leave it out."))
+        else:
+            choice = [r for p in ([paper] if paper is not None else papers().values()) for r in p.recipes]
+            found += [
+                Mistake(
+                    path=("recipes",),
+                    text=f"expected some of {', '.join(choice)}, got {show(one)}.{did_you_mean(one, choice)}",
+                )
+                for one in self.recipes
+                if one not in choice
+            ]
+        if self.full and paper is not None and paper.full is not None:
+            found.append(Mistake(path=("full",), text=paper.full))
+        if self.full and self.quick:
+            text = "expected --quick or --full, got both. --quick only shows that everything works."
+            found.append(Mistake(path=("quick",), text=text))
+        return found
+
+
+COMMAND = Command(
+    name="holdfast reproduce",
+    request=ReproduceRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage=USAGE,
+    yaml=False,
+)
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast reproduce --help`."""
-    known = papers()
     if not argv:
-        listed = "\n".join(f"  {name}   {paper.about}" for name, paper in known.items())
-        print(
-            f"usage: holdfast reproduce {USAGE}\n\npapers\n{listed}\n\nexample\n  holdfast reproduce label-annealing",
-            file=sys.stderr,
-        )
+        example = "example\n  holdfast reproduce label-annealing"
+        print(f"usage: {COMMAND.name} {USAGE}\n\n{PAPERS}\n\n{example}", file=sys.stderr)
         return 2
-    request = Request(build_parser(), argv)
-    paper = _paper(request, known)
-    full, quick = request.on("full"), request.on("quick")
-    recipes = request.texts("recipes")
-    words: dict[str, object] = {}
-    if paper is not None and len(paper.recipes) == 1:
-        if recipes:
-            request.problems.append(f"--recipes: {paper.name} is one study; leave it out")
-    else:
-        choice = [r for p in ([paper] if paper is not None else known.values()) for r in p.recipes]
-        words["recipes"] = recipes or choice
-        request.problems += [
-            f"--recipes: expected some of {', '.join(choice)}, got '{r}'.{did_you_mean(r, choice)}"
-            for r in recipes
-            if r not in choice
-        ]
-    if paper is not None and paper.full is None:
-        words["full"] = full
-    elif paper is not None and full:
-        request.problems.append(f"--full: {paper.full}")
-    if full and quick:
-        request.problems.append("--quick and --full: choose one; --quick only shows that everything works")
-    workers = request.whole("workers", None, least=1)
-    folder = request.text("output_dir", f"reproduce-{paper.name}" if paper is not None else "")
-    request.check()
+    request = COMMAND.read(argv)
+    paper = request.known_paper()
     assert paper is not None, "the request was checked"
-    paper.load()(**words, quick=quick, workers=workers, output_dir=folder, console=console())
-    return 0
-
-
-def _paper(request: Request, known: dict[str, Paper]) -> Paper | None:
-    """The paper that a request names; None with a problem noted where there is none."""
-    names = request.texts("paper")
-    if len(names) != 1:
-        got = f"{len(names)}{': ' + ', '.join(names) if names else ''}"
-        request.problems.append(f"expected one paper ({', '.join(known)}), got {got}")
-        return None
-    name = names[0].replace("_", "-")
-    if name not in known:
-        hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
-        request.problems.append(f"unknown paper '{names[0]}'.{hint}")
-    return known.get(name)
-
-
-def build_parser() -> RequestParser:
-    """The options."""
-    known = papers()
-    durations = ", ".join(f"{paper.duration} for {name}" for name, paper in known.items())
-    several = "; ".join(f"{p.name}: some of {', '.join(p.recipes)} (all)" for p in known.values() if len(p.recipes) > 1)
-    parser = RequestParser(
-        prog="holdfast reproduce",
-        description=DESCRIPTION.format(durations=durations),
-        epilog=EPILOG,
-        usage=USAGE,
-        yaml=False,
+    words: dict[str, object] = {}
+    if len(paper.recipes) > 1:
+        words["recipes"] = list(request.recipes or paper.recipes)
+    if paper.full is None:
+        words["full"] = request.full
+    paper.load()(
+        **words,
+        quick=request.quick,
+        workers=request.workers,
+        output_dir=request.output_dir or Path(f"reproduce-{paper.name}"),
+        console=stdout_console(),
     )
-    parser.words("paper", "PAPER", f"whose claims are checked: {', '.join(known)}")
-    parser.many("recipes", "RECIPE", several)
-    parser.switch("full", "the paper's own size; its model and data have to be there, what is missing is listed first")
-    parser.switch("quick", "a check of a few minutes; its verdicts mean nothing")
-    parser.one("workers", "N", "fine-tuning runs at the same time (2 on two and more cores, one a GPU)")
-    parser.one("output_dir", "FOLDER", "where to write (./reproduce-PAPER)")
-    return parser
+    return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from holdfast.cli import study_commands
-from holdfast.cli.options import console
+from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
@@ -61,6 +61,9 @@ COMMAND = Command(
     epilog=EPILOG,
     usage="--config study.yaml [options]",
 )
+WORKER = study_commands.worker_command(PROG)
+STATUS = study_commands.status_command(PROG)
+REPORT = study_commands.report_command(PROG)
 
 
 def run(argv: list[str]) -> int:
@@ -85,7 +88,7 @@ def run(argv: list[str]) -> int:
     from holdfast.reports.residual_text import print_update
     from holdfast.studies.residual.grid import run_study
 
-    shown = console()
+    shown = stdout_console()
     record = run_study(config, console=shown, workers=config.workers)
     print_update(record, config.output_dir, shown)
     return 0
@@ -93,12 +96,14 @@ def run(argv: list[str]) -> int:
 
 def run_on_study(step: str, argv: list[str]) -> int:
     """`holdfast residual worker`, `status` and `report`."""
-    if step != "report":
-        return (study_commands.worker if step == "worker" else study_commands.status)(PROG, _kind, argv)
+    if step == "worker":
+        return study_commands.worker(WORKER.read(argv), _kind)
+    if step == "status":
+        return study_commands.status(STATUS.read(argv), _kind)
+    request = REPORT.read(argv)
     from holdfast.reports.residual_text import print_update
 
-    options = study_commands.report_parser(PROG, "").parse(argv)
-    with study_commands.opened(options, _kind()) as found:
+    with study_commands.opened(request, _kind()) as found:
         study_commands.report(found, print_update)
     return 0
 

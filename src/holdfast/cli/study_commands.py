@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.options import OptionParser, console
-from holdfast.errors import ConfigError
+from holdfast.cli.console import print_json, stdout_console
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.session import Opened
@@ -21,84 +23,153 @@ Kind = Callable[[], Any]
 """Imports the class of a study; called once the options are known to be sound."""
 
 
-def worker_parser(prog: str) -> OptionParser:
-    """The options of `PROG worker`."""
-    parser = OptionParser(
-        prog=f"{prog} worker",
-        description="Does jobs of a study until none is left. Start as many as you like, on as many machines as reach the storage.",
+@dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    """Where the state of a study is kept."""
+
+    storage: Annotated[str | None, Meta(metavar="URL")] = None
+    """Database of the study: sqlite:///FILE, postgresql://user@host/database ($HOLDFAST_STORAGE)."""
+    grace: Annotated[float, Meta(gt=0, finite=False, metavar="SECONDS")] = 60.0
+    """Time without a sign of life after which a worker counts as dead."""
+
+    @property
+    def address(self) -> str | None:
+        """The storage's address from the option, or from the environment."""
+        return self.storage or os.environ.get("HOLDFAST_STORAGE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindOption:
+    """For studies that are not the command's own."""
+
+    kind: Annotated[str | None, Meta(metavar="FILE.py:CLASS")] = None
+    """Class of a study of your own."""
+
+    def study_class(self, default: Kind) -> Any:
+        """The class that `--kind` names, else the command's."""
+        from holdfast.studies.engine.session import kind_named
+
+        return kind_named(self.kind) if self.kind else default()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StudyName:
+    folder: Annotated[Path | None, Meta(positional=True, metavar="FOLDER")] = None
+    """The study's folder."""
+    study: Annotated[str | None, Meta(metavar="NAME")] = None
+    """Name of the study, where only its storage is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingStudy(StorageOptions, _StudyName):
+    """`PROG report`, and what every command on an existing study takes."""
+
+    def problems(self) -> list[str]:
+        """A study that nothing names."""
+        if self.folder is not None or self.address is not None:
+            return []
+        return [
+            "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study."
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StatusForm(KindOption):
+    watch: bool = False
+    """Stay, and show it anew every few seconds."""
+    json: bool = False
+    """Print the record of this moment on standard output, as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusRequest(_StatusForm, ExistingStudy):
+    """`PROG status`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WorkerPlace:
+    study: Annotated[str | None, Meta(metavar="NAME")] = None
+    """Name of the study (needed where the storage holds several)."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Where this worker writes its runs (the study's own folder, seen from here)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRequest(StorageOptions, KindOption, _WorkerPlace):
+    """`PROG worker`."""
+
+    def problems(self) -> list[Mistake | str]:
+        """No storage, or a folder that is to hold one and is not there."""
+        if self.address is not None:
+            return []
+        if self.output_dir is None:
+            return [
+                "--storage is missing: expected the address of the study's database, such as "
+                "postgresql://user@host/database."
+            ]
+        if not self.output_dir.is_dir():
+            return [Mistake(path=("output_dir",), text=f"no such folder: {self.output_dir}")]
+        return []
+
+
+def worker_command(prog: str) -> Command[WorkerRequest]:
+    """`PROG worker`, of a prog such as "holdfast sweep"."""
+    return Command(
+        name=f"{prog} worker",
+        request=WorkerRequest,
+        description="Does jobs of a study until none is left. Start as many as you like, on as many machines as reach "
+        "the storage.",
         epilog=f"""\
 examples
   {prog} worker --storage postgresql://user@host/database --study my-study
 
-Model, data and evaluation files are looked for where the study names them, from this working directory: start workers in a copy of the project.
-Runs are written to --output_dir; figures go to the storage, so the page of the study needs no shared disk. With a shared disk, name the same folder.
-A worker that dies loses nothing: another one continues its job, from its last checkpoint where the folder is shared, else from the beginning.
+Model, data and evaluation files are looked for where the study names them, from this working directory: start workers
+in a copy of the project. Runs are written to --output_dir; figures go to the storage, so the page of the study needs no
+shared disk. With a shared disk, name the same folder. A worker that dies loses nothing: another one continues its job,
+from its last checkpoint where the folder is shared, else from the beginning.
 """,
+        yaml=False,
     )
-    parser.add_argument("--study", metavar="NAME", help="of the study (needed where the storage holds several)")
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        metavar="FOLDER",
-        help="where this worker writes its runs (the study's own, seen from here)",
-    )
-    add_kind(parser)
-    add_storage(parser)
-    return parser
 
 
-def worker(prog: str, kind: Kind, argv: list[str]) -> int:
+def worker(request: WorkerRequest, kind: Kind) -> int:
     """`PROG worker`: joins a study until no job is left.
 
     Args:
-        prog: such as "holdfast sweep".
+        request: the options.
         kind: the study's class, where `--kind` names no other.
-        argv: the words after it.
     """
-    options = worker_parser(prog).parse(argv)
-    url = storage_of(options)
-    if url is None and options.output_dir is None:
-        raise ConfigError(
-            "--storage is missing: expected the address of the study's database, such as postgresql://user@host/database."
-        )
-    if options.output_dir is not None and url is None and not options.output_dir.is_dir():
-        raise ConfigError(f"--output_dir: no such folder: {options.output_dir}")
-
     from holdfast.studies.engine.session import run_worker
 
     run_worker(
-        kind_of(options, kind),
-        storage=url,
-        name=options.study,
-        output_dir=options.output_dir,
-        grace=options.grace,
-        console=console(),
+        request.study_class(kind),
+        storage=request.address,
+        name=request.study,
+        output_dir=request.output_dir,
+        grace=request.grace,
+        console=stdout_console(),
     )
     return 0
 
 
-def status_parser(prog: str) -> OptionParser:
-    """The options of `PROG status`."""
-    parser = OptionParser(prog=f"{prog} status", description="What a study is doing. Reads only.", epilog="")
-    add_study(parser)
-    parser.add_argument("--watch", action="store_true", help="stays, and shows it anew every few seconds")
-    parser.add_argument("--json", action="store_true", help="the record of this moment on standard output, as JSON")
-    add_kind(parser)
-    return parser
+def status_command(prog: str) -> Command[StatusRequest]:
+    """`PROG status`, of a prog such as "holdfast sweep"."""
+    return Command(
+        name=f"{prog} status",
+        request=StatusRequest,
+        description="What a study is doing. Reads only.",
+        usage="FOLDER [options]",
+        yaml=False,
+    )
 
 
-def status(prog: str, kind: Kind, argv: list[str]) -> int:
+def status(request: StatusRequest, kind: Kind) -> int:
     """`PROG status`: how far a study is; changes nothing."""
-    options = status_parser(prog).parse(argv)
-    with opened(options, kind_of(options, kind)) as found:
-        target = console()
-        if options.json:
-            import json
-
-            from holdfast.support.files import to_jsonable
-
-            print(json.dumps(to_jsonable(found.record()), indent=2))
-        elif options.watch and target.is_terminal:
+    with opened(request, request.study_class(kind)) as found:
+        target = stdout_console()
+        if request.json:
+            print_json(found.record())
+        elif request.watch and target.is_terminal:
             watch(found, target)
         else:
             found.study.print_status(found.state(), target)
@@ -118,92 +189,39 @@ def watch(found: Opened, target: Any) -> None:
             time.sleep(WATCH_SECONDS)
 
 
-def report_parser(prog: str, epilog: str, add: Callable[[OptionParser], None] | None = None) -> OptionParser:
-    """The options of `PROG report`.
+def report_command(prog: str, request: type[ExistingStudy] = ExistingStudy, epilog: str = "") -> Command[Any]:
+    """`PROG report`.
 
     Args:
         prog: such as "holdfast sweep".
+        request: with the study's own options, where it has some.
         epilog: examples.
-        add: adds the study's own options.
     """
-    parser = OptionParser(
-        prog=f"{prog} report", description="Prints a study's table and writes its record and page anew.", epilog=epilog
+    return Command(
+        name=f"{prog} report",
+        request=request,
+        description="Prints a study's table and writes its record and page anew.",
+        epilog=epilog,
+        usage="FOLDER [options]",
+        yaml=False,
     )
-    add_study(parser)
-    if add is not None:
-        add(parser)
-    return parser
 
 
 def report(found: Opened, show: Callable[[Any, Path, Any], None]) -> None:
     """`PROG report`: writes record and page anew, and prints them with `show(record, folder, console)`."""
     from holdfast.studies.engine.session import finish
 
-    show(finish(found), Path(found.study.settings.output_dir), console())
-
-
-def add_storage(parser: OptionParser) -> None:
-    """`--storage` and `--grace`."""
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="database of the study: sqlite:///FILE, postgresql://user@host/database ($HOLDFAST_STORAGE)",
-    )
-    parser.add_argument(
-        "--grace",
-        type=_seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="without a sign of life, until a worker counts as dead (60)",
-    )
-
-
-def add_study(parser: OptionParser) -> None:
-    """How an existing study is named."""
-    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="the study's folder")
-    parser.add_argument("--study", metavar="NAME", help="of the study, where only its storage is known")
-    add_storage(parser)
-
-
-def add_kind(parser: OptionParser) -> None:
-    """`--kind`, for studies that are not the command's own."""
-    parser.add_argument("--kind", metavar="FILE.py:CLASS", help="of a study of your own: its class")
-
-
-def kind_of(options: argparse.Namespace, kind: Kind) -> Any:
-    """The class that `--kind` names, else the command's."""
-    from holdfast.studies.engine.session import kind_named
-
-    return kind_named(options.kind) if options.kind else kind()
-
-
-def storage_of(options: argparse.Namespace) -> str | None:
-    """The storage's address from the option, or from the environment."""
-    return options.storage or os.environ.get("HOLDFAST_STORAGE")
+    show(finish(found), Path(found.study.settings.output_dir), stdout_console())
 
 
 @contextlib.contextmanager
-def opened(options: argparse.Namespace, kind: Any) -> Iterator[Opened]:
-    """The study that `add_study`'s options name.
+def opened(request: ExistingStudy, kind: Any) -> Iterator[Opened]:
+    """The study that a request names.
 
     Raises:
-        ConfigError: they name none, or it is not there.
+        ConfigError, RunFolderError: it is not there.
     """
     from holdfast.studies.engine.session import open_existing
 
-    if options.folder is None and storage_of(options) is None:
-        raise ConfigError(
-            "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study."
-        )
-    with open_existing(kind, options.folder, storage=options.storage, name=options.study) as found:
+    with open_existing(kind, request.folder, storage=request.storage, name=request.study) as found:
         yield found
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
-    return value

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.options import OptionParser, console
-from holdfast.cli.study_commands import add_storage, opened, report, report_parser, status, storage_of, worker
+from holdfast.cli import study_commands
+from holdfast.cli.console import stdout_console
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -59,91 +62,6 @@ examples
 """
 
 
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast sweep --help`."""
-    if argv and not argv[0].startswith("-"):
-        subject, *rest = argv
-        if subject not in SUBJECTS:
-            hint = (
-                f" For a study file write '--config {subject}'."
-                if subject.endswith((".yaml", ".yml"))
-                else did_you_mean(subject, SUBJECTS)
-            )
-            raise ConfigError(f"unknown 'holdfast sweep {subject}'.{hint or ' Known: ' + ', '.join(SUBJECTS) + '.'}")
-        if subject == "report":
-            return _report(rest)
-        return (worker if subject == "worker" else status)(PROG, _kind, rest)
-    return _sweep(argv)
-
-
-def sweep_parser() -> OptionParser:
-    """The options of `holdfast sweep`."""
-    parser = OptionParser(prog="holdfast sweep", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--config", type=Path, metavar="study.yaml", help="the study")
-    parser.add_argument("--output_dir", metavar="FOLDER", help="folder of the study (runs/NAME)")
-    parser.add_argument("--name", metavar="NAME", help="of the study in its storage (the file's name)")
-    add_storage(parser)
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="trials at a time here (one a GPU; two on two cores; 0: only workers elsewhere)",
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="repetitions of every trial")
-    parser.add_argument("--dry_run", action="store_true", help="checks the request and lists the trials")
-    return parser
-
-
-def _sweep(argv: list[str]) -> int:
-    options = sweep_parser().parse(argv)
-    if options.config is None:
-        raise ConfigError(
-            "--config is missing: expected a study, as in 'holdfast sweep --config study.yaml'. 'holdfast sweep --help' shows one."
-        )
-
-    from holdfast.studies.tradeoff.study import load_study
-
-    overrides = {k: getattr(options, k) for k in ("output_dir", "name", "workers", "seeds")}
-    config = load_study(options.config, {**overrides, "storage": storage_of(options)})
-    if options.dry_run:
-        print(plan(config))
-        return 0
-    from holdfast.studies.tradeoff.session import run_study
-
-    target = console()
-    record = run_study(config, console=target, workers=options.workers, grace=options.grace)
-    _print(record, config.output_dir, target)
-    return 0
-
-
-def _report(argv: list[str]) -> int:
-    """`holdfast sweep report`, with its rules of selection."""
-    options = report_options().parse(argv)
-    with opened(options, _kind()) as found:
-        if options.rule or options.points or options.strict:
-            import dataclasses
-
-            from holdfast.statistics.rules import rule_from_config
-
-            rule = {"rule": options.rule or "target_within" if options.points else options.rule or "paper"}
-            rule |= {k: v for k, v in (("points", options.points), ("strict", options.strict)) if v}
-            rule_from_config(rule)
-            found.study = type(found.study)(dataclasses.replace(found.study.settings, select=rule))
-        report(found, _print)
-    return 0
-
-
-def report_options() -> OptionParser:
-    """The options of `holdfast sweep report`."""
-    return report_parser(PROG, RULES, _add_rules)
-
-
-def _kind() -> Any:
-    from holdfast.studies.tradeoff.session import Tradeoff
-
-    return Tradeoff
-
-
 RULES = """\
 rules
   paper            leave out what does not improve the target on the start; of the rest the best source
@@ -156,14 +74,122 @@ examples
 """
 
 
-def _add_rules(parser: OptionParser) -> None:
-    parser.add_argument("--rule", metavar="RULE", help="paper, target_within or knee (the study's)")
-    parser.add_argument(
-        "--points", metavar="LOSS", help="with target_within: what the source may lose, in the metric's unit or as 1pt"
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="whole intervals have to be on the right side, not only the figures"
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Study:
+    config: Annotated[Path, Meta(metavar="study.yaml")]
+    """The study, a YAML file such as the one below."""
+    output_dir: Annotated[str | None, Meta(metavar="FOLDER")] = None
+    """Folder of the study (runs/NAME)."""
+    name: str | None = None
+    """Name of the study in its storage (the file's name)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trials:
+    workers: Annotated[int | None, Meta(ge=0)] = None
+    """Trials at a time here (one a GPU; two on two cores; 0: only workers elsewhere)."""
+    seeds: Annotated[tuple[int, ...] | None, Meta(ge=0, least=1)] = None
+    """Repetitions of every trial."""
+    dry_run: bool = False
+    """Check the request and list the trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest(_Trials, study_commands.StorageOptions, _Study):
+    """`holdfast sweep`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Selection:
+    rule: str | None = None
+    """Which trial to take: paper, target_within or knee (the study's)."""
+    points: Annotated[str | None, Meta(metavar="LOSS")] = None
+    """With target_within: what the source may lose, in the metric's unit or as 1pt."""
+    strict: bool = False
+    """Whole intervals have to be on the right side, not only the figures."""
+
+    def selection(self) -> dict[str, Any] | None:
+        """A study's `select:` section in place of its own; None: its own stays."""
+        if not (self.rule or self.points or self.strict):
+            return None
+        rule = {"rule": self.rule or ("target_within" if self.points else "paper")}
+        return rule | {k: v for k, v in (("points", self.points), ("strict", self.strict)) if v}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(_Selection, study_commands.ExistingStudy):
+    """`holdfast sweep report`."""
+
+
+COMMAND = Command(
+    name=PROG,
+    request=SweepRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="--config study.yaml [options]",
+    yaml=False,
+)
+WORKER = study_commands.worker_command(PROG)
+STATUS = study_commands.status_command(PROG)
+REPORT = study_commands.report_command(PROG, ReportRequest, RULES)
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast sweep --help`."""
+    if not argv or argv[0].startswith("-"):
+        return _sweep(argv)
+    subject, *rest = argv
+    if subject not in SUBJECTS:
+        hint = (
+            f" For a study file write '--config {subject}'."
+            if subject.endswith((".yaml", ".yml"))
+            else did_you_mean(subject, SUBJECTS)
+        )
+        raise ConfigError(f"unknown 'holdfast sweep {subject}'.{hint or ' Known: ' + ', '.join(SUBJECTS) + '.'}")
+    if subject == "report":
+        return _report(rest)
+    if subject == "worker":
+        return study_commands.worker(WORKER.read(rest), _kind)
+    return study_commands.status(STATUS.read(rest), _kind)
+
+
+def _sweep(argv: list[str]) -> int:
+    request = COMMAND.read(argv)
+
+    from holdfast.studies.tradeoff.study import load_study
+
+    overrides = {k: getattr(request, k) for k in ("output_dir", "name", "workers", "seeds")}
+    config = load_study(request.config, {**overrides, "storage": request.address})
+    if request.dry_run:
+        print(plan(config))
+        return 0
+    from holdfast.studies.tradeoff.session import run_study
+
+    target = stdout_console()
+    record = run_study(config, console=target, workers=request.workers, grace=request.grace)
+    _print(record, config.output_dir, target)
+    return 0
+
+
+def _report(argv: list[str]) -> int:
+    """`holdfast sweep report`, with its rules of selection."""
+    request: ReportRequest = REPORT.read(argv)
+    with study_commands.opened(request, _kind()) as found:
+        if (rule := request.selection()) is not None:
+            import dataclasses
+
+            from holdfast.statistics.rules import rule_from_config
+
+            rule_from_config(rule)
+            found.study = type(found.study)(dataclasses.replace(found.study.settings, select=rule))
+        study_commands.report(found, _print)
+    return 0
+
+
+def _kind() -> Any:
+    from holdfast.studies.tradeoff.session import Tradeoff
+
+    return Tradeoff
 
 
 def plan(config: StudyConfig) -> str:

@@ -118,11 +118,11 @@ def run(argv: list[str]) -> int:
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
-    from holdfast.cli.options import console
+    from holdfast.cli.console import stdout_console
     from holdfast.runs.run import train
     from holdfast.support.environment import EVALUATION_CACHE
 
-    train(config, console=console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
+    train(config, console=stdout_console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
     return 0
 
 

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.options import console
+from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.decode import Given
@@ -82,7 +82,7 @@ def run(argv: list[str]) -> int:
     from holdfast.reports.residual_text import print_update
     from holdfast.studies.residual.session import update
 
-    shown = console()
+    shown = stdout_console()
     record = update(config, console=shown)
     print_update(record, config.output_dir, shown)
     return 0

@@ -88,7 +88,8 @@ class Command(Generic[T]):
                 file.mistakes.append(Mistake(path=(key,), text="goes on the command line, not into a file."))
             if self.adapt is not None:
                 self.adapt(file)
-        line.values.pop("config", None)
+        if self.yaml:
+            line.values.pop("config", None)
         return line.over(file)
 
     def read(self, argv: Sequence[str], *, defaults: Callable[[Given], T | None] | None = None) -> T:
