@@ -7,13 +7,14 @@ import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from holdfast.cli.checkpoint_options import missing_folders, seconds_text
 from holdfast.cli.console import print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
+from holdfast.runs.fisher import FisherSettings
 
 DESCRIPTION = """\
 How much does each weight matter to what the model says about some data? Computes the diagonal of the Fisher information,
@@ -38,33 +39,25 @@ examples
 
 
 @dataclass(frozen=True, kw_only=True)
-class FisherRequest:
-    """`holdfast fisher`: the arguments of `compute_fisher`."""
-
+class _Source:
     model: Annotated[str, Meta(positional=True, metavar="MODEL")]
     """Folder or hub id."""
     data: Annotated[str, Meta(metavar="FILE")]
     """The old task's data: file, folder or hub id, in any format that 'holdfast train' reads."""
-    samples: Annotated[int, Meta(ge=1)] = 256
-    """Samples of it, at most."""
-    estimator: Literal["empirical", "sampled"] = "empirical"
-    """Whose labels; see below."""
-    seed: int = 0
-    """Seed of which samples are taken, and of the drawn labels."""
-    max_length: Annotated[int | None, Meta(ge=2)] = None
-    """Tokens that samples are cut to (1024, at most the model's context)."""
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Dtype of weights and gradients; sums are in float32."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FisherRequest(FisherSettings, _Source):
+    """`holdfast fisher`: the arguments of `compute_fisher`."""
+
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Folder to write (MODEL-fisher beside MODEL); complete or absent."""
     overwrite: bool = False
     """Replace another Fisher diagonal that is there."""
 
-    def problems(self) -> list[Mistake]:
-        """A model that is not there."""
-        return missing_folders(self, "model")
+    def problems(self) -> list[str | Mistake]:
+        """A model or a GPU that is not there."""
+        return [*missing_folders(self, "model"), *super().problems()]
 
 
 COMMAND = Command(

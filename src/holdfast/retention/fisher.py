@@ -39,7 +39,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.errors import DataError, ModelError, StorageError
 from holdfast.support.files import fingerprint, read_json, write_json
@@ -57,7 +57,6 @@ FILE, RECORD = "fisher.safetensors", "fisher.json"
 KIND = "diagonal Fisher information"
 Estimator = Literal["empirical", "sampled"]
 """Whose labels the gradients are taken for: the data's, or labels drawn from the model."""
-ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 COMPARED = 1 << 16
 """Values of each tensor that a fingerprint looks at, at most about twice as many."""
 

@@ -11,15 +11,19 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from holdfast.config.declare import Meta
+from holdfast.config.decode import decode
+from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, RunFolderError
 from holdfast.retention.fisher import (
-    ESTIMATORS,
     FILE,
     KIND,
     RECORD,
+    Estimator,
     SavedFisher,
     all_ranks,
     choose_rows,
@@ -33,8 +37,31 @@ from holdfast.support.environment import quiet_datasets, quiet_libraries, shown_
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
 
-DTYPES = ("float32", "bfloat16", "auto")
-DEVICES = ("auto", "cpu", "cuda")
+
+@dataclass(frozen=True, kw_only=True)
+class FisherSettings:
+    """How a Fisher diagonal is computed."""
+
+    samples: Annotated[int, Meta(ge=1)] = 256
+    """Samples of the data, at most."""
+    estimator: Estimator = "empirical"
+    """Whose labels: the data's own, or drawn from the model."""
+    seed: int = 0
+    """Seed of which samples are taken, and of the drawn labels."""
+    max_length: Annotated[int | None, Meta(ge=2)] = None
+    """Tokens that samples are cut to (1024, at most the model's context)."""
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Dtype of weights and gradients; sums are in float32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+
+    def problems(self) -> list[str | Mistake]:
+        """A GPU that is not there."""
+        from holdfast.runs.config import has_accelerator
+
+        if self.device != "cuda" or has_accelerator():
+            return []
+        return ["device: expected a machine with a GPU for cuda, got one without. Use cpu."]
 
 
 def compute_fisher(
@@ -81,27 +108,37 @@ def compute_fisher(
     """
     name, data = os.fspath(model), os.fspath(data)
     folder = Path(output_dir).expanduser() if output_dir is not None else default_folder(name)
-    problems = request_problems(
-        name, data, samples=samples, estimator=estimator, max_length=max_length, dtype=dtype, device=device
-    )
-    if problems:
+    asked = {"samples": samples, "estimator": estimator, "seed": seed, "max_length": max_length}
+    settings, mistakes = decode(FisherSettings, {**asked, "dtype": dtype, "device": device})
+    problems = _source_problems(name, data) + [m.sentence() for m in mistakes]
+    if settings is None or problems:
         raise ConfigError(problems)
     refuse_folder(folder, overwrite=True)
     with tempfile.TemporaryDirectory() as work, quiet_libraries(), quiet_datasets(0):
-        config = _config(name, data, work, max_length=max_length, dtype=dtype, device=device)
+        config = _config(name, data, work, settings)
         host, parameters = _host(config, say)
-        rows = choose_rows(host.rows(data), samples, seed=seed, label=data)
-        said = {"name": shown_name(name), "dtype": dtype}
+        rows = choose_rows(host.rows(data), settings.samples, seed=settings.seed, label=data)
+        said = {"name": shown_name(name), "dtype": settings.dtype}
         record = made_of(
-            rows, fingerprints(parameters), estimator=estimator, seed=seed, data=shown_name(data), model=said
+            rows,
+            fingerprints(parameters),
+            estimator=settings.estimator,
+            seed=settings.seed,
+            data=shown_name(data),
+            model=said,
         )
         if (folder / RECORD).is_file() and _made_of(folder) == record["made_of"]:
             say(f"{folder} holds it already. Nothing to do.")
             return SavedFisher(folder)
         refuse_folder(folder, overwrite=overwrite)
-        say(f"Fisher information of {name} on {len(rows)} samples of {data} ({estimator})")
+        say(f"Fisher information of {name} on {len(rows)} samples of {data} ({settings.estimator})")
         diagonal = diagonal_fisher(
-            host, parameters, rows, sampled=estimator == "sampled", seed=seed, label=shown_name(data)
+            host,
+            parameters,
+            rows,
+            sampled=settings.estimator == "sampled",
+            seed=settings.seed,
+            label=shown_name(data),
         )
         if host.first():
             save_fisher(folder, diagonal.values, {**record, "tokens": diagonal.tokens, "versions": versions()})
@@ -118,30 +155,11 @@ def default_folder(model: str) -> Path:
     return Path(f"{path.name}-fisher")
 
 
-def request_problems(
-    model: str, data: str, *, samples: int, estimator: str, max_length: int | None, dtype: str, device: str
-) -> list[str]:
-    """Sentences about what can be known to be wrong before anything is loaded."""
-    from holdfast.runs.config import has_accelerator
+def _source_problems(model: str, data: str) -> list[str]:
     from holdfast.runs.config_checks import check_model, check_path
 
-    problems = check_model(model, key="model") + (
-        check_path("data", data) if data else ["data: expected a file, folder or hub id, got nothing"]
-    )
-    if samples < 1:
-        problems.append(f"samples: expected 1 or more, got {samples}")
-    if max_length is not None and max_length < 2:
-        problems.append(f"max_length: expected 2 tokens or more, got {max_length}")
-    for key, value, known in (
-        ("estimator", estimator, ESTIMATORS),
-        ("dtype", dtype, DTYPES),
-        ("device", device, DEVICES),
-    ):
-        if value not in known:
-            problems.append(f"{key}: expected one of {', '.join(known)}, got {value!r}")
-    if device == "cuda" and not has_accelerator():
-        problems.append("device: expected a machine with a GPU for cuda, got one without. Use cpu.")
-    return problems
+    found = check_path("data", data) if data else ["data: expected a file, folder or hub id, got nothing"]
+    return check_model(model, key="model") + found
 
 
 def refuse_folder(folder: Path, *, overwrite: bool) -> None:
@@ -187,21 +205,21 @@ def _made_of(folder: Path) -> str | None:
         return None
 
 
-def _config(model: str, data: str, work: str, *, max_length: int | None, dtype: str, device: str) -> TrainConfig:
+def _config(model: str, data: str, work: str, settings: FisherSettings) -> TrainConfig:
     from holdfast.runs.config import train_config
 
-    settings: dict[str, Any] = {"use_cpu": True} if device == "cpu" else {}
-    if max_length is not None:
-        settings["max_length"] = max_length
+    more: dict[str, Any] = {"use_cpu": True} if settings.device == "cpu" else {}
+    if settings.max_length is not None:
+        more["max_length"] = settings.max_length
     return train_config(
         model_name_or_path=model,
         dataset_name=data,
         output_dir=work,
-        dtype=dtype,
+        dtype=settings.dtype,
         bf16=False,
         save_strategy="no",
         report_to="none",
-        **settings,
+        **more,
     )
 
 
