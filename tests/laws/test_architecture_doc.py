@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from test_house import LAYERS, PACKAGE, ROOT
@@ -29,7 +28,7 @@ def test_the_walks_go_past_what_is_there():
         path = ROOT / file if file.startswith("tests/") else PACKAGE / file
         assert path.is_file(), f"docs/architecture.md names {file}, which is not there"
         if name:
-            body = ast.parse(path.read_text(encoding="utf-8")).body
-            targets = [n.target if isinstance(n, ast.AnnAssign) else n for n in body]
-            known = {getattr(n, "name", getattr(n, "id", None)) for n in targets}
-            assert name in known, f"docs/architecture.md names {file}:{name}, which is not there"
+            defined = re.compile(rf"^(?:(?:async )?def |class )?{name}\b", re.MULTILINE)
+            assert defined.search(path.read_text(encoding="utf-8")), (
+                f"docs/architecture.md names {file}:{name}, which is not there"
+            )
